@@ -1,0 +1,324 @@
+"""Reading mail from disk: every kind of store, byte for byte, and one clear line for what cannot be read."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard.errors import SourceError
+from spamguard.sources import Message, count, messages
+
+MAIL = b"Subject: one\nX: y\n\nbody\n"
+OTHER = b"Subject: two\n\nother\n"
+FROM = b"From anna@example.org Thu Jan  4 10:11:12 2024\n"
+
+
+def write(path: Path, raw: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+    return path
+
+
+def raws(path: Path | str, **settings: int) -> list[bytes]:
+    return [message.raw for message in messages(path, **settings)]
+
+
+def maildir(path: Path) -> Path:
+    for part in ("cur", "new", "tmp"):
+        (path / part).mkdir(parents=True)
+    return path
+
+
+class Stdin:
+    def __init__(self, raw: bytes) -> None:
+        self.buffer = io.BytesIO(raw)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [MAIL, MAIL.replace(b"\n", b"\r\n"), MAIL.replace(b"\n", b"\r"), b"no header", b"a\0b\xff\n\n", b"\n" + MAIL, b"From : a@b\n\nx"],
+)
+def test_a_single_file_is_given_as_it_is(tmp_path: Path, raw: bytes) -> None:
+    path = write(tmp_path / "m", raw)
+    assert list(messages(path)) == [Message(str(path), raw, None)]
+    assert count(path) == 1
+
+
+def test_an_empty_file_has_no_messages(tmp_path: Path) -> None:
+    assert raws(write(tmp_path / "m", b"")) == []
+
+
+def test_a_big_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    assert raws(write(tmp_path / "m", MAIL * 1000), limit=100) == [(MAIL * 1000)[:100]]
+    assert [len(raw) for raw in raws(write(tmp_path / "n", (FROM + MAIL + b"long\n" * 1000 + b"\n") * 2), limit=50)] == [50, 50]
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(FROM + MAIL + b"\n" + FROM + OTHER,))
+    writer.start()
+    assert count(pipe) == 1
+    assert raws(pipe) == [MAIL, OTHER]
+    writer.join()
+
+
+# ---- mbox
+
+
+def test_mbox_messages_lose_their_wrapping_and_nothing_else(tmp_path: Path) -> None:
+    path = write(tmp_path / "box", FROM + MAIL + b"\n" + FROM + OTHER + b"\n\n\n" + FROM + MAIL)
+    assert raws(path) == [MAIL, OTHER + b"\n\n", MAIL]
+    assert [message.name for message in messages(path)] == [str(path), f"{path}#2", f"{path}#3"]
+    assert count(path) == 3
+
+
+def test_mbox_with_crlf(tmp_path: Path) -> None:
+    whole = (FROM + MAIL + b"\n" + FROM + OTHER + b"\n").replace(b"\n", b"\r\n")
+    assert raws(write(tmp_path / "box", whole)) == [MAIL.replace(b"\n", b"\r\n"), OTHER.replace(b"\n", b"\r\n")]
+
+
+def test_mbox_of_one_with_bare_cr(tmp_path: Path) -> None:
+    assert raws(write(tmp_path / "box", (FROM + MAIL).replace(b"\n", b"\r"))) == [MAIL.replace(b"\n", b"\r")]
+
+
+def test_one_level_of_quoting_is_undone(tmp_path: Path) -> None:
+    body = b"Subject: q\n\n>From me\n>>From you\n> From x\n>Fromage\nx >From y\n"
+    assert raws(write(tmp_path / "box", FROM + body)) == [b"Subject: q\n\nFrom me\n>From you\n> From x\n>Fromage\nx >From y\n"]
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        (b"\nFrom - \n", 2),  # no date, but an empty line and a header field after it
+        (b"\nFrom 1234@xxx\n", 2),
+        (b"From bo@example.org Sun Jul 16 15:06:25 2023\n", 2),  # no empty line, but a date
+        (b"From bo@example.org Wed, 2 May 2001 10:10:26 +0200\n", 2),
+        (b"From my point of view\n", 1),  # text
+        (b"\nFrom Russia with love\n\n", 1),
+        (b"\nFrom Mon 5 Jan 10:30 on we are open\nand after that closed\n\n", 1),
+    ],
+)
+def test_which_from_lines_separate(tmp_path: Path, between: bytes, expected: int) -> None:
+    assert len(raws(write(tmp_path / "box", FROM + MAIL + between + OTHER))) == expected
+
+
+def test_content_length_is_ignored(tmp_path: Path) -> None:
+    lying = b"Content-Length: 5000\nSubject: x\n\nshort\n"
+    assert raws(write(tmp_path / "box", FROM + lying + b"\n" + FROM + MAIL)) == [lying, MAIL]
+
+
+def test_lines_of_any_length(tmp_path: Path) -> None:
+    long = b"Subject: x\n\n" + b"y" * 200_000 + b"\nFrom here\n"
+    assert raws(write(tmp_path / "box", FROM + long + b"\n" + FROM + MAIL)) == [long, MAIL]
+    border = b"Subject: x\n\n" + b"y" * 65_536 + b">From the middle of a line\n"  # a piece must not look like a line
+    assert raws(write(tmp_path / "box", FROM + border)) == [border]
+
+
+LINES = st.lists(st.sampled_from([b"", b"From me", b">From you", b">>From all", b"text", b"A: b", b"\r", b"\xff\0", b"> From"]), max_size=8)
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(bodies=st.lists(LINES, min_size=1, max_size=4), end=st.sampled_from([b"\n", b"\r\n"]))
+def test_what_an_mboxrd_writer_wrote_comes_back(bodies: list[list[bytes]], end: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def quoted(line: bytes) -> bytes:
+        return b">" + line if line.lstrip(b">").startswith(b"From ") else line
+
+    written = [end.join([b"Subject: x", b"", *lines]) + end for lines in bodies]
+    stored = [end.join([b"Subject: x", b"", *map(quoted, lines)]) + end for lines in bodies]
+    separator = FROM.replace(b"\n", end)
+    path = write(tmp_path_factory.mktemp("p") / "box", b"".join(separator + message + end for message in stored))
+    assert raws(path) == written
+    assert count(path) == len(written)
+
+
+def test_a_large_mbox_is_counted_from_its_beginning(tmp_path: Path) -> None:
+    path = write(tmp_path / "box", (FROM + MAIL + b"x" * 900 + b"\n\n") * 3000)
+    assert count(path) == pytest.approx(3000, rel=0.02)
+
+
+# ---- standard input
+
+
+@pytest.mark.parametrize(("raw", "expected"), [(MAIL, [MAIL]), (FROM + MAIL + b"\n" + FROM + OTHER, [MAIL, OTHER])])
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, raw: bytes, expected: list[bytes]) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(raw))
+    assert raws("-") == expected
+    assert count("-") is None
+
+
+def test_empty_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(b""))
+    with pytest.raises(SourceError, match="standard input is empty"):
+        raws("-")
+
+
+# ---- Maildir
+
+
+def test_maildir_in_order_of_delivery_without_tmp_and_subfolders(tmp_path: Path) -> None:
+    box = maildir(tmp_path / "box")
+    write(box / "cur" / "2.a:2,S", FROM + b">From is kept: a Maildir quotes nothing\n")
+    write(box / "new" / "1.b", MAIL)
+    write(box / "cur" / "3.c:2,", b"")
+    write(box / "cur" / ".hidden", MAIL)
+    write(box / "tmp" / "4.d", MAIL)
+    write(box / "dovecot-uidlist", b"3 V1\n")
+    write(maildir(box / ".Junk") / "cur" / "5.e", OTHER)
+    assert raws(box) == [MAIL, FROM + b">From is kept: a Maildir quotes nothing\n"]
+    assert count(box) == 3  # the empty file is counted: an estimate opens nothing
+
+
+def test_an_empty_maildir_is_no_mistake(tmp_path: Path) -> None:
+    assert raws(maildir(tmp_path / "box")) == []
+
+
+def test_a_maildir_in_use(tmp_path: Path) -> None:
+    box = maildir(tmp_path / "box")
+    for name in ("1", "2", "3"):
+        write(box / "new" / name, b"Subject: " + name.encode() + b"\n")
+    found = messages(box)
+    assert next(found).raw == b"Subject: 1\n"
+    (box / "new" / "2").rename(box / "cur" / "2:2,S")  # read by its owner
+    (box / "new" / "3").unlink()
+    assert [message.raw for message in found] == [b"Subject: 2\n"]
+
+
+# ---- trees
+
+
+def test_a_tree_in_order_of_names(tmp_path: Path) -> None:
+    write(tmp_path / "b" / "2", OTHER)
+    write(tmp_path / "a", MAIL)
+    write(tmp_path / "b" / "1", FROM + MAIL + b"\n" + FROM + OTHER)
+    write(tmp_path / "c" / "cur" / "m", b"Subject: in maildir\n")
+    (tmp_path / "c" / "new").mkdir()
+    write(tmp_path / ".git" / "x", MAIL)
+    write(tmp_path / "subscriptions", b"Junk\n")
+    write(tmp_path / "d" / "index", b"spam ../a\n")
+    assert raws(tmp_path) == [MAIL, MAIL, OTHER, OTHER, b"Subject: in maildir\n"]
+    assert count(tmp_path) == 5
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "outside" / "secret", MAIL)
+    tree = tmp_path / "tree"
+    write(tree / "m", OTHER)
+    (tree / "loop").symlink_to(tree)
+    (tree / "file").symlink_to(tmp_path / "outside" / "secret")
+    (tree / "dir").symlink_to(tmp_path / "outside")
+    (tree / "box").mkdir()
+    (tree / "box" / "cur").symlink_to(tmp_path / "outside")
+    (tree / "box" / "new").mkdir()
+    (tree / "self").symlink_to("self")
+    os.mkfifo(tree / "pipe")
+    assert raws(tree) == [OTHER]
+
+
+def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:
+    write(tmp_path / "real" / "m", MAIL)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert raws(tmp_path / "link") == [MAIL]
+
+
+def test_a_very_deep_tree(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d"] * 500)
+    write(deep / "m", MAIL)
+    assert raws(tmp_path) == [MAIL]
+
+
+def test_names_are_printable(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9\n\x1b[31m \xd0\xb6")
+    write(tmp_path / name, MAIL)
+    (message,) = messages(tmp_path)
+    assert message.name == f"{tmp_path}/caf\\xe9\\n\\x1b[31m ж"
+
+
+# ---- TREC indexes
+
+
+def test_an_index_gives_labels_and_order(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "2", MAIL)
+    write(tmp_path / "data" / "1", FROM + OTHER + b"\n>From q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n")
+    index = write(tmp_path / "index", b"spam data/2\n\nHAM data/1\r\nnewsletters data/2\n")
+    expected = [("spam", MAIL), ("ham", OTHER + b"\nFrom q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n"), ("newsletters", MAIL)]
+    for path in (index, tmp_path, index.rename(tmp_path / "index")):
+        assert [(message.label, message.raw) for message in messages(path)] == expected
+        assert count(path) == 3
+
+
+def test_the_trec_layout(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "inmail.1", MAIL)
+    index = write(tmp_path / "full" / "index", b"spam ../data/inmail.1\n")
+    assert [(message.label, message.raw) for message in messages(index)] == [("spam", MAIL)]
+    assert [message.label for message in messages(tmp_path)] == ["spam"]
+
+
+def test_an_index_by_another_name(tmp_path: Path) -> None:
+    write(tmp_path / "m", MAIL)
+    assert [message.label for message in messages(write(tmp_path / "first-fold", b"ham m\n"))] == ["ham"]
+
+
+@pytest.mark.parametrize("raw", [b"Subject: not an index\n\nx", b"Hello world\n", b"From a b\nSubject: x\n\n", b"", b"spam\n"])
+def test_a_message_may_be_called_index(tmp_path: Path, raw: bytes) -> None:
+    assert all(message.label is None for message in messages(write(tmp_path / "index", raw)))
+
+
+def test_what_an_index_gets_wrong_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "m", MAIL)
+    index = write(tmp_path / "index", b"ham m\nspam gone\n")
+    with pytest.raises(SourceError, match=r"index:2: .*gone: no such file") as caught:
+        raws(index)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SourceError, match=r"index:2: not 'class path'"):
+        raws(write(tmp_path / "index", b"ham m\nspam\n"))
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("path", ["gone", "nul\0byte", "m/below-a-file", "x" * 300])
+def test_a_path_that_is_not_there(tmp_path: Path, path: str) -> None:
+    write(tmp_path / "m", MAIL)
+    for call in (raws, count):
+        with pytest.raises(SourceError, match="check the path") as caught:
+            call(tmp_path / path)
+        assert "\n" not in str(caught.value)
+        assert "\0" not in str(caught.value)
+
+
+def test_a_directory_without_mail(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no mail in this directory"):
+        raws(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(tmp_path: Path) -> None:
+    write(tmp_path / "t" / "m", MAIL).chmod(0)
+    with pytest.raises(SourceError, match=r"t/m: cannot be read \(Permission denied\)"):
+        raws(tmp_path / "t")
+    (tmp_path / "t").chmod(0)
+    with pytest.raises(SourceError, match=r"t: cannot be read \(Permission denied\)"):
+        raws(tmp_path / "t")
+    (tmp_path / "t").chmod(0o700)
+
+
+def test_unreadable_as_the_system_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "m", MAIL)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SourceError, match=r"m: cannot be read \(Permission denied\)"):
+        raws(path)
