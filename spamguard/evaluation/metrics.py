@@ -1,0 +1,349 @@
+"""How good a filter's answers were: the measures of the TREC spam track, and calibration.
+
+Pure: arrays in, numbers out. It must never read a file, judge a message or look at a message's content. Rates are in
+per cent, as in the literature (Cormack & Lynam, TREC 2005 Spam Track Overview). Throughout, for n messages in order of arrival:
+
+- gold: bool, shape (n,), True where the message is truly unwanted ("spam"; else "ham").
+- score: float, shape (n,), higher means more likely unwanted; any monotone scale.
+- probability: float, shape (n,), of being unwanted, in [0, 1].
+- label: str, shape (n,), the filter's answer: the name of a class, or "unsure".
+
+A measure that needs both kinds of message, or probabilities, is NaN where they are missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from spamguard.errors import UsageError
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+UNSURE = "unsure"
+RESAMPLES = 1000
+BINS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with the bounds of its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """One run's measures.
+
+    hm: % of ham called spam. sm: % of spam not called spam (unsure included). lam: their logistic average, %.
+    roca: 1-ROCA %, the area above the ROC curve, with its 95 % interval roca_low, roca_high.
+    sm_at_hm_01, sm_at_hm_05: smallest sm % of any threshold that loses at most 0.1 % and 0.5 % of the ham.
+    calibration_error: expected calibration error, in [0, 1]. log_loss: mean, in nats.
+    """
+
+    messages: int
+    ham: int
+    spam: int
+    ham_as_spam: int
+    spam_missed: int
+    unsure_ham: int
+    unsure_spam: int
+    hm: float
+    sm: float
+    lam: float
+    roca: float
+    roca_low: float
+    roca_high: float
+    sm_at_hm_01: float
+    sm_at_hm_05: float
+    calibration_error: float
+    log_loss: float
+
+    def as_dict(self) -> dict[str, int | float | None]:
+        """Field names to numbers, for JSON: what is not defined is None (JSON has no NaN)."""
+        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
+
+
+def measures(
+    gold: ArrayLike,
+    score: ArrayLike,
+    label: ArrayLike,
+    *,
+    probability: ArrayLike | None = None,
+    unwanted: Collection[str] = ("spam",),
+    resamples: int = RESAMPLES,
+    seed: int = 1,
+) -> Measures:
+    """All measures of one run. `unwanted` names the classes that count as spam when they are the label.
+
+    Raises UsageError where the arrays do not belong together or a number is NaN.
+    """
+    truth, scores = _pair(gold, score)
+    labels = np.asarray(label, dtype=np.str_)
+    if labels.shape != truth.shape:
+        raise UsageError(f"{len(labels)} labels for {len(truth)} messages; give one label per message")
+    called_spam, unsure = np.isin(labels, list(unwanted)), labels == UNSURE
+    ham, spam = int(np.sum(~truth)), int(np.sum(truth))
+    lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
+    area = roca_interval(truth, scores, resamples=resamples, seed=seed)
+    return Measures(
+        messages=len(truth),
+        ham=ham,
+        spam=spam,
+        ham_as_spam=lost,
+        spam_missed=missed,
+        unsure_ham=int(np.sum(unsure & ~truth)),
+        unsure_spam=int(np.sum(unsure & truth)),
+        hm=_percent(lost, ham),
+        sm=_percent(missed, spam),
+        lam=logistic_average(lost, ham, missed, spam),
+        roca=area.value,
+        roca_low=area.low,
+        roca_high=area.high,
+        sm_at_hm_01=sm_at(truth, scores, 0.001),
+        sm_at_hm_05=sm_at(truth, scores, 0.005),
+        calibration_error=math.nan if probability is None else calibration_error(truth, probability),
+        log_loss=math.nan if probability is None else log_loss(truth, probability),
+    )
+
+
+def _pair(gold: ArrayLike, score: ArrayLike) -> tuple[Bools, Floats]:
+    """The two as arrays of the same length without NaN."""
+    truth, scores = np.asarray(gold, dtype=np.bool_), np.asarray(score, dtype=np.float64)
+    if truth.ndim != 1 or truth.shape != scores.shape:
+        raise UsageError(f"{truth.size} gold labels for {scores.size} scores; give one score per message")
+    if np.isnan(scores).any():
+        raise UsageError(f"score {int(np.flatnonzero(np.isnan(scores))[0])} is not a number; score every message")
+    return truth, scores
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else math.nan
+
+
+def logistic_average(lost: int, ham: int, missed: int, spam: int) -> float:
+    """lam %: the mean of both error rates in log-odds, from counts.
+
+    Rates are smoothed to (errors + 1/2) / (messages + 1), so that no errors at all stay finite.
+    """
+    if not ham or not spam:
+        return math.nan
+    rates = ((lost + 0.5) / (ham + 1), (missed + 0.5) / (spam + 1))
+    return 100 / (1 + math.exp(-sum(math.log(rate / (1 - rate)) for rate in rates) / 2))
+
+
+# ---- area above the ROC curve
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Scores as ranks (equal scores, equal rank), spam and ham apart; all that the area depends on."""
+
+    spam: Ints
+    ham: Ints
+    ranks: int
+
+    @classmethod
+    def of(cls, truth: Bools, scores: Floats) -> _Ranked:
+        distinct, rank = np.unique(scores, return_inverse=True)
+        return cls(rank[truth], rank[~truth], len(distinct))
+
+    def area(self, spam: Ints | None = None, ham: Ints | None = None) -> float:
+        """P(a ham scores above a spam) + P(equal)/2, in %; `spam` and `ham` choose a resample by position."""
+        spams = self.spam if spam is None else self.spam[spam]
+        hams = self.ham if ham is None else self.ham[ham]
+        at = np.bincount(hams, minlength=self.ranks)
+        above_or_half = len(hams) - np.cumsum(at) + 0.5 * at
+        return 100 * float(above_or_half[spams].mean()) / len(hams)
+
+
+def roca(gold: ArrayLike, score: ArrayLike) -> float:
+    """1-ROCA %: the chance that a random ham scores above a random spam, ties counting half (Mann & Whitney 1947)."""
+    truth, scores = _pair(gold, score)
+    return math.nan if truth.all() or not truth.any() else _Ranked.of(truth, scores).area()
+
+
+def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1) -> Interval:
+    """1-ROCA % with its 95 % percentile interval from a bootstrap that resamples spam and ham separately (Efron 1979)."""
+    truth, scores = _pair(gold, score)
+    if truth.all() or not truth.any():
+        return Interval(math.nan, math.nan, math.nan)
+    ranked = _Ranked.of(truth, scores)
+    return _interval(ranked.area(), _resampled([ranked], resamples, seed)[:, 0])
+
+
+def paired_bootstrap(
+    gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1
+) -> Interval:
+    """1-ROCA % of a minus that of b on the same messages, with its 95 % interval; below zero, a is better.
+
+    Both runs are measured on the same resamples, so what is hard for both cancels out: the interval is much narrower
+    than the two single ones, and only one that leaves out zero is evidence of a difference.
+    """
+    truth, first = _pair(gold, score_a)
+    second = _pair(gold, score_b)[1]
+    if truth.all() or not truth.any():
+        return Interval(math.nan, math.nan, math.nan)
+    runs = [_Ranked.of(truth, first), _Ranked.of(truth, second)]
+    areas = _resampled(runs, resamples, seed)
+    return _interval(runs[0].area() - runs[1].area(), areas[:, 0] - areas[:, 1])
+
+
+def _resampled(runs: Sequence[_Ranked], resamples: int, seed: int) -> Floats:
+    """Areas of stratified resamples, shape (resamples, runs); one resample is the same messages in every run."""
+    rng = np.random.default_rng(seed)
+    spams, hams = len(runs[0].spam), len(runs[0].ham)
+    areas = np.empty((resamples, len(runs)))
+    for row in areas:
+        spam, ham = rng.integers(0, spams, spams), rng.integers(0, hams, hams)
+        row[:] = [run.area(spam, ham) for run in runs]
+    return areas
+
+
+def _interval(value: float, resampled: Floats) -> Interval:
+    if not len(resampled):
+        return Interval(value, math.nan, math.nan)
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return Interval(value, float(low), float(high))
+
+
+# ---- thresholds
+
+
+def threshold_at(gold: ArrayLike, score: ArrayLike, hm: float) -> float:
+    """The lowest t such that calling spam what scores above t loses at most the share `hm` (0 to 1) of the ham."""
+    truth, scores = _pair(gold, score)
+    hams = np.sort(scores[~truth])[::-1]
+    allowed = math.floor(hm * len(hams) + 1e-9)  # 0.005 * 1000 must allow 5
+    return float(hams[allowed]) if allowed < len(hams) else -math.inf
+
+
+def sm_at(gold: ArrayLike, score: ArrayLike, hm: float) -> float:
+    """sm % of the best threshold that loses at most the share `hm` (0 to 1) of the ham.
+
+    100 when so much ham ties at the top that no threshold does.
+    """
+    truth, scores = _pair(gold, score)
+    if truth.all() or not truth.any():
+        return math.nan
+    return 100 * float(np.mean(scores[truth] <= threshold_at(truth, scores, hm)))
+
+
+def roc(gold: ArrayLike, score: ArrayLike) -> tuple[Floats, Floats]:
+    """hm % and sm % of every threshold, from the strictest (nothing is spam) to the laxest, each shape (distinct scores + 1,)."""
+    truth, scores = _pair(gold, score)
+    if truth.all() or not truth.any():
+        raise UsageError("a ROC curve needs both spam and ham; evaluate on mail of both kinds")
+    ranked = _Ranked.of(truth, scores)
+    lost, caught = (np.cumsum(np.bincount(ranks, minlength=ranked.ranks)[::-1]) for ranks in (ranked.ham, ranked.spam))
+    hm, sm = 100 * lost / len(ranked.ham), 100 - 100 * caught / len(ranked.spam)
+    return np.concatenate([[0.0], hm]), np.concatenate([[100.0], sm])
+
+
+# ---- calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Messages by predicted probability, in bins of equal width; all of shape (bins,), NaN in empty bins.
+
+    predicted: mean probability. observed: share that is truly unwanted. messages: how many.
+    """
+
+    predicted: Floats
+    observed: Floats
+    messages: Ints
+
+
+def reliability(gold: ArrayLike, probability: ArrayLike, bins: int = BINS) -> Reliability:
+    """How often it was spam when the filter said p (DeGroot & Fienberg 1983)."""
+    truth, chance = _probabilities(gold, probability)
+    where = np.minimum((chance * bins).astype(np.int64), bins - 1)
+    messages = np.bincount(where, minlength=bins)
+    with np.errstate(invalid="ignore"):  # 0/0 is the NaN we promise
+        predicted = np.bincount(where, chance, bins) / messages
+        observed = np.bincount(where, truth, bins) / messages
+    return Reliability(predicted, observed, messages)
+
+
+def calibration_error(gold: ArrayLike, probability: ArrayLike, bins: int = BINS) -> float:
+    """Expected calibration error: mean of |predicted - observed| over the bins, weighted by messages (Naeini et al. 2015)."""
+    seen = reliability(gold, probability, bins)
+    total = seen.messages.sum()
+    return float(np.nansum(np.abs(seen.predicted - seen.observed) * seen.messages) / total) if total else math.nan
+
+
+def log_loss(gold: ArrayLike, probability: ArrayLike) -> float:
+    """Mean of -ln(probability given to what was true), in nats; a probability below 1e-15 counts as that."""
+    truth, chance = _probabilities(gold, probability)
+    given = np.clip(np.where(truth, chance, 1 - chance), 1e-15, 1)
+    return float(-np.log(given).mean()) if len(given) else math.nan
+
+
+def _probabilities(gold: ArrayLike, probability: ArrayLike) -> tuple[Bools, Floats]:
+    truth, chance = _pair(gold, probability)
+    if ((chance < 0) | (chance > 1)).any():
+        raise UsageError("probabilities must lie in [0, 1]; scores of another scale have no calibration")
+    return truth, chance
+
+
+# ---- classes, and the course of learning
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Who was called what. counts: int, shape (predicted names, actual names); "unsure" is the last predicted name."""
+
+    predicted: tuple[str, ...]
+    actual: tuple[str, ...]
+    counts: Ints
+
+
+def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
+    """The confusion matrix of class names; classes in alphabetical order, those never predicted or never true included."""
+    if len(actual) != len(predicted):
+        raise UsageError(f"{len(predicted)} labels for {len(actual)} messages; give one label per message")
+    if UNSURE in actual:
+        raise UsageError(f"{UNSURE!r} is an answer, not a class; give every message the class it truly has")
+    classes = sorted({*actual, *predicted} - {UNSURE})
+    rows = {name: place for place, name in enumerate([*classes, UNSURE])}
+    counts = np.zeros((len(rows), len(classes)), dtype=np.int64)
+    np.add.at(counts, ([rows[name] for name in predicted], [rows[name] for name in actual]), 1)
+    return Confusion(tuple(rows), tuple(classes), counts)
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurve:
+    """Errors in consecutive windows of messages; all of shape (windows,).
+
+    last: number (from 1) of the window's last message. roca: 1-ROCA % within the window, NaN if it holds one kind only.
+    error: % of its messages that were lost ham or missed spam.
+    """
+
+    last: Ints
+    roca: Floats
+    error: Floats
+
+
+def learning_curve(
+    gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, window: int = 500, unwanted: Collection[str] = ("spam",)
+) -> LearningCurve:
+    """How errors fall as teaching goes on; the last window may be shorter. Raises UsageError for a window below 1."""
+    truth, scores = _pair(gold, score)
+    if window < 1:
+        raise UsageError(f"a window of {window} messages is too small; give at least 1")
+    wrong = np.isin(np.asarray(label, dtype=np.str_), list(unwanted)) != truth
+    starts = range(0, len(truth), window)
+    areas = [roca(truth[start : start + window], scores[start : start + window]) for start in starts]
+    errors = [100 * float(wrong[start : start + window].mean()) for start in starts]
+    last = np.array([min(start + window, len(truth)) for start in starts], dtype=np.int64)
+    return LearningCurve(last, np.array(areas, dtype=np.float64), np.array(errors, dtype=np.float64))
