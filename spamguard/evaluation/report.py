@@ -1,0 +1,155 @@
+"""How measures are told: a table for people, a document for programs, one line per message for everybody's scripts.
+
+It must never compute a measure (that is `metrics`) and never print: it returns text, and writes only the file it is given.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from spamguard.errors import UsageError
+from spamguard.evaluation.metrics import Confusion, LearningCurve, Measures
+
+COLUMNS = ("n", "gold", "label", "score", "trained")
+
+
+class Scored(NamedTuple):
+    """One judged message. n: its number, from 1. gold: its true class. score: higher is more likely spam.
+
+    trained: was it taught afterwards?
+    """
+
+    n: int
+    gold: str
+    label: str
+    score: float
+    trained: bool
+
+
+def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
+    """Write `rows` as CSV with the columns n,gold,label,score,trained; returns how many.
+
+    Scores have all their digits, so that ties and measures survive. The file appears whole or not at all: rows
+    are streamed into a neighbour that takes its name at the end. Raises UsageError if it cannot be written.
+    """
+    target = Path(path)
+    part = target.with_name(target.name + ".part")
+    written = 0
+    try:
+        with part.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for row in rows:
+                writer.writerow((row.n, row.gold, row.label, repr(float(row.score)), int(row.trained)))
+                written += 1
+        part.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); choose another file") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return written
+
+
+def document(runs: Mapping[str, Measures], matrix: Confusion | None = None, curve: LearningCurve | None = None) -> dict[str, object]:
+    """Everything as one JSON-ready dictionary; what is not defined is None."""
+    found: dict[str, object] = {"runs": {name: run.as_dict() for name, run in runs.items()}}
+    if matrix is not None:
+        found["confusion"] = {"predicted": list(matrix.predicted), "actual": list(matrix.actual), "counts": matrix.counts.tolist()}
+    if curve is not None:
+        found["learning_curve"] = {"last": curve.last.tolist(), "roca": _nullable(curve.roca), "error": _nullable(curve.error)}
+    return found
+
+
+def _nullable(values: Iterable[float]) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values]
+
+
+# ---- the table
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of the table. best: the figure whose smallest value deserves the colour, if any."""
+
+    title: str
+    cell: Callable[[Measures], str]
+    best: Callable[[Measures], float] | None = None
+
+
+def _rate(value: float, errors: int, messages: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f} % ({errors} of {messages})"
+
+
+def _number(value: float, digits: int, unit: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}{unit}"
+
+
+def _bounds(low: float, high: float) -> str:
+    return "–" if math.isnan(low) else f"{low:.4f} to {high:.4f} %"
+
+
+_ROWS = (
+    _Row("messages (ham, spam)", lambda m: f"{m.messages} ({m.ham}, {m.spam})"),
+    _Row("ham called spam (hm)", lambda m: _rate(m.hm, m.ham_as_spam, m.ham), lambda m: m.hm),
+    _Row("spam not called spam (sm)", lambda m: _rate(m.sm, m.spam_missed, m.spam), lambda m: m.sm),
+    _Row("  unsure (ham, spam)", lambda m: f"{m.unsure_ham}, {m.unsure_spam}"),
+    _Row("logistic average (lam)", lambda m: _number(m.lam, 2, " %"), lambda m: m.lam),
+    _Row("1-ROCA", lambda m: _number(m.roca, 4, " %"), lambda m: m.roca),
+    _Row("  95 % interval", lambda m: _bounds(m.roca_low, m.roca_high)),
+    _Row("sm where hm <= 0.1 %", lambda m: _number(m.sm_at_hm_01, 2, " %"), lambda m: m.sm_at_hm_01),
+    _Row("sm where hm <= 0.5 %", lambda m: _number(m.sm_at_hm_05, 2, " %"), lambda m: m.sm_at_hm_05),
+    _Row("calibration error", lambda m: _number(m.calibration_error, 4), lambda m: m.calibration_error),
+    _Row("log-loss", lambda m: _number(m.log_loss, 4), lambda m: m.log_loss),
+)
+
+
+def table(runs: Mapping[str, Measures], *, colour: bool = False) -> str:
+    """One or several runs side by side, a line per measure; with `colour` (for terminals) the best of several stands out."""
+    if not runs:
+        raise UsageError("no runs to show; evaluate at least one")
+    lines = [["", *runs]] + [[row.title, *map(row.cell, runs.values())] for row in _ROWS]
+    padded = _aligned(lines)
+    if colour:
+        padded[0] = [_bold(cell) for cell in padded[0]]
+        for line, row in zip(padded[1:], _ROWS, strict=True):
+            _mark_best(line, row, list(runs.values()))
+    return _text(padded)
+
+
+def _mark_best(line: list[str], row: _Row, runs: Sequence[Measures]) -> None:
+    """Make the smallest figures of a line bold, where there is something to compare."""
+    values = [math.nan if row.best is None else row.best(run) for run in runs]
+    known = [value for value in values if not math.isnan(value)]
+    if len(known) < 2 or min(known) == max(known):
+        return
+    for place, value in enumerate(values, 1):
+        if value == min(known):
+            line[place] = _bold(line[place])
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if text.strip() else text
+
+
+def confusion_table(matrix: Confusion) -> str:
+    """The confusion matrix as text: a line per answer, a column per true class."""
+    corner = "called \\ truly"
+    lines = [[corner, *matrix.actual]] + [
+        [name, *map(str, counts)] for name, counts in zip(matrix.predicted, matrix.counts.tolist(), strict=True)
+    ]
+    return _text(_aligned(lines))
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Cells padded to columns: the first to the left, numbers to the right."""
+    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [[line[0].ljust(first), *(cell.rjust(width) for cell, width in zip(line[1:], others, strict=True))] for line in lines]
+
+
+def _text(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join("  ".join(line).rstrip() for line in lines) + "\n"

@@ -1,0 +1,84 @@
+"""Tables line up, JSON is JSON, and the CSV is what other programs expect."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.errors import UsageError
+from spamguard.evaluation.metrics import Measures, confusion, learning_curve, measures, roca
+from spamguard.evaluation.report import Scored, confusion_table, document, table, write_scores
+
+
+def some(noise: float = 1.0) -> Measures:
+    rng = np.random.default_rng(1)
+    gold = np.arange(200) % 2 == 0
+    score = gold + rng.normal(scale=noise, size=200)
+    return measures(gold, score, np.where(score > 1, "spam", "ham"), probability=1 / (1 + np.exp(-score)), resamples=20)
+
+
+def test_table_shows_every_run_in_line() -> None:
+    lines = table({"words": some(), "all experts": some(0.3)}).splitlines()
+    assert lines[0].split() == ["words", "all", "experts"]
+    assert len({len(line) for line in lines}) == 1
+    assert any(line.startswith("1-ROCA") for line in lines)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_colour_marks_the_better_run() -> None:
+    marked = next(line for line in table({"a": some(), "b": some(0.3)}, colour=True).splitlines() if line.startswith("1-ROCA"))
+    assert marked.index("\x1b[1m") > len("1-ROCA") + 10
+    assert marked.endswith("\x1b[0m")
+    assert table({"a": some()}, colour=True).count("\x1b[1m") == 1  # only the name: nothing to compare with
+
+
+def test_what_is_missing_is_a_dash() -> None:
+    text = table({"ham only": measures([False] * 3, [0.1] * 3, ["ham"] * 3)})
+    assert "nan" not in text
+    assert text.count("–") == 8
+    with pytest.raises(UsageError):
+        table({})
+
+
+def test_confusion_table() -> None:
+    text = confusion_table(confusion(["ham", "spam", "spam"], ["ham", "spam", "unsure"]))
+    assert text == "called \\ truly  ham  spam\nham               1     0\nspam              0     1\nunsure            0     1\n"
+
+
+def test_document_is_json() -> None:
+    matrix = confusion(["ham", "spam"], ["ham", "unsure"])
+    curve = learning_curve([True, True, False], [1, 2, 3], ["spam"] * 3, window=2)
+    found = json.loads(json.dumps(document({"run": some()}, matrix, curve), allow_nan=False))
+    assert found["confusion"] == {"predicted": ["ham", "spam", "unsure"], "actual": ["ham", "spam"], "counts": [[1, 0], [0, 0], [0, 1]]}
+    assert found["learning_curve"] == {"last": [2, 3], "roca": [None, None], "error": [0.0, 100.0]}
+    assert found["runs"]["run"]["messages"] == 200
+    assert set(document({})) == {"runs"}
+
+
+def test_scores_keep_every_digit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    gold, score = rng.random(100) < 0.5, rng.normal(size=100) * 1e-9
+    rows = [Scored(n, "spam" if g else "ham", "unsure", s, n % 2 == 0) for n, (g, s) in enumerate(zip(gold, score, strict=True), 1)]
+    assert write_scores(tmp_path / "scores.csv", rows) == 100
+    assert (tmp_path / "scores.csv").read_bytes().startswith(b"n,gold,label,score,trained\n1,")
+    with (tmp_path / "scores.csv").open() as stream:
+        read = list(csv.DictReader(stream))
+    assert [row["trained"] for row in read[:2]] == ["0", "1"]
+    assert roca([row["gold"] == "spam" for row in read], [float(row["score"]) for row in read]) == roca(gold, score)
+
+
+def test_scores_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    def failing() -> Iterator[Scored]:
+        yield Scored(1, "ham", "ham", 0.1, False)
+        raise RuntimeError("the filter fell over")
+
+    with pytest.raises(RuntimeError):
+        write_scores(tmp_path / "scores.csv", failing())
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_scores(tmp_path / "no such directory" / "scores.csv", [])
