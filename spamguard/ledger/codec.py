@@ -1,0 +1,231 @@
+"""Packs the counted features of a message for its receipt, and unpacks many receipts at a time.
+
+Must never know mail or classes, and never raise anything but `LedgerError` on bytes it is given to unpack.
+
+Hashes are uniform, so general compressors gain nothing; what is left to save is the order. The code is that of
+Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content and address of static
+files", JACM 1974): the low bits of each token as they are, the high bits as a bitmap in which the i-th set bit
+stands at high[i] + i. Its low part is cut in planes of whole bytes or half bytes, because those decode in a few
+array operations for a whole batch.
+
+Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers (entropy: log2 of
+"2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only; tests/bench/bench_ledger.py prints it):
+
+    n        entropy    24 bits    20 bits    zlib       choice
+    300          945      1,013      1,343    1,126      24
+    600        1,815      1,950      2,130    2,125      24
+    1,200      3,481      3,825      3,705    4,101      20
+    2,500      6,923      7,888      7,118    8,329      20
+
+The two widths cross at 960 tokens. Bit-exact widths (21, 22, 23) would save another 1-3 % and cost a bit unpacking.
+
+Layout, little-endian: checksum (CRC-32 of the rest), number of tokens, format, number of traits, number of numbers;
+traits (1 byte each); numbers (2 bytes each); bits 0-15 of the tokens (2 bytes each); bits 16-23 (1 byte each), or 16-19
+(two to a byte, low half first); bitmap of the high bits (bit 0 first, filled to a whole byte).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.errors import LedgerError
+from spamguard.records import Features
+
+_FORMAT = 1
+_HEADER = struct.Struct("<IIBBB")
+_CHECKSUM_BYTES = 4
+_MANY = 960  # above so many tokens 20 low bits take less room than 24 (table above)
+_SCORE_STEPS = 256  # steps per unit of log-odds
+_SCORE_LIMIT = 32767  # of an int16: log-odds are clipped to about +-128
+
+
+class Columns(NamedTuple):
+    """The features of m receipts, one below the other.
+
+    tokens: uint32, shape (total,). offsets: int64, shape (m + 1,): receipt i has tokens[offsets[i]:offsets[i + 1]].
+    traits: uint8, shape (m, T). numbers: int16, shape (m, D).
+    """
+
+    tokens: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+    traits: NDArray[np.uint8]
+    numbers: NDArray[np.int16]
+
+
+class _Planes(NamedTuple):
+    """One receipt, cut but not yet decoded."""
+
+    tokens: int
+    traits: bytes
+    numbers: bytes
+    low: bytes
+    middle: bytes
+    high: bytes
+
+
+def pack(features: Features) -> bytes:
+    """The features as bytes, about 3.1 per token; ValueError when the tokens are not sorted and unique."""
+    tokens = features.tokens
+    if np.any(tokens[1:] <= tokens[:-1]):
+        raise ValueError("tokens must be sorted and unique")
+    body = b"".join(
+        (
+            struct.pack("<IBBB", len(tokens), _FORMAT, len(features.traits), len(features.numbers)),
+            features.traits.astype(np.uint8, copy=False).tobytes(),
+            features.numbers.astype("<i2", copy=False).tobytes(),
+            tokens.astype("<u2").tobytes(),
+            _pack_middle(tokens),
+            _pack_high(tokens),
+        )
+    )
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def _pack_middle(tokens: NDArray[np.uint32]) -> bytes:
+    middle = (tokens >> np.uint32(16)).astype(np.uint8)
+    if len(tokens) <= _MANY:
+        return middle.tobytes()
+    halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
+    return (halves[::2] | halves[1::2] << np.uint8(4)).tobytes()
+
+
+def _pack_high(tokens: NDArray[np.uint32]) -> bytes:
+    high = (tokens >> np.uint32(_low_bits(len(tokens)))).astype(np.int64)
+    bitmap = np.zeros(8 * _bitmap_bytes(len(tokens)), np.bool_)
+    bitmap[high + np.arange(len(tokens))] = True
+    return np.packbits(bitmap, bitorder="little").tobytes()
+
+
+def unpack(packed: bytes) -> Features:
+    """The features of one receipt; LedgerError when the bytes are damaged."""
+    columns = unpack_tokens([packed])
+    return Features(columns.tokens, columns.traits[0], columns.numbers[0])
+
+
+def unpack_tokens(packed: Sequence[bytes]) -> Columns:
+    """The features of many receipts of one extractor version; LedgerError when one is damaged or they differ in shape.
+
+    Memory: about 40 bytes per token while it works, so hand it some hundreds of receipts at a time.
+    """
+    planes = [_cut(one) for one in packed]
+    counts = np.fromiter((one.tokens for one in planes), np.int64, len(planes))
+    offsets = np.zeros(len(planes) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    tokens = _high_bits(planes, counts, offsets)
+    tokens |= _middle_bits(planes).astype(np.uint32) << np.uint32(16)
+    tokens |= np.frombuffer(b"".join([one.low for one in planes]), "<u2")
+    _refuse_disorder(tokens, offsets)
+    traits = _rows([one.traits for one in planes])
+    numbers = _rows([one.numbers for one in planes]).view("<i2")
+    return Columns(tokens, offsets, traits, numbers)
+
+
+def check(packed: bytes) -> None:
+    """LedgerError unless the bytes are whole: known format, right length, right checksum."""
+    _cut(packed)
+
+
+def _low_bits(count: int) -> int:
+    return 24 if count <= _MANY else 20
+
+
+def _bitmap_bytes(count: int) -> int:
+    return (count + (1 << 32 - _low_bits(count)) + 7) // 8
+
+
+def _cut(packed: bytes) -> _Planes:
+    if len(packed) < _HEADER.size:
+        raise _damaged("it is too short")
+    checksum, count, form, traits, numbers = _HEADER.unpack_from(packed)
+    if form != _FORMAT:
+        raise LedgerError(f"a receipt has format {form}, this program reads {_FORMAT}: update spamguard")
+    low = _HEADER.size + traits + 2 * numbers
+    middle = low + 2 * count
+    high = middle + (count if count <= _MANY else (count + 1) // 2)
+    if len(packed) != high + _bitmap_bytes(count):
+        raise _damaged("its length is wrong")
+    if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
+        raise _damaged("its checksum is wrong")
+    at = _HEADER.size + traits
+    return _Planes(count, packed[_HEADER.size : at], packed[at:low], packed[low:middle], packed[middle:high], packed[high:])
+
+
+def _middle_bits(planes: list[_Planes]) -> NDArray[np.uint8]:
+    """Bits 16-23 of each token, one byte each; of a receipt in half bytes only 16-19 are set."""
+    spread = _spread(b"".join([one.middle for one in planes if one.tokens > _MANY]))
+    parts, at = [], 0
+    for one in planes:
+        if one.tokens <= _MANY:
+            parts.append(memoryview(one.middle))
+        else:
+            parts.append(spread[at : at + one.tokens])
+            at += 2 * len(one.middle)
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def _spread(packed: bytes) -> memoryview:
+    """Each half byte as a byte, low half first."""
+    halves = np.frombuffer(packed, np.uint8)
+    spread = np.empty(2 * len(halves), np.uint8)
+    np.bitwise_and(halves, 15, out=spread[::2])
+    np.right_shift(halves, 4, out=spread[1::2])
+    return spread.data
+
+
+def _high_bits(planes: list[_Planes], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The tokens with only their high bits set: set bit i of a bitmap stands at high[i] + i."""
+    bitmaps = [one.high for one in planes]
+    ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(planes)))
+    ones = np.flatnonzero(np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_))
+    if not np.array_equal(np.searchsorted(ones, ends), offsets[1:]):
+        raise _damaged("its bitmap does not fit its tokens")
+    starts = np.concatenate(([0], ends[:-1]))
+    ones -= np.arange(len(ones))
+    ones -= np.repeat(starts - offsets[:-1], counts)
+    high = ones.astype(np.uint32)
+    widths = np.where(counts <= _MANY, np.uint32(24), np.uint32(20))
+    shift = widths[:1] if np.all(widths == widths[:1]) else np.repeat(widths, counts)
+    if np.any(high >> (np.uint32(32) - shift)):
+        raise _damaged("a bit stands beyond its bitmap")
+    return high << shift
+
+
+def _refuse_disorder(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
+    rising = tokens[1:] > tokens[:-1]
+    borders = offsets[1:-1]
+    rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
+    if not rising.all():
+        raise _damaged("its tokens are out of order")
+
+
+def _rows(rows: list[bytes]) -> NDArray[np.uint8]:
+    widths = set(map(len, rows)) or {0}
+    if len(widths) > 1:
+        raise LedgerError("receipts of different extractor versions cannot be unpacked together: ask for one version")
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), widths.pop())
+
+
+def _damaged(how: str) -> LedgerError:
+    return LedgerError(f"a receipt in the ledger is damaged ({how}): restore the ledger from a backup")
+
+
+def pack_scores(scores: Sequence[float]) -> bytes:
+    """Log-odds as int16 in steps of 1/256, clipped to +-128. ValueError on NaN."""
+    values = np.asarray(scores, np.float64)
+    if np.isnan(values).any():
+        raise ValueError("log-odds must be numbers")
+    steps = np.rint(np.clip(values * _SCORE_STEPS, -_SCORE_LIMIT, _SCORE_LIMIT))
+    return steps.astype("<i2").tobytes()
+
+
+def unpack_scores(packed: bytes) -> tuple[float, ...]:
+    """The log-odds that `pack_scores` was given, to 1/512; LedgerError when the bytes are damaged."""
+    if len(packed) % 2:
+        raise _damaged("its scores are cut off")
+    return tuple((np.frombuffer(packed, "<i2") / _SCORE_STEPS).tolist())
