@@ -1,0 +1,117 @@
+"""What the votes on a message teach: one lesson per digest, a pure function of its winning votes.
+
+Must never read a clock, a file or the order in which votes arrive: whoever holds the same set of votes holds the same
+lessons, so processes and nodes may see events in any order, and twice.
+
+Two votes of the same key with the same version are the same vote: a node never gives one version twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spamguard.records import Vote
+
+
+@dataclass(frozen=True, slots=True)
+class NewVote:
+    """A vote that has no version yet: the ledger gives it clock and node. Fields as in `records.Vote`."""
+
+    digest: bytes
+    user: str
+    label: str | None
+    packed: bytes
+    scores: bytes
+    origin: str
+    time: int
+    extractor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one message teaches everybody.
+
+    label: name of the class. packed: the counted features (`codec.unpack_tokens`). scores: the experts' log-odds
+    before the message was taught (`codec.unpack_scores`), may be empty.
+    """
+
+    digest: bytes
+    label: str
+    packed: bytes
+    scores: bytes
+
+
+Key = TypeVar("Key")
+
+Change = tuple[int, Lesson | None, Lesson | None]
+"""(seq of an event, lesson of its digest before it, lesson after it): subtract the one, add the other."""
+
+
+def winners(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
+    """The vote in force for each key (digest, user): the one with the highest version."""
+    winning: dict[tuple[bytes, str], Vote] = {}
+    for vote in votes:
+        _count(winning, (vote.digest, vote.user), vote)
+    return winning
+
+
+def _count(winning: dict[Key, Vote], key: Key, vote: Vote) -> None:
+    standing = winning.get(key)
+    if standing is None or standing.version < vote.version:
+        winning[key] = vote
+
+
+def lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None:
+    """What the votes on one digest teach, or None.
+
+    The label is the one that most users' winning votes give; a tie for most, or no vote, teaches nothing. Features
+    and scores are those of the lowest-version winning vote for that label, so of the first who said so.
+    extractor: hand out features of this version only. Every vote counts whatever its version, but a lesson that has no
+    vote of this version is None. Without it, features of any version are handed out.
+    """
+    return _taught(winners(votes).values(), extractor)
+
+
+def _taught(winning: Collection[Vote], extractor: int | None) -> Lesson | None:
+    label = _majority(winning)
+    if label is None:
+        return None
+    able = [vote for vote in winning if vote.label == label and extractor in (None, vote.extractor)]
+    if not able:
+        return None
+    first = min(able, key=_seniority) if len(able) > 1 else able[0]
+    return Lesson(first.digest, label, first.packed, first.scores)
+
+
+def _seniority(vote: Vote) -> tuple[int, str, str]:
+    """Version, then user: nothing forbids another installation's votes from sharing a version across users."""
+    return (vote.clock, vote.node, vote.user)
+
+
+def _majority(winning: Collection[Vote]) -> str | None:
+    labels = [vote.label for vote in winning if vote.label is not None]
+    if len(labels) < 2:  # nearly every digest: no counter needed
+        return labels[0] if labels else None
+    ranked = Counter(labels).most_common(2)
+    tied = len(ranked) > 1 and ranked[0][1] == ranked[1][1]
+    return None if tied else ranked[0][0]
+
+
+def changes(earlier: Iterable[Vote], events: Iterable[tuple[int, Vote]], extractor: int | None = None) -> Iterator[Change]:
+    """What each event changes, for whoever folds the log one event at a time.
+
+    earlier: every vote before the first event on the digests of `events`, in any order (votes on other digests do no
+    harm). events: (seq, vote) in the order of the log. One change per event, `before == after` when it changes nothing,
+    so that the reader always knows how far it has come.
+    """
+    winning: dict[bytes, dict[str, Vote]] = {}
+    for vote in earlier:
+        _count(winning.setdefault(vote.digest, {}), vote.user, vote)
+    for seq, vote in events:
+        of_digest = winning.setdefault(vote.digest, {})
+        before = _taught(of_digest.values(), extractor)
+        _count(of_digest, vote.user, vote)
+        yield seq, before, _taught(of_digest.values(), extractor)
