@@ -1,0 +1,52 @@
+"""Turns what SQLite and the system report into one line that names the file and the remedy.
+
+Must never hide a failure: every error that enters leaves as a `LedgerError` that carries its cause.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spamguard.errors import LedgerError
+
+_REMEDIES = {
+    "SQLITE_FULL": "the disk is full: make room and try again, nothing was half written",
+    "SQLITE_IOERR": "the disk refused to read or write: check the disk, its quota and limits on file size",
+    "SQLITE_BUSY": "another process kept it locked for too long: find out which one writes, or try again",
+    "SQLITE_LOCKED": "another process kept it locked for too long: find out which one writes, or try again",
+    "SQLITE_ERROR": "its tables are damaged: restore it from a backup",
+    "SQLITE_CORRUPT": "it is damaged: restore it from a backup",
+    "SQLITE_NOTADB": "it is not a spamguard ledger: name another path, or move this file away",
+    "SQLITE_READONLY": "it may not be written: give this user write permission on the file and its directory",
+    "SQLITE_CANTOPEN": "it cannot be opened: give this user read and write permission on the file and its directory",
+    "SQLITE_PERM": "it may not be opened: give this user read and write permission on the file and its directory",
+    "SQLITE_NOMEM": "there is not enough memory",
+    "SQLITE_TOOBIG": "a receipt is too large for it",
+    "SQLITE_CONSTRAINT": "a vote breaks its rules (empty digest, or features on a vote that is taken back)",
+}
+_MISUSE = "it was used wrongly (closed, used from another thread, or given a value it cannot hold)"
+
+
+def failure(path: Path, error: Exception) -> LedgerError:
+    """The error in one line: file, remedy, and in brackets what was reported."""
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", "")  # absent on errors of Python's own checks
+        remedy = _REMEDIES.get("_".join(name.split("_")[:2]), _MISUSE)
+    elif isinstance(error, OSError):
+        remedy = "it cannot be opened: check that its directory exists and that this user may read and write both"
+    else:
+        remedy = _MISUSE
+    reported = " ".join(str(error).split())
+    return LedgerError(f"ledger {path}: {remedy} [{reported}]")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Whatever SQLite, the system or a value that SQLite cannot hold raises inside leaves as a LedgerError."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
+        raise failure(path, error) from error

@@ -1,0 +1,134 @@
+"""Creates and opens the SQLite file of a ledger, and refuses every file that is not this installation's ledger.
+
+Must never change a file that it did not create, and never show a half-made one: a new ledger is made whole under
+another name and then linked to its own, so of several processes that create it at once exactly one succeeds and the
+others open what that one made.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from spamguard.errors import LedgerError
+from spamguard.ledger.failures import explained
+
+SCHEMA_VERSION = 1
+APPLICATION = 0x7367_6C64  # "sgld" in the file's header, so that `file` and we know whose it is
+BUSY_SECONDS = 30
+
+PAGE_BYTES = 16384
+# Which page size? 6,000 receipts, log-normal sizes, mean 2,676 bytes; bytes of file per receipt, receipts/s (FULL):
+#
+#     page     bytes    one per transaction    64 per transaction
+#     4,096    3,449    5,062                  35,277
+#     8,192    3,464    4,115                  36,970
+#     16,384   3,228    3,981                  43,462    chosen: the file is the larger cost
+#     32,768   3,020    3,991                  44,627    but each small commit writes twice as much as at 16,384
+
+_TABLES = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL CHECK (length(digest) > 0),
+    user TEXT NOT NULL,
+    clock INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    label TEXT,
+    origin TEXT NOT NULL,
+    time INTEGER NOT NULL,
+    extractor INTEGER NOT NULL,
+    scores BLOB NOT NULL,
+    packed BLOB NOT NULL CHECK (label IS NOT NULL OR length(packed) = 0),
+    UNIQUE (digest, user, clock, node)
+);
+CREATE TABLE classes (name TEXT PRIMARY KEY, unwanted INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+# The large columns stand last: SQLite reads a row from its front and leaves the pages behind what it needs alone.
+# seq needs no AUTOINCREMENT: the row with the highest seq is never deleted (`compact`), so no number comes twice.
+
+
+def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connection:
+    """A checked connection to the ledger at `path`, created when there is none; LedgerError says why not."""
+    with explained(path):
+        if not path.exists():
+            _create(path, fingerprint)
+        if not path.is_file() or not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
+            raise LedgerError(f"ledger {path}: it must be a file that this user may read and write, in a directory that it may write")
+        db = _connection(path)
+        try:
+            _refuse_strangers(db, path, fingerprint)
+            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
+    address = f"file:{quote(str(path.absolute()))}?mode=rw"
+    return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+
+def _create(path: Path, fingerprint: str) -> None:
+    """Makes the ledger beside `path` and links it there; loses quietly against a process that was faster.
+
+    Not opened in place: closing a descriptor of a file drops the locks that this process's other connections hold on
+    it (POSIX advisory locks), and a reader could meet a file without tables.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        _fill(draft, fingerprint)
+        os.link(draft, path)
+        _sync_directory(path.parent)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+
+
+def _fill(draft: Path, fingerprint: str) -> None:
+    db = _connection(draft)
+    try:
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        db.executescript(_TABLES)
+        first = {"ledger.fingerprint": fingerprint, "ledger.node": secrets.token_hex(8), "ledger.clock": "0", "ledger.compacted": "0"}
+        db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+    finally:
+        db.close()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_strangers(db: sqlite3.Connection, path: Path, fingerprint: str) -> None:
+    if _pragma(db, "application_id") != APPLICATION:
+        raise LedgerError(f"ledger {path}: it is not a spamguard ledger: name another path, or move this file away")
+    version = _pragma(db, "user_version")
+    if version != SCHEMA_VERSION:
+        raise LedgerError(
+            f"ledger {path}: it has schema {version}, this program writes {SCHEMA_VERSION}: run the spamguard that made it, or a newer one"
+        )
+    theirs = dict(db.execute("SELECT key, value FROM meta")).get("ledger.fingerprint")
+    if theirs != fingerprint:
+        raise LedgerError(
+            f"ledger {path}: it was taught with key {theirs}, this installation has {fingerprint}: restore its key from the backup"
+        )
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    value = db.execute(f"PRAGMA {name}").fetchone()[0]
+    return int(value)

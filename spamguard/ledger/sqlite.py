@@ -1,0 +1,325 @@
+"""The ledger in one SQLite file: every vote ever cast here, in the order in which it was committed.
+
+Must never change or reorder an event (`compact` drops those that can no longer matter), never let a half batch be seen,
+and never let an error of SQLite or the system out as anything but a `LedgerError`.
+
+Any number of processes may read and write at once (WAL, busy timeout). One object belongs to one thread of one
+process: open another after a fork. Reading goes in short transactions of some hundred events, so that a reader that
+walks the whole log neither keeps the WAL from being written back nor blocks its own process's writes; walks are
+consistent all the same, because events up to a given seq never change.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec, schema, statements
+from spamguard.ledger.failures import explained, failure
+from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson
+from spamguard.records import Vote
+
+_CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
+_MERGE_CHUNK = 256  # votes per writing transaction of a merge
+_HIGHEST_CLOCK = 2**62  # of a vote from elsewhere; leaves this ledger room to count on in SQLite's 64 bits
+_RESERVED = "ledger."  # meta keys that begin so are the ledger's own
+
+
+class SqliteLedger:
+    """Receipts in a SQLite file. Every method raises LedgerError: one line, naming file and remedy."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, fingerprint: str) -> None:
+        """Use `open`."""
+        self.path = path
+        self.fingerprint = fingerprint
+        self._db = db
+        self._process = os.getpid()
+        with explained(path):
+            self.node = self._meta("ledger.node")
+            self._seen = self._state()
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> SqliteLedger:
+        """The ledger at `path`, created (mode 0600) when there is none.
+
+        fingerprint: of the installation's key. durable: a committed vote survives a power cut; without it the last
+        votes may be lost in one, never the file (SQLite: synchronous FULL, NORMAL), and writing is three times as fast.
+        LedgerError: another key, another schema version, not a ledger, or a place that cannot be read and written.
+        """
+        db = schema.connect(path, fingerprint, durable=durable)
+        try:
+            return cls(path, db, fingerprint)
+        except BaseException:
+            db.close()
+            raise
+
+    def close(self) -> None:
+        """Gives the file back; any later call is a LedgerError."""
+        self._refuse_fork()
+        with explained(self.path):
+            self._db.close()
+
+    def __enter__(self) -> SqliteLedger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # Writing
+
+    def append(self, votes: Sequence[NewVote]) -> list[bool]:
+        """Casts votes in one transaction, all or none; per vote whether it changed anything.
+
+        A vote changes nothing when its key's winning vote has the same label and features of the same or a newer
+        extractor, or when it takes back what was never taught or already taken back. Later votes see earlier ones.
+        """
+        if not votes:
+            return []
+        with self._transaction("BEGIN IMMEDIATE"):
+            before = clock = self._clock()
+            changed = []
+            for vote in votes:
+                changed.append(not self._stands(vote))
+                if changed[-1]:
+                    clock += 1
+                    self._insert(_versioned(vote, clock, self.node))
+            if clock > before:
+                self._set_meta("ledger.clock", str(clock))
+        return changed
+
+    def merge(self, votes: Iterable[Vote]) -> int:
+        """Takes in votes that already have versions, in any order, any number of times; how many were new here.
+
+        Commits some hundred at a time: when it fails half way, merging the same votes again completes it. The clock
+        rises to the highest seen (Lamport, "Time, clocks, and the ordering of events", CACM 1978).
+        """
+        pending = iter(votes)
+        added = 0
+        while chunk := list(islice(pending, _MERGE_CHUNK)):
+            added += self._merge_chunk(chunk)
+        return added
+
+    def _merge_chunk(self, votes: list[Vote]) -> int:
+        for vote in votes:
+            _refuse_unusable(vote)
+        with self._transaction("BEGIN IMMEDIATE"):
+            added = sum(self._insert(vote) for vote in votes)
+            clock = max(vote.clock for vote in votes)
+            if clock > self._clock():
+                self._set_meta("ledger.clock", str(clock))
+        return added
+
+    def _stands(self, vote: NewVote) -> bool:
+        """Whether the winning vote of this key says the same already."""
+        row = self._db.execute(statements.STANDING_LABEL, (vote.digest, vote.user)).fetchone()
+        if row is None or row[0] is None:
+            return vote.label is None
+        return bool(row[0] == vote.label and row[1] >= vote.extractor)
+
+    def _insert(self, vote: Vote) -> bool:
+        cursor = self._db.execute(
+            statements.INSERT_VOTE,
+            (vote.digest, vote.user, vote.clock, vote.node, vote.label, vote.packed, vote.scores, vote.origin, vote.time, vote.extractor),
+        )
+        return cursor.rowcount > 0
+
+    def compact(self, upto_seq: int) -> int:
+        """Drops events that no longer matter to readers that have folded at least `upto_seq`; how many.
+
+        An event goes when a higher version of its key stands at or before `upto_seq` too: at every later point that
+        one wins, so no later lesson, before or after, can differ. Winners stay, tombstones among them, or a vote that
+        arrives late from another node would come back to life. Readers that had folded less are refused from then
+        on (`changes_after`). The room is used again, the file does not shrink.
+        """
+        with self._transaction("BEGIN IMMEDIATE"):
+            upto = min(upto_seq, self.last_seq())
+            dropped = self._db.execute(statements.DROP_SUPERSEDED, {"upto": upto}).rowcount
+            if dropped and upto > self._compacted():
+                self._set_meta("ledger.compacted", str(upto))
+        return dropped
+
+    # Reading
+
+    def grown(self) -> bool:
+        """Whether anything was committed, here or by another process, since the last call; takes microseconds.
+
+        True once per change: the caller that is told folds everything there is. A write that failed may count as one.
+        """
+        self._refuse_fork()
+        with explained(self.path):
+            state = self._state()
+        grown = state != self._seen
+        self._seen = state
+        return grown
+
+    def _state(self) -> tuple[int, int]:
+        """Moves when another connection commits (the first) and when this one writes (the second)."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
+
+    def last_seq(self) -> int:
+        """The number of the last event; 0 when there is none."""
+        return int(self._ask("SELECT coalesce(max(seq), 0) FROM events")[0][0])
+
+    def vote(self, digest: bytes, user: str) -> Vote | None:
+        """The vote in force of this user on this message (its label is None when it was taken back), or None."""
+        rows = self._ask(statements.STANDING_VOTE, (digest, user))
+        return Vote(*rows[0]) if rows else None
+
+    def votes(self) -> Iterator[Vote]:
+        """Every vote that was there at the start, in the order of the log."""
+        seq, end = 0, self.last_seq()
+        while rows := self._ask(statements.EVENTS_BETWEEN, (seq, end, _CHUNK)):
+            seq = rows[-1][0]
+            yield from (Vote(*row[1:]) for row in rows)
+
+    def changes_after(self, seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[Change]:
+        """What each event after `seq` changes (`lessons.changes`), in order, up to the last event there is at the start.
+
+        limit: at most so many events. extractor: features of this version only (`lessons.lesson`).
+        LedgerError: `seq` is beyond the end (an older ledger was restored), or events after it were compacted; then
+        what was folded must be thrown away and folding begin at 0.
+        """
+        end = self.last_seq()
+        if seq > end:
+            raise self._start_again(f"it ends at event {end}, the tables hold {seq}")
+        left = end if limit is None else limit
+        while seq < end and left > 0:
+            found = self._changes(seq, end, min(left, _CHUNK), extractor)
+            if not found:  # what was the last event has been compacted meanwhile
+                return
+            seq = found[-1][0]
+            left -= len(found)
+            yield from found
+
+    def _changes(self, seq: int, end: int, limit: int, extractor: int | None) -> list[Change]:
+        with self._transaction("BEGIN"):
+            self._refuse_compacted(seq)
+            rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, limit)).fetchall()
+            last = rows[-1][0] if rows else seq
+            earlier = self._db.execute(statements.EARLIER_OF_SAME_DIGESTS, (seq, last)).fetchall()
+        events = ((row[0], Vote(*row[1:])) for row in rows)
+        return list(changes((Vote(*row) for row in earlier), events, extractor))
+
+    def lessons(self, extractor: int | None = None, upto_seq: int | None = None) -> Iterator[Lesson]:
+        """Every lesson that the events up to `upto_seq` (default: all there are at the start) teach, in order of digest.
+
+        extractor: features of this version only (`lessons.lesson`). LedgerError: events after `upto_seq` were compacted.
+        """
+        for votes in self._by_digest(statements.EVENTS_OF_DIGESTS, upto_seq):
+            taught = lesson(votes, extractor)
+            if taught is not None:
+                yield taught
+
+    def lesson_counts(self, extractor: int | None = None) -> dict[str, int]:
+        """How many lessons each class has; a class without any is absent."""
+        taught = (lesson(votes, extractor) for votes in self._by_digest(statements.LABELS_OF_DIGESTS, None))
+        return dict(Counter(one.label for one in taught if one is not None))
+
+    def _by_digest(self, statement: str, upto_seq: int | None) -> Iterator[list[Vote]]:
+        upto = self.last_seq() if upto_seq is None else upto_seq
+        after = b""
+        while True:
+            with self._transaction("BEGIN"):
+                self._refuse_compacted(upto)
+                (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
+                rows = self._db.execute(statement, (after, last, upto)).fetchall()
+            if last is None:
+                return
+            after = last
+            for _, votes in groupby((Vote(*row) for row in rows), attrgetter("digest")):
+                yield list(votes)
+
+    # Classes and notes
+
+    def classes(self) -> dict[str, bool]:
+        """Each class and whether it is unwanted, by name."""
+        return {name: bool(unwanted) for name, unwanted in self._ask("SELECT name, unwanted FROM classes ORDER BY name")}
+
+    def define_class(self, name: str, unwanted: bool) -> None:
+        """Makes a class known, or changes whether it is unwanted."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            self._db.execute(statements.DEFINE_CLASS, (name, unwanted))
+
+    def get_meta(self, key: str) -> str | None:
+        """What `set_meta` was given for this key, or None."""
+        rows = self._ask("SELECT value FROM meta WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Keeps a short text under a key of the caller's, in its own transaction."""
+        if key.startswith(_RESERVED):
+            raise LedgerError(f"ledger {self.path}: meta keys that begin with {_RESERVED!r} are its own: choose another")
+        with self._transaction("BEGIN IMMEDIATE"):
+            self._set_meta(key, value)
+
+    # The rim
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._refuse_fork()
+        with explained(self.path):
+            self._db.execute(begin)
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself has rolled back after some errors
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _ask(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        self._refuse_fork()
+        with explained(self.path):
+            return self._db.execute(sql, values).fetchall()
+
+    def _refuse_fork(self) -> None:
+        """A connection that a fork carried over shares locks and file positions with its parent and damages the file."""
+        if os.getpid() != self._process:
+            raise LedgerError(f"ledger {self.path}: it was opened by process {self._process}: open it anew after a fork")
+
+    def _meta(self, key: str) -> str:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise failure(self.path, sqlite3.DatabaseError(f"no {key}"))
+        return str(row[0])
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._db.execute(statements.SET_META, (key, value))
+
+    def _clock(self) -> int:
+        """The highest clock of any event ever seen here."""
+        return int(self._meta("ledger.clock"))
+
+    def _compacted(self) -> int:
+        """Readers between 0 and here can no longer be served."""
+        return int(self._meta("ledger.compacted"))
+
+    def _refuse_compacted(self, seq: int) -> None:
+        if 0 < seq < self._compacted():
+            raise self._start_again(f"events up to {self._compacted()} were compacted, the tables hold {seq}")
+
+    def _start_again(self, why: str) -> LedgerError:
+        return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
+
+
+def _versioned(vote: NewVote, clock: int, node: str) -> Vote:
+    """The vote with its version; one that is taken back keeps no features."""
+    packed, scores = (vote.packed, vote.scores) if vote.label is not None else (b"", b"")
+    return Vote(vote.digest, vote.user, clock, node, vote.label, packed, scores, vote.origin, vote.time, vote.extractor)
+
+
+def _refuse_unusable(vote: Vote) -> None:
+    """What comes from elsewhere is looked at before it is kept: an unreadable receipt would stop every reader for good."""
+    if not 0 < vote.clock < _HIGHEST_CLOCK:
+        raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
+    if vote.label is not None:
+        codec.check(vote.packed)

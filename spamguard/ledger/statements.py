@@ -1,0 +1,45 @@
+"""Every SQL statement on events, in one place to read them together. Text only: must never be put together from values.
+
+Columns come in the order of the fields of `records.Vote`. Where several events match a key, the winning vote comes
+first: highest clock, then highest node.
+"""
+
+INSERT_VOTE = """
+INSERT INTO events (digest, user, clock, node, label, packed, scores, origin, time, extractor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (digest, user, clock, node) DO NOTHING"""
+
+STANDING_LABEL = "SELECT label, extractor FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
+
+STANDING_VOTE = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"""
+
+EVENTS_BETWEEN = """
+SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+
+# The + keeps SQLite from walking all events up to ?1 (an index on seq it then cannot use): it is to look up the few digests.
+EARLIER_OF_SAME_DIGESTS = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest IN (SELECT digest FROM events WHERE seq > ?1 AND seq <= ?2) AND +seq <= ?1"""
+
+LAST_OF_NEXT_DIGESTS = "SELECT max(digest) FROM (SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"
+
+EVENTS_OF_DIGESTS = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+
+# Without the large columns, which then stay on the disk.
+LABELS_OF_DIGESTS = """
+SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events
+WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+
+# The row with the highest seq stays whatever it is, or SQLite would give its number again.
+DROP_SUPERSEDED = """
+DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AND EXISTS (
+    SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
+    AND (later.clock, later.node) > (events.clock, events.node) AND later.seq <= :upto)"""
+
+DEFINE_CLASS = "INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"
+
+SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
