@@ -1,0 +1,189 @@
+"""Pictures of a run: ROC near the corner, calibration, scores by class, the course of learning.
+
+Needs matplotlib, imported only when a figure is asked for. It must never open a window, choose a backend for the
+process or change its settings: figures are made directly, for the Agg canvas alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spamguard.errors import UsageError
+from spamguard.evaluation.metrics import LearningCurve, reliability, roc, roca
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPAM, HAM, OTHER, GRID = "#c0392b", "#2471a3", "#7f8c8d", "#e3e6e8"  # red and blue differ for the colour-blind too
+_OTHERS = ("#7f8c8d", "#b9770e", "#117864", "#6c3483", "#5d6d7e", "#a04000")
+_DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG, 144 dots per inch, making its directory. Raises UsageError if it cannot be written."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target, format="png", dpi=144)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); choose another directory") from error
+    return target
+
+
+def roc_figure(runs: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
+    """ROC curves near the corner, both axes logarithmic; `runs` maps names to (gold, score), the first being the one that matters.
+
+    Lower and further left is better. Rates below the resolution of the corpus (half a message) lie on the border.
+    """
+    figure, axes = _figure("ROC near the corner", "ham called spam, %", "spam not called spam, %")
+    floor_x = floor_y = 100.0
+    for place, (name, (gold, score)) in enumerate(runs.items()):
+        hm, sm = roc(gold, score)
+        least_hm, least_sm = _half_a_message(gold)
+        floor_x, floor_y = min(floor_x, least_hm), min(floor_y, least_sm)
+        label = f"{name}  (1-ROCA {roca(gold, score):.3f} %)"
+        axes.plot(np.maximum(hm, least_hm), np.maximum(sm, least_sm), label=label, **_curve_style(place))
+    axes.set(xscale="log", yscale="log", xlim=(floor_x, 100), ylim=(floor_y, 100))
+    for rate in (0.1, 0.5):
+        axes.axvline(rate, color=OTHER, linewidth=0.8, linestyle=":", zorder=0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", fontsize=9)  # good curves pass below left
+    return figure
+
+
+def _half_a_message(gold: ArrayLike) -> tuple[float, float]:
+    """Half of the smallest rates other than zero that a corpus can show, %, for ham and for spam."""
+    truth = np.asarray(gold, dtype=np.bool_)
+    return 50 / max(1, int(np.sum(~truth))), 50 / max(1, int(np.sum(truth)))
+
+
+def _curve_style(place: int) -> dict[str, Any]:
+    """The first curve stands out; the others are told apart in grey-scale print as well."""
+    if place == 0:
+        return {"color": SPAM, "linewidth": 2.2, "zorder": 3}
+    return {"color": _OTHERS[(place - 1) % len(_OTHERS)], "linestyle": _DASHES[(place - 1) % len(_DASHES)], "linewidth": 1.2}
+
+
+def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
+    """What was spam when the filter said p, over how many messages each point stands for."""
+    seen = reliability(gold, probability)
+    if not seen.messages.any():
+        raise UsageError("no probabilities to draw; judge some messages first")
+    figure, (curve, counts) = _stacked("Calibration", "probability of spam, as judged")
+    known = seen.messages > 0
+    curve.plot([0, 1], [0, 1], color=OTHER, linewidth=1, linestyle=":", label="perfect")
+    curve.plot(seen.predicted[known], seen.observed[known], color=SPAM, marker="o", linewidth=1.6, label="observed", clip_on=False)
+    curve.set(ylabel="share that was spam", xlim=(0, 1), ylim=(0, 1))
+    curve.legend(loc="upper left", frameon=False, fontsize=9)
+    edges = np.linspace(0, 1, len(seen.messages) + 1)
+    counts.bar(edges[:-1], seen.messages, width=np.diff(edges), align="edge", color=OTHER, edgecolor="white", linewidth=0.8)
+    counts.set(yscale="log", ylabel="messages", ylim=(0.7, None))
+    return figure
+
+
+def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[float] = (), bins: int = 60) -> Figure:
+    """Histogram of the scores of ham and of spam, counts logarithmic so that the few errors can be seen.
+
+    `thresholds` are drawn as lines, in units of the score.
+    """
+    truth, scores = np.asarray(gold, dtype=np.bool_), np.asarray(score, dtype=np.float64)
+    finite = scores[np.isfinite(scores)]
+    if not finite.size:
+        raise UsageError("no finite scores to draw; judge some messages first")
+    edges = np.histogram_bin_edges(finite, bins=bins).tolist()
+    scores = np.clip(scores, edges[0], edges[-1])  # infinite scores stand in the outermost bars
+    figure, axes = _figure("Scores by class", "score (higher is more likely spam)", "messages")
+    for name, chosen, colour in (("ham", ~truth, HAM), ("spam", truth, SPAM)):
+        axes.hist(scores[chosen], bins=edges, color=colour, alpha=0.5, label=f"{name} ({int(chosen.sum())})")
+        axes.hist(scores[chosen], bins=edges, color=colour, histtype="step", linewidth=1.4)
+    for threshold in thresholds:
+        axes.axvline(threshold, color="black", linewidth=1, linestyle="--")
+    axes.set(yscale="log", ylim=(0.7, None))
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=9, ncols=2)
+    return figure
+
+
+def learning_figure(curve: LearningCurve) -> Figure:
+    """Errors and 1-ROCA % per window of messages, over the number of messages judged."""
+    figure, (errors, areas) = _stacked("Course of learning", "messages judged", ratios=(1, 1))
+    for axes, values, colour, name in ((errors, curve.error, SPAM, "errors, %"), (areas, curve.roca, HAM, "1-ROCA, %")):
+        axes.plot(curve.last, values, color=colour, marker=".", linewidth=1.4)
+        axes.set(ylabel=name, ylim=(0, None))
+        axes.yaxis.set_label_coords(-0.09, 0.5)
+    areas.set_yscale("symlog", linthresh=0.01)  # spans many powers of ten and may be zero
+    areas.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    areas.set_xlim(0, None)
+    return figure
+
+
+def write_plots(
+    directory: str | Path,
+    gold: ArrayLike,
+    score: ArrayLike,
+    curve: LearningCurve,
+    *,
+    probability: ArrayLike | None = None,
+    name: str = "spamguard",
+) -> list[Path]:
+    """All pictures of one run as PNG files in `directory`; returns their paths.
+
+    roc.png (needs both kinds of mail), calibration.png (needs probabilities), scores.png, learning.png. Raises
+    UsageError if matplotlib is missing or the directory cannot be written.
+    """
+    folder, truth = Path(directory), np.asarray(gold, dtype=np.bool_)
+    written = []
+    if truth.any() and not truth.all():
+        written.append(save(roc_figure({name: (gold, score)}), folder / "roc.png"))
+    if probability is not None:
+        written.append(save(calibration_figure(gold, probability), folder / "calibration.png"))
+    written.append(save(score_figure(gold, score), folder / "scores.png"))
+    written.append(save(learning_figure(curve), folder / "learning.png"))
+    return written
+
+
+# ---- the frame of every picture
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    """An empty figure on an Agg canvas of its own, outside pyplot's global list."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  a hundred modules that only pictures need
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("pictures need matplotlib, which is not installed; run: pip install 'spamguard[plots]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _figure(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    figure = _new_figure(7, 5)
+    axes = figure.add_subplot()
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    _clean(axes)
+    return figure, axes
+
+
+def _stacked(title: str, x: str, *, ratios: tuple[int, int] = (3, 1)) -> tuple[Figure, tuple[Axes, Axes]]:
+    """Two pictures above one another that share the x axis."""
+    figure = _new_figure(7, 6)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
+    upper.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    lower.set_xlabel(x)
+    _clean(upper)
+    _clean(lower)
+    return figure, (upper, lower)
+
+
+def _clean(axes: Axes) -> None:
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

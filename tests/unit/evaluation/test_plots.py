@@ -1,0 +1,73 @@
+"""Pictures come out as PNG, leave matplotlib's global state alone, and say what to install where it is missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from spamguard.errors import UsageError
+from spamguard.evaluation.metrics import learning_curve
+from spamguard.evaluation.plots import calibration_figure, learning_figure, roc_figure, save, score_figure, write_plots
+
+RNG = np.random.default_rng(1)
+GOLD = RNG.random(400) < 0.4
+SCORE = RNG.normal(size=400) + 3 * GOLD
+LABEL = np.where(SCORE > 1.5, "spam", "ham")
+CURVE = learning_curve(GOLD, SCORE, LABEL, window=50)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_all_pictures(tmp_path: Path) -> None:
+    backend = matplotlib.get_backend()
+    written = write_plots(tmp_path / "new", GOLD, SCORE, CURVE, probability=1 / (1 + np.exp(-SCORE)))
+    assert [path.name for path in written] == ["roc.png", "calibration.png", "scores.png", "learning.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in written)
+    assert matplotlib.get_backend() == backend
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_one_kind_of_mail_has_no_roc(tmp_path: Path) -> None:
+    curve = learning_curve([False] * 3, [1, 2, 3], ["ham"] * 3)
+    assert [path.name for path in write_plots(tmp_path, [False] * 3, [1, 2, 3], curve)] == ["scores.png", "learning.png"]
+
+
+def test_roc_of_several_runs_shows_the_corner(tmp_path: Path) -> None:
+    figure = roc_figure({"first": (GOLD, SCORE), "second": (GOLD, np.round(SCORE)), "perfect": (GOLD, GOLD * 1.0)})
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == pytest.approx(50 / np.sum(~GOLD))
+    assert [text.get_text().split("  ")[0] for text in axes.get_legend().get_texts()] == ["first", "second", "perfect"]
+    assert save(figure, tmp_path / "roc.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("score", [np.zeros(400), np.where(GOLD, np.inf, SCORE), SCORE * 1e-12])
+def test_odd_scores_can_be_drawn(tmp_path: Path, score: np.ndarray) -> None:
+    assert save(score_figure(GOLD, score, thresholds=[1.5]), tmp_path / "s.png").exists()
+
+
+def test_counts_in_the_histogram_are_complete() -> None:
+    (axes,) = score_figure(GOLD, np.where(GOLD, np.inf, SCORE)).axes
+    assert sum(bar.get_height() for container in axes.containers[:1] for bar in container) == np.sum(~GOLD)
+
+
+def test_nothing_to_draw() -> None:
+    with pytest.raises(UsageError, match="no finite scores"):
+        score_figure([], [])
+    with pytest.raises(UsageError, match="no probabilities"):
+        calibration_figure([], [])
+    learning_figure(learning_curve([], [], []))
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UsageError, match=r"pip install 'spamguard\[plots\]'"):
+        score_figure(GOLD, SCORE)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match="cannot be written"):
+        save(score_figure(GOLD, SCORE), tmp_path / "file" / "s.png")
