@@ -1,0 +1,31 @@
+"""What evidence means: arrays in, numbers out.
+
+The four families of naive Bayes as scikit-learn estimators, loaded when first asked for: whoever wants the formulas
+alone must never pay for importing scikit-learn.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spamguard.bayes.bernoulli import BernoulliNB
+    from spamguard.bayes.categorical import CategoricalNB
+    from spamguard.bayes.gaussian import GaussianNB
+    from spamguard.bayes.multinomial import MultinomialNB
+
+__all__ = ["BernoulliNB", "CategoricalNB", "GaussianNB", "MultinomialNB"]
+
+_HOMES = {
+    "BernoulliNB": "spamguard.bayes.bernoulli",
+    "CategoricalNB": "spamguard.bayes.categorical",
+    "GaussianNB": "spamguard.bayes.gaussian",
+    "MultinomialNB": "spamguard.bayes.multinomial",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
