@@ -99,6 +99,7 @@ class SqliteLedger:
     def merge(self, votes: Iterable[Vote]) -> int:
         """Takes in votes that already have versions, in any order, any number of times; how many were new here.
 
+        One that was compacted here counts as new again; it changes no lesson, since what superseded it still stands.
         Commits some hundred at a time: when it fails half way, merging the same votes again completes it. The clock
         rises to the highest seen (Lamport, "Time, clocks, and the ordering of events", CACM 1978).
         """
