@@ -18,7 +18,7 @@ EVENTS_BETWEEN = """
 SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-# The + keeps SQLite from walking all events up to ?1 (an index on seq it then cannot use): it is to look up the few digests.
+# The + forbids SQLite, whatever statistics it may have, to walk all events up to that seq: it is to look the few digests up.
 EARLIER_OF_SAME_DIGESTS = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE digest IN (SELECT digest FROM events WHERE seq > ?1 AND seq <= ?2) AND +seq <= ?1"""

@@ -125,6 +125,14 @@ def test_a_bit_beyond_the_bitmap_is_refused():
         codec.unpack(checked(bytes(body)))
 
 
+@pytest.mark.parametrize("low", [(6, 5), (5, 5)], ids=["falling", "twice"])
+def test_tokens_out_of_order_are_refused(low):
+    body = codec.pack(features([5, 6], (), ()))[4:]
+    planes = body[:7] + np.array(low, "<u2").tobytes() + body[11:]
+    with pytest.raises(LedgerError, match="order"):
+        codec.unpack(checked(planes))
+
+
 def test_a_batch_names_a_damaged_receipt_even_when_the_set_bits_add_up():
     two, one = codec.pack(features([5, 6])), codec.pack(features([7]))
     swapped = [checked(two[4:-33] + one[-33:]), checked(one[4:-33] + two[-33:])]
