@@ -1,0 +1,115 @@
+"""Text to keyed token hashes in one numpy pass: no Python object per token.
+
+All sections of a message stand in one buffer. Token borders come from a byte-class table; a token's hash from three
+eight-byte loads (its first sixteen bytes and its last eight), each mixed with a multiplier that only this installation
+knows, and from its section's seed. Tokens of up to 24 bytes are hashed whole; longer ones by both ends and their length:
+a spammer who wants a token that collides with a good word can simply write the good word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.mail.fields import Section
+
+Hashes = NDArray[np.uint64]
+
+WORDS, CLUES, PAIRS, SKIPS = (np.uint32(value << 30) for value in range(4))
+_TOKEN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%") | frozenset(range(128, 256))
+_CLASS = bytes(value in _TOKEN_CHARACTERS for value in range(256))
+_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
+_SHIFT = np.uint64(32)
+_TO_30_BITS = np.uint64(34)
+_GAP = b"\n"
+_PADDING = bytes(24)  # so that the loads of the last token stay inside the buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens in order of appearance: hashes uint64 (n,); section number, start and end of each; the text they stand in."""
+
+    sections: list[bytes]
+    hashes: Hashes
+    owner: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    buffer: bytes | str
+
+    def names(self) -> list[str]:
+        """Readable text of every token, with its section in front unless that is the body."""
+        labels = [section.decode("utf-8", "replace") + ":" if section else "" for section in self.sections]
+        owners = self.owner.tolist() if isinstance(self.buffer, bytes) else [0] * len(self.starts)
+        spans = zip(owners, self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [labels[owner] + _text(self.buffer[start:end]) for owner, start, end in spans]
+
+
+def _text(token: bytes | str) -> str:
+    return token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+
+
+def narrow(hashes: Hashes, kind: np.uint32) -> NDArray[np.uint32]:
+    """The 32 bits that are counted: two bits of token set, the thirty highest of the hash."""
+    return (hashes >> _TO_30_BITS).astype(np.uint32) | kind
+
+
+class TokenHasher:
+    """Keyed hashes of tokens and token pairs. key: the installation's secret, any length up to 64 bytes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        multipliers = np.frombuffer(blake2b(b"multipliers", key=key, digest_size=64).digest(), "<u8") | np.uint64(1)
+        self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = multipliers
+        self.seed = lru_cache(maxsize=4096)(self._seed)
+
+    def _seed(self, section: bytes) -> bytes:
+        return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
+
+    def run(self, sections: list[Section]) -> Run:
+        """Hashes of all tokens of all sections, in order."""
+        buffer = _GAP + _GAP.join([text for _, text in sections]) + _PADDING
+        mask = np.frombuffer(buffer.translate(_CLASS), np.bool_)
+        edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        starts, ends = edges[::2], edges[1::2]
+        lengths = np.array([len(text) + 1 for _, text in sections])
+        owner = lengths.cumsum().searchsorted(starts, side="right")
+        seeds = np.frombuffer(b"".join([self.seed(name) for name, _ in sections]), "<u8")
+        hashes = self._mix(buffer, starts, ends, seeds.take(owner))
+        return Run([name for name, _ in sections], hashes, owner, starts, ends, buffer)
+
+    def bigrams(self, section: bytes, text: str) -> Run:
+        """Hashes of all pairs of neighbouring characters; runs are separated by NUL."""
+        points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
+        starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
+        mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ np.frombuffer(self.seed(b"bigram:" + section), "<u8")
+        mixed *= self._first
+        mixed ^= mixed >> _SHIFT
+        mixed *= self._final
+        owner = np.cumsum(points == 0).take(starts)  # pairs of bigrams stay inside one run
+        return Run([section], mixed ^ (mixed >> _SHIFT), owner, starts, starts + 2, text)
+
+    def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
+        size = ends - starts
+        eight = np.ndarray(shape=(len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))  # every 8-byte window
+        mixed: Hashes = ((eight.take(starts) & _LOW_BYTES.take(np.minimum(size, 8))) ^ seeds) * self._first
+        mixed ^= mixed >> _SHIFT
+        long = np.flatnonzero(size > 8)
+        if len(long):
+            tail = mixed.take(long)
+            begin, length = starts.take(long), size.take(long)
+            tail = (tail ^ (eight.take(begin + 8) & _LOW_BYTES.take(np.minimum(length - 8, 8)))) * self._second
+            tail ^= tail >> _SHIFT
+            tail = (tail ^ eight.take(begin + length - 8) ^ (length.astype(np.uint64) * self._length)) * self._last
+            mixed[long] = tail ^ (tail >> _SHIFT)
+        mixed *= self._final
+        return mixed ^ (mixed >> _SHIFT)
+
+    def pair(self, left: Hashes, right: Hashes, gap: int) -> Hashes:
+        """Hash of ordered pairs of token hashes with `gap` tokens between (sparse bigrams: Siefkes et al. 2004)."""
+        mixed = left * self._left + right * self._right + np.uint64(gap) * self._skip
+        mixed ^= mixed >> _SHIFT
+        return mixed * self._final

@@ -1,0 +1,214 @@
+"""Categorical and numeric traits of a message, beside its tokens.
+
+Every trait has a fixed list of values (the last one is "other"), so that a category never seen costs nothing and a receipt
+holds one byte for each. Numbers are log-scaled, quantised and bounded: one huge message cannot dominate a sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.mail.content import Content
+from spamguard.mail.split import Named
+
+_MEDIA = ("absent", "text/plain", "text/html", "multipart/alternative", "multipart/mixed", "multipart/related", "multipart/signed", "multipart/report")
+_ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
+_CHARSETS = ("absent", "us-ascii", "utf-8", "western", "central", "cyrillic", "japanese", "chinese", "korean")
+_ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
+_OUTCOMES = ("absent", "pass", "fail", "softfail", "neutral", "none")
+
+TRAITS: dict[str, tuple[str, ...]] = {
+    "media type": (*_MEDIA, "other"),
+    "transfer encoding": (*_ENCODINGS, "other"),
+    "charset": (*_CHARSETS, "other"),
+    "attachment": (*_ATTACHMENTS, "other"),
+    "recipients": ("none", "one", "several", "undisclosed", "other"),
+    "reply-to": ("absent", "same domain", "other"),
+    "message-id": ("absent", "sender's domain", "other"),
+    "subject": ("absent", "reply", "forward", "capitals", "other"),
+    "list": ("none", "list", "bulk", "other"),
+    "date": ("absent", "zone", "other"),
+    "spf": (*_OUTCOMES, "other"),
+    "dkim": (*_OUTCOMES, "other"),
+    "dmarc": (*_OUTCOMES, "other"),
+}
+"""Name of each trait and its values; a value's code is its position. At most 16 values."""
+
+NUMBERS: tuple[str, ...] = (
+    "message size",
+    "text length",
+    "links",
+    "share of capitals",
+    "share of digits",
+    "share of 8-bit",
+    "recipients",
+    "subject length",
+    "header fields",
+    "hops",
+    "markup share",
+    "hidden text",
+    "images",
+    "attachments",
+    "exclamation marks",
+)
+"""Names of the numeric traits. Counts and lengths are 8·log2(1+x), shares 255·x, both rounded, at most 255."""
+
+_CHARSET_GROUP = {
+    b"us-ascii": "us-ascii",
+    b"ascii": "us-ascii",
+    b"utf-8": "utf-8",
+    b"utf8": "utf-8",
+    b"iso-8859-1": "western",
+    b"iso-8859-15": "western",
+    b"windows-1252": "western",
+    b"iso-8859-2": "central",
+    b"windows-1250": "central",
+    b"koi8-r": "cyrillic",
+    b"windows-1251": "cyrillic",
+    b"iso-8859-5": "cyrillic",
+    b"iso-2022-jp": "japanese",
+    b"shift_jis": "japanese",
+    b"euc-jp": "japanese",
+    b"gb2312": "chinese",
+    b"gbk": "chinese",
+    b"gb18030": "chinese",
+    b"big5": "chinese",
+    b"euc-kr": "korean",
+    b"ks_c_5601-1987": "korean",
+    b"iso-2022-kr": "korean",
+}
+_EXTENSIONS = {
+    "image": b"jpg jpeg png gif bmp webp svg tif tiff heic",
+    "document": b"pdf doc docx xls xlsx ppt pptx odt ods rtf csv xlsm docm",
+    "archive": b"zip rar 7z gz tgz bz2 xz tar iso img cab ace arj z",
+    "program": b"exe scr com bat cmd pif vbs js jse wsf hta jar msi lnk ps1 cpl dll",
+    "html": b"htm html shtml mht xhtml",
+    "calendar": b"ics vcs",
+    "message": b"eml msg",
+}
+_KIND_OF_EXTENSION = {extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()}
+_DOMAIN = re.compile(rb"@([\w.-]{1,190})")
+_ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
+_REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
+_FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
+_OUTCOME = re.compile(rb"\b(spf|dkim|dmarc)\s*=\s*([a-z]+)", re.I)
+_CODE = {name: {value: code for code, value in enumerate(values)} for name, values in TRAITS.items()}
+
+
+def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]:
+    """Codes of all traits, uint8, shape (len(TRAITS),). trusted: authserv-ids whose results count (RFC 8601 section 1.6)."""
+    named = content.message.named
+    sender = _domain(named.get(b"from", b""))
+    charset = content.text_types[0].parameters.get(b"charset") if content.text_types else None
+    encoding = content.text_encodings[0] if content.text_encodings else b""
+    values = (
+        content.message.type.media.decode("ascii", "replace") if b"content-type" in named else "absent",
+        encoding.decode("ascii", "replace") if encoding else "absent",
+        _CHARSET_GROUP.get(charset.lower(), "other") if charset else "absent",
+        _attachment(content),
+        _recipients(named),
+        _relation(named.get(b"reply-to"), sender, "same domain"),
+        _relation(named.get(b"message-id"), sender, "sender's domain"),
+        _subject(named.get(b"subject")),
+        _list(named),
+        ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
+        *_authentication(content, trusted),
+    )
+    codes = [table.get(value, len(table) - 1) for table, value in zip(_CODE.values(), values, strict=True)]
+    return np.array(codes, np.uint8)
+
+
+def _domain(value: bytes) -> bytes:
+    match = _DOMAIN.search(value)
+    return b".".join(match.group(1).lower().rsplit(b".", 2)[-2:]) if match else b""
+
+
+def _relation(value: bytes | None, sender: bytes, same: str) -> str:
+    if value is None:
+        return "absent"
+    return same if sender and _domain(value) == sender else "other"
+
+
+def _attachment(content: Content) -> str:
+    if not content.attachments:
+        return "none"
+    media, name = content.attachments[0]
+    kind = _KIND_OF_EXTENSION.get(name.rpartition(b".")[2])
+    return kind or ("image" if media.startswith(b"image/") else "other")
+
+
+def _recipients(named: Named) -> str:
+    to = named.get(b"to", b"") + b"," + named.get(b"cc", b"")
+    count = to.count(b"@")
+    if count:
+        return "one" if count == 1 else "several"
+    if b"undisclosed" in to.lower():
+        return "undisclosed"
+    return "other" if b"to" in named else "none"
+
+
+def _subject(value: bytes | None) -> str:
+    if value is None:
+        return "absent"
+    if _REPLY.match(value):
+        return "reply"
+    if _FORWARD.match(value):
+        return "forward"
+    return "capitals" if value.isupper() and b"=?" not in value else "other"
+
+
+def _list(named: Named) -> str:
+    if b"list-id" in named or b"list-post" in named or b"mailing-list" in named:
+        return "list"
+    bulk = b"list-unsubscribe" in named or named.get(b"precedence", b"").strip().lower() in (b"bulk", b"list", b"junk")
+    return "bulk" if bulk else "none"
+
+
+def _authentication(content: Content, trusted: Iterable[bytes]) -> list[str]:
+    """Outcomes of SPF, DKIM and DMARC as the first trusted Authentication-Results field gives them (RFC 8601)."""
+    outcomes: dict[bytes, bytes] = {}
+    if trusted:
+        value = content.message.named.get(b"authentication-results", b"")
+        if value.partition(b";")[0].strip().lower() in trusted:
+            for method, result in _OUTCOME.findall(value):
+                outcomes.setdefault(method.lower(), result.lower())
+    return [outcomes.get(method, b"absent").decode() for method in (b"spf", b"dkim", b"dmarc")]
+
+
+def numbers(content: Content, size: int) -> NDArray[np.int16]:
+    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole message."""
+    body = content.sections[0][1]
+    named = content.message.named
+    sampled = max(content.sampled, 1)
+    markup = len(content.markup)
+    values = (
+        _scaled(size),
+        _scaled(len(body)),
+        _scaled(len(content.urls)),
+        _share(content.upper, sampled),
+        _share(content.digits, sampled),
+        _share(content.foreign, sampled),
+        _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
+        _scaled(len(named.get(b"subject", b""))),
+        _scaled(len(content.message.fields)),
+        _scaled(sum([name == b"received" for name, _ in content.sections])),
+        _share(markup, markup + len(body) + 1),
+        _scaled(sum(map(len, content.hidden))),
+        _scaled(content.markup.count("<img")),
+        _scaled(len(content.attachments)),
+        _scaled(body.count(b"!")),
+    )
+    return np.array(values, np.int16)
+
+
+def _scaled(count: int) -> int:
+    return min(round(8 * log2(1 + count)), 255)
+
+
+def _share(part: int, whole: int) -> int:
+    return min(round(255 * part / whole), 255)
