@@ -23,7 +23,7 @@ class BernoulliNB(NaiveBayes):
     alpha : pseudo-count of presence and of absence; or a pair (a, b), the Beta(a, b) prior on each probability.
         0 is maximum likelihood.
     class_alpha : Dirichlet prior on the class, scalar or (K,).
-    binarize : a feature is there where its value is greater than this.
+    binarize : a feature is there where its value is greater than this; not negative, for 0 is what sparse matrices omit.
 
     Attributes
     ----------
@@ -55,8 +55,6 @@ class BernoulliNB(NaiveBayes):
         """Where the features are there; bool, of the form of X."""
         if isinstance(X, np.ndarray):
             return np.greater(X, self.binarize)
-        if self.binarize < 0:
-            raise ValueError(f"binarize must not be negative for sparse input (what is not stored is 0), and is {self.binarize}.")
         present = X.copy()
         present.sum_duplicates()  # an entry stored in two parts is one value
         present.data = present.data > self.binarize

@@ -18,7 +18,7 @@ from spamguard.bayes.formulas import Floats, smoothed_log
 class CategoricalNB(NaiveBayes):
     """Naive Bayes over categories, coded 0, 1, 2 ….
 
-    A feature has as many categories as the highest code taught needs, and at least min_categories. A code beyond them is
+    A feature has as many categories as the highest code taught needs, and at least min_categories and one. A code beyond them is
     judged like a category that was never counted: alpha / (class size + alpha * number of categories).
 
     Parameters
@@ -70,7 +70,7 @@ class CategoricalNB(NaiveBayes):
 
     def _estimate(self, sums: Sums) -> None:
         widths = [values.numerators.shape[1] for values in sums[1:]]
-        self.n_categories_ = np.maximum(widths, self.min_categories).astype(np.int64)
+        self.n_categories_ = np.maximum(np.maximum(widths, self.min_categories), 1).astype(np.int64)
         padded = [_widened(values, width + 1).floats() for values, width in zip(sums[1:], self.n_categories_.tolist(), strict=True)]
         total = self.class_count_[:, np.newaxis]
         self._log_proba = [smoothed_log(counts, total, self.alpha, counts.shape[1] - 1) for counts in padded]  # the last: unseen

@@ -84,7 +84,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
 
         Raises TableError, and changes nothing, where the sums show that they cannot have been taught.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "classes_")
         X, y = self._validated(X, y=y, reset=False)
         unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
@@ -122,8 +122,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         return (operation(self._sums[0], evidence[0]), *(self._combined(operation, known, new) for known, new in pairs))
 
     def _check_parameters(self) -> None:
-        """Pseudo-counts cannot be negative."""
-        for name in ("alpha", "class_alpha"):
+        for name in ("alpha", "class_alpha", "binarize"):
             if not np.all(np.asarray(getattr(self, name, 0.0)) >= 0.0):
                 raise ValueError(f"{name} must not be negative, and is {getattr(self, name)!r}.")
 
@@ -147,7 +146,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
 
     def predict_joint_log_proba(self, X: Any) -> Floats:
         """log P(class) + log P(sample | class), shape (N, K); -inf where that cannot be."""
-        check_is_fitted(self)
+        check_is_fitted(self, "classes_")
         X = self._validated(X, reset=False)
         return np.asarray(self.class_log_prior_ + self._log_likelihood(X))
 

@@ -29,8 +29,7 @@ Floats = NDArray[np.float64]
 def log_count(counts: ArrayLike, alpha: ArrayLike) -> Floats:
     """log(counts + alpha), the upper half of `smoothed_log`; depends on a whole number, so it can be tabulated."""
     with np.errstate(divide="ignore"):
-        logarithms: Floats = np.log(np.add(counts, alpha, dtype=np.float64))
-    return logarithms
+        return np.asarray(np.log(np.add(counts, alpha, dtype=np.float64)))
 
 
 def log_total(total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats:
@@ -41,7 +40,7 @@ def log_total(total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats
 def log_ratio(upper: ArrayLike, lower: ArrayLike) -> Floats:
     """upper - lower for logarithms, where nothing out of nothing is -inf rather than NaN."""
     upper, lower = np.broadcast_arrays(np.asarray(upper, dtype=np.float64), lower)
-    return np.subtract(upper, lower, out=np.full(upper.shape, -np.inf), where=~np.isneginf(upper))
+    return np.asarray(np.subtract(upper, lower, out=np.full(upper.shape, -np.inf), where=~np.isneginf(upper)))
 
 
 def smoothed_log(counts: ArrayLike, total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats:
@@ -198,7 +197,8 @@ def shared_covariance(count: ArrayLike, covariances: Floats) -> Floats:
     Without any sample, the plain mean.
     """
     sizes = np.asarray(count, dtype=np.float64)
-    return np.asarray(np.average(covariances, axis=0, weights=sizes if sizes.any() else None))
+    shares = sizes / sizes.sum() if sizes.any() else np.full(len(sizes), 1.0 / len(sizes))
+    return np.asarray(np.tensordot(shares, covariances, axes=1))
 
 
 def _shared_out(count: ArrayLike, *sums: ArrayLike) -> tuple[NDArray[np.object_], ...]:
