@@ -1,0 +1,145 @@
+"""What each expert makes of one message: counting experts by naive Bayes, logistic experts by their weights.
+
+Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum over the message's
+features. Sums over many dependent words are too sure of themselves, so each is damped by the number of its features, clipped
+and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes import formulas, logistic
+from spamguard.bayes.tables import SETS, TRAIT_VALUES, Evidence, Rows, Tables
+from spamguard.records import TOKEN_SETS
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+EXPERTS = (*(f"multinomial {name}" for name in TOKEN_SETS), *(f"logistic {name}" for name in TOKEN_SETS), "categorical", "gaussian")
+STEPS = 256  # steps per nat in which scores are kept
+CLIP = 12.0  # nats
+# Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
+PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
+TRAIT_ALPHA = 0.5
+NUMBER_FLOOR = 16.0  # least variance of a number: half a doubling
+
+
+@dataclass(slots=True)
+class Parts:
+    """The undamped parts of every expert's sum, by feature, for each class but the first.
+
+    multinomial, logistic: (K-1, n), by bucket; categorical: (K-1, traits); gaussian: (K-1, numbers).
+    """
+
+    multinomial: Floats
+    logistic: NDArray[np.int32]
+    categorical: Floats
+    gaussian: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What the counting experts estimate from the sums in the tables, before they see a message.
+
+    shares (K, SETS): of `multinomial_shares`. mean, variance (K, D): of the numbers.
+    """
+
+    shares: Floats
+    mean: Floats
+    variance: Floats
+
+
+def parameters(tables: Tables) -> Parameters:
+    """Estimates from the sums as they are now; good until the tables change."""
+    squares = np.diagonal(tables.number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
+    return Parameters(multinomial_shares(tables.totals), mean, np.maximum(variance, NUMBER_FLOOR))
+
+
+def parts(tables: Tables, known: Parameters, seen: Evidence, rows: Rows) -> Parts:
+    """Every feature's part in every expert's log-odds."""
+    return Parts(
+        multinomial_parts(rows.counts, known.shares, seen.sizes),
+        rows.weights,
+        trait_parts(tables.trait_counts, tables.messages, seen.traits),
+        number_parts(seen.numbers, known),
+    )
+
+
+def damping(sizes: NDArray[np.intp], traits: int, numbers: int) -> Floats:
+    """Factor of every expert's sum, (..., EXPERTS), for messages with so many features in each set, (..., SETS)."""
+    least = np.maximum(sizes, 1)
+    root = least**-0.5
+    factors = np.empty((*sizes.shape[:-1], len(EXPERTS)))
+    factors[..., :SETS] = root * np.sqrt(root)  # to the power of -3/4
+    factors[..., SETS : 2 * SETS] = root
+    factors[..., -2:] = traits**-0.5, numbers**-0.5
+    return factors
+
+
+def multinomial_shares(totals: Integers) -> Floats:
+    """Each class's share of all features counted, by token set, shape (K, SETS); never zero."""
+    return np.asarray((totals + 0.5) / (totals + 0.5).sum(axis=0))
+
+
+def multinomial_parts(counts: NDArray[np.integer], shares: Floats, sizes: NDArray[np.intp]) -> Floats:
+    """Log-likelihood ratios against the first class, (K-1, n), of features seen so often in each class, (K, n).
+
+    Dirichlet smoothing with the class's share of one pseudo-count: p = (count + a·share) / (share · constant), so a
+    feature that was never seen says nothing, however unequal the classes are.
+    """
+    share = shares.repeat(sizes, axis=1)
+    logs = formulas.log_count(counts, PSEUDO_COUNT * share) - np.log(share)
+    return np.asarray(logs[1:] - logs[0])
+
+
+def trait_parts(trait_counts: Integers, messages: Integers, traits: NDArray[np.intp]) -> Floats:
+    """Log-likelihood ratios of traits (..., T) against the first class, (K-1, ..., T)."""
+    counts = trait_counts[:, np.arange(traits.shape[-1]), traits]
+    totals = messages.reshape(-1, *(1,) * traits.ndim)
+    logs = formulas.smoothed_log(counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
+    return np.asarray(logs[1:] - logs[0])
+
+
+def number_parts(numbers: Integers, known: Parameters) -> Floats:
+    """Log-density ratios of numbers (..., D) against the first class, (K-1, ..., D)."""
+    logs = np.moveaxis(formulas.gaussian_log_density(numbers, known.mean, known.variance), -2, 0)
+    return np.asarray(logs[1:] - logs[0])
+
+
+def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
+    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped."""
+    raw = np.empty((len(found.multinomial), len(EXPERTS)))
+    raw[:, :SETS] = set_sums(found.multinomial, seen)
+    raw[:, SETS : 2 * SETS] = set_sums(found.logistic, seen)
+    raw[:, SETS : 2 * SETS] /= logistic.ONE
+    raw[:, -2] = found.categorical.sum(axis=1)
+    raw[:, -1] = found.gaussian.sum(axis=1)
+    raw *= damping(seen.sizes, len(seen.traits), len(seen.numbers))
+    raw[:, SETS : 2 * SETS] += biases / logistic.ONE
+    return quantised(raw)
+
+
+def quantised(raw: Floats) -> Integers:
+    """Log-odds in 1/STEPS nats, clipped at CLIP."""
+    return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
+
+
+def set_sums(terms: NDArray[np.generic], seen: Evidence) -> NDArray[np.generic]:
+    """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
+    return run_sums(terms, seen.starts, seen.sizes)
+
+
+def run_sums(terms: NDArray[np.generic], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[np.generic]:
+    """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
+    wide = np.dtype(np.int64) if terms.dtype.kind == "i" else terms.dtype
+    if terms.shape[1] == 0:
+        return np.zeros((len(terms), len(sizes)), wide)
+    sums = np.add.reduceat(terms, np.minimum(starts, terms.shape[1] - 1), axis=1, dtype=wide)
+    if not sizes.all():
+        sums[:, sizes == 0] = 0
+    return np.asarray(sums)

@@ -1,0 +1,176 @@
+"""The settled state: what the error-driven experts are defined to be, a deterministic replay of all lessons.
+
+Lessons are replayed in the order they are handed over (the caller's canonical one, which interleaves the classes), in
+blocks: a block's scores are taken before anything of the block is counted, so fusion never sees a score taken after teaching.
+Counting on the way, it also builds every table from nothing. Whole numbers throughout: the same lessons give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes.experts import Floats, Integers
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, empty_tables
+
+BLOCK = 64  # lessons scored and counted together
+STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
+FUSION_LESSONS = 4096  # fusion learns from the last so many: its dozen weights need no more
+
+
+class Block(NamedTuple):
+    """Lessons side by side: labels (m,), tokens uint32 (n,) of all of them, offsets (m+1,), traits (m, T), numbers (m, D)."""
+
+    labels: Sequence[str]
+    tokens: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+    traits: NDArray[np.uint8]
+    numbers: NDArray[np.int16]
+
+
+class _Lessons(NamedTuple):
+    """A block on tables of a certain size. targets (m,); buckets (n,), unique in each lesson; sizes (m, SETS)."""
+
+    targets: NDArray[np.intp]
+    buckets: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+    traits: NDArray[np.intp]
+    numbers: Integers
+
+
+def replay(blocks: Iterable[Block], lessons: int, classes: Sequence[str], bits: int, traits: int, numbers: int) -> Tables:
+    """Tables that hold exactly these lessons, settled.
+
+    lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them.
+    """
+    player = _Player(lessons, list(classes), bits, traits, numbers)
+    for block in blocks:
+        player.play(block)
+    return player.finish()
+
+
+class _Player:
+    """Growing tables: counts and weights in columns of their own while they grow, rows at the end."""
+
+    def __init__(self, lessons: int, classes: list[str], bits: int, traits: int, numbers: int) -> None:
+        self.tables = empty_tables(bits, traits, numbers, fusion.START)
+        tables = self.tables
+        tables.classes = [*BASE_CLASSES, *classes]
+        count = len(tables.classes)
+        tables.messages, tables.totals = np.zeros(count, np.int64), np.zeros((count, SETS), np.int64)
+        tables.trait_counts = np.zeros((count, *tables.trait_counts.shape[1:]), np.int64)
+        tables.number_sums = np.zeros((count, numbers), np.int64)
+        tables.number_products = np.zeros((count, numbers, numbers), np.int64)
+        tables.biases, tables.fusion_biases = np.zeros((count - 1, SETS), np.int64), np.zeros(count - 1, np.int64)
+        self.counts = np.zeros((count, 1 << bits), np.int32)
+        self.weights = np.zeros((count - 1, 1 << bits), np.int32)
+        self.left = lessons
+
+    def play(self, block: Block) -> None:
+        """Score, step and count a block of lessons, in this order."""
+        lessons = self._place(block)
+        self.left -= len(block.labels)
+        if self.left < FUSION_LESSONS:
+            counting = self._counting_scores(lessons)
+            margins = self._step(lessons)
+            self._fuse(lessons, counting, margins)
+        else:
+            self._step(lessons)
+        self._count(lessons)
+
+    def _place(self, block: Block) -> _Lessons:
+        bits = self.tables.bits
+        buckets = (block.tokens >> np.uint32(32 - bits)).astype(np.intp)
+        keep = np.ones(len(buckets), np.bool_)
+        np.not_equal(buckets[1:], buckets[:-1], out=keep[1:])
+        borders = block.offsets[1:-1]
+        keep[borders[borders < len(buckets)]] = True
+        buckets = buckets[keep]
+        owner = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))[keep]
+        sizes = np.bincount(owner * SETS + (buckets >> (bits - 2)), minlength=len(block.labels) * SETS).reshape(-1, SETS)
+        number = {name: index for index, name in enumerate(self.tables.classes)}
+        targets = np.array([number[label] for label in block.labels], np.intp)
+        return _Lessons(targets, buckets, sizes, block.traits.astype(np.intp), block.numbers.astype(np.int64))
+
+    def _counting_scores(self, lessons: _Lessons) -> Floats:
+        """Undamped log-odds of the counting experts before the block, (K-1, m, EXPERTS); the logistic ones are left at zero."""
+        tables = self.tables
+        counts = np.stack([column.take(lessons.buckets) for column in self.counts])
+        known = experts.parameters(tables)
+        shares = np.tile(known.shares, len(lessons.targets))
+        sizes = lessons.sizes.ravel()
+        parts = experts.multinomial_parts(counts, shares, sizes)
+        raw = np.zeros((len(parts), len(lessons.targets), len(experts.EXPERTS)))
+        raw[:, :, :SETS] = experts.run_sums(parts, sizes.cumsum() - sizes, sizes).reshape(len(parts), -1, SETS)
+        raw[:, :, -2] = experts.trait_parts(tables.trait_counts, tables.messages, lessons.traits).sum(axis=-1)
+        raw[:, :, -1] = experts.number_parts(lessons.numbers, known).sum(axis=-1)
+        return raw
+
+    def _step(self, lessons: _Lessons) -> Integers:
+        """Teach the logistic experts, some lessons at a time; their margins before each step, (K-1, m, SETS)."""
+        borders = np.concatenate([[0], lessons.sizes.sum(axis=1).cumsum()]).tolist()
+        found = []
+        for first in range(0, len(lessons.targets), STEP):
+            last = min(first + STEP, len(lessons.targets))
+            buckets = lessons.buckets[borders[first] : borders[last]]
+            found.append(self._step_some(buckets, lessons.sizes[first:last], lessons.targets[first:last]))
+        return np.concatenate(found).transpose(2, 0, 1)
+
+    def _step_some(self, buckets: NDArray[np.intp], sizes: NDArray[np.intp], targets: NDArray[np.intp]) -> Integers:
+        flat = sizes.ravel()
+        starts = flat.cumsum() - flat
+        sums = np.concatenate([experts.run_sums(column.take(buckets)[np.newaxis], starts, flat) for column in self.weights])
+        roots = logistic.inverse_roots(sizes)[:, :, np.newaxis]
+        margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
+        errors = logistic.errors(margins, targets[:, np.newaxis, np.newaxis])
+        self.tables.biases += logistic.bias_steps(errors.sum(axis=0)).T
+        steps = logistic.steps(errors, roots).reshape(len(flat), -1)
+        moving = np.flatnonzero(steps.any(axis=1).repeat(flat))
+        self._move(buckets.take(moving), steps.repeat(flat, axis=0).take(moving, axis=0))
+        return margins
+
+    def _move(self, buckets: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
+        for column, step in zip(self.weights, steps.T, strict=True):
+            np.add.at(column, buckets, step)
+            column[buckets] = logistic.capped(column.take(buckets))
+
+    def _fuse(self, lessons: _Lessons, raw: Floats, margins: Integers) -> None:
+        raw *= experts.damping(lessons.sizes, lessons.traits.shape[1], lessons.numbers.shape[1])
+        raw[:, :, SETS : 2 * SETS] = margins / logistic.ONE
+        scores = experts.quantised(raw)
+        for first in range(0, len(lessons.targets), STEP):
+            some = slice(first, first + STEP)
+            fusion.learn(scores[:, some].swapaxes(0, 1), lessons.targets[some], self.tables.fusion_weights, self.tables.fusion_biases)
+
+    def _count(self, lessons: _Lessons) -> None:
+        tables = self.tables
+        per_lesson = lessons.sizes.sum(axis=1)
+        for index in np.unique(lessons.targets).tolist():
+            mine = lessons.targets == index
+            np.add.at(self.counts[index], lessons.buckets[mine.repeat(per_lesson)], np.int32(1))
+            tables.messages[index] += int(mine.sum())
+            tables.totals[index] += lessons.sizes[mine].sum(axis=0)
+            traits = lessons.traits[mine]
+            np.add.at(tables.trait_counts[index], (np.arange(traits.shape[1]), traits), 1)
+            numbers = lessons.numbers[mine]
+            tables.number_sums[index] += numbers.sum(axis=0)
+            tables.number_products[index] += numbers.T @ numbers
+
+    def finish(self) -> Tables:
+        """Rows, columns, vocabulary and histogram from the columns that grew."""
+        tables = self.tables
+        used = np.flatnonzero(np.bitwise_or.reduce(self.counts))
+        tables.rows[:, :2] = self.counts[:2].T
+        tables.rows[:, 2] = self.weights[0]
+        tables.columns = [np.stack((count, weight), axis=1) for count, weight in zip(self.counts[2:], self.weights[1:], strict=True)]
+        borders = used.searchsorted(np.arange(1, SETS) << (tables.bits - 2))
+        tables.vocabulary = np.diff(borders, prepend=0, append=len(used)).astype(np.int64)
+        words = self.counts[:, used[: tables.vocabulary[0]]]
+        width = int(words.max(initial=0)) + 2
+        tables.histogram = np.stack([np.bincount(column, minlength=width) for column in words])
+        return tables
+

@@ -1,0 +1,230 @@
+"""What has been counted: integer tables over hashed features, one 16-byte row per bucket.
+
+Adding and taking away a lesson are exact inverses, bit for bit; a count that would become negative is an error and changes
+nothing. This module knows arrays and class names, nothing about mail, files or time.
+
+Layout of a row (int32): ham count, spam count, logistic weight of spam against ham, nothing (a row is one aligned 16-byte
+load). Each further class has a column array of its own (int32, shape (buckets, 2)): count, logistic weight against ham.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.errors import TableError
+from spamguard.records import TOKEN_SETS, Features
+
+Buckets = NDArray[np.intp]
+Counts = NDArray[np.int64]
+
+SETS = len(TOKEN_SETS)
+TRAIT_VALUES = 16
+DEFAULT_BITS = 22
+BASE_CLASSES = ("ham", "spam")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The features of one message on tables of a certain size.
+
+    buckets: sorted, unique, shape (n,). sizes: how many of them lie in each token set; starts: where each set begins (both
+    (SETS,)). traits, numbers: as in `records.Features`, as integers.
+    """
+
+    buckets: Buckets
+    sizes: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    traits: NDArray[np.intp]
+    numbers: Counts
+
+
+def evidence(features: Features, bits: int) -> Evidence:
+    """Where the features lie in tables of 2**bits buckets. The token set is in the top bits, so each has a quarter."""
+    narrow = features.tokens >> np.uint32(32 - bits)
+    if len(narrow) > 1:
+        keep = np.empty(len(narrow), np.bool_)
+        keep[0] = True
+        np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
+        narrow = narrow[keep]
+    first, second, third = narrow.searchsorted(_borders(bits)).tolist()
+    sizes = np.array((first, second - first, third - second, len(narrow) - third), np.intp)
+    starts = np.array((0, first, second, third), np.intp)
+    return Evidence(narrow.astype(np.intp), sizes, starts, features.traits.astype(np.intp), features.numbers.astype(np.int64))
+
+
+@lru_cache(maxsize=32)
+def _borders(bits: int) -> NDArray[np.uint32]:
+    return (np.arange(1, SETS) << (bits - 2)).astype(np.uint32)
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of one message's buckets: counts int32 (K, n), weights int32 (K-1, n) of every class but the first."""
+
+    counts: NDArray[np.int32]
+    weights: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Tables:
+    """Everything that is learnt. K classes in the order of `classes`; the first one, ham, is the reference.
+
+    messages (K,), totals (K, SETS): lessons, and features of them by token set. vocabulary (SETS,): buckets in use.
+    histogram (K, H): how many words in use have count v in class k. trait_counts (K, traits, TRAIT_VALUES).
+    number_sums (K, D), number_products (K, D, D). biases (K-1, SETS), fusion_weights (E,), fusion_biases (K-1,):
+    fixed point, see `logistic` and `fusion`. changes: rises with every change, for caches.
+    """
+
+    bits: int
+    rows: NDArray[np.int32]
+    columns: list[NDArray[np.int32]]
+    classes: list[str]
+    messages: Counts
+    totals: Counts
+    vocabulary: Counts
+    histogram: Counts
+    trait_counts: Counts
+    number_sums: Counts
+    number_products: Counts
+    biases: Counts
+    fusion_weights: Counts
+    fusion_biases: Counts
+    changes: int = field(default=0, compare=False)
+
+
+PER_CLASS = ("messages", "totals", "histogram", "trait_counts", "number_sums", "number_products")
+"""Arrays whose first axis is the class."""
+PER_OTHER_CLASS = ("biases", "fusion_biases")
+"""Arrays whose first axis is every class but the first."""
+
+
+def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -> Tables:
+    """Tables that have been taught nothing. Memory of rows is only taken when they are written."""
+    classes = len(BASE_CLASSES)
+    return Tables(
+        bits,
+        np.zeros((1 << bits, 4), np.int32),
+        [],
+        list(BASE_CLASSES),
+        np.zeros(classes, np.int64),
+        np.zeros((classes, SETS), np.int64),
+        np.zeros(SETS, np.int64),
+        np.zeros((classes, 2), np.int64),
+        np.zeros((classes, traits, TRAIT_VALUES), np.int64),
+        np.zeros((classes, numbers), np.int64),
+        np.zeros((classes, numbers, numbers), np.int64),
+        np.zeros((classes - 1, SETS), np.int64),
+        fusion_weights.copy(),
+        np.zeros(classes - 1, np.int64),
+    )
+
+
+def read_rows(tables: Tables, buckets: Buckets) -> Rows:
+    """Counts and weights of these buckets: one gather per table."""
+    base = tables.rows.view(np.complex128).ravel().take(buckets).view(np.int32).reshape(-1, 4).T
+    if not tables.columns:
+        return Rows(base[:2], base[2:3])
+    others = [column.take(buckets, axis=0).T for column in tables.columns]
+    counts = np.vstack([base[:2], *(other[:1] for other in others)])
+    return Rows(counts, np.vstack([base[2:3], *(other[1:] for other in others)]))
+
+
+def write_rows(tables: Tables, buckets: Buckets, rows: Rows) -> None:
+    """Write back what `read_rows` gave and the caller has changed."""
+    block = np.empty((len(buckets), 4), np.int32)
+    block[:, :2] = rows.counts[:2].T
+    block[:, 2] = rows.weights[0]
+    block[:, 3] = 0
+    tables.rows.view(np.complex128).ravel()[buckets] = block.view(np.complex128).ravel()
+    for number, column in enumerate(tables.columns, start=2):
+        column[buckets] = np.stack((rows.counts[number], rows.weights[number - 1]), axis=1)
+
+
+def class_index(tables: Tables, name: str) -> int:
+    """Number of a class; a new one gets a column of its own, in the order of names, whenever it first appears."""
+    if name in tables.classes:
+        return tables.classes.index(name)
+    base = len(BASE_CLASSES)
+    index = base + sum(other < name for other in tables.classes[base:])
+    tables.classes.insert(index, name)
+    tables.columns.insert(index - base, np.zeros((len(tables.rows), 2), np.int32))
+    for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
+        at = index - (attribute in PER_OTHER_CLASS)
+        setattr(tables, attribute, np.insert(getattr(tables, attribute), at, 0, axis=0))
+    tables.histogram[index, 0] = tables.vocabulary[0]
+    return index
+
+
+def drop_empty_class(tables: Tables, index: int) -> None:
+    """Forget a class (not ham, not spam) that no lesson has any more, so that it is as if it had never been taught."""
+    base = len(BASE_CLASSES)
+    if index < base or tables.messages[index]:
+        return
+    del tables.classes[index], tables.columns[index - base]
+    for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
+        at = index - (attribute in PER_OTHER_CLASS)
+        setattr(tables, attribute, np.delete(getattr(tables, attribute), at, axis=0))
+
+
+def count(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
+    """Count one lesson of class `index` (sign 1) or take it away (-1): rows (in place) and sums.
+
+    TableError, with nothing changed, when any count would become negative: the lesson was never counted here.
+    """
+    _refuse_negative(tables, seen, rows, index, sign)
+    _count_vocabulary(tables, seen, rows, index, sign)
+    rows.counts[index] += np.int32(sign)
+    tables.messages[index] += sign
+    tables.totals[index] += sign * seen.sizes
+    tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits] += sign
+    tables.number_sums[index] += sign * seen.numbers
+    tables.number_products[index] += sign * np.multiply.outer(seen.numbers, seen.numbers)
+    tables.changes += 1
+
+
+def _refuse_negative(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
+    if sign > 0:
+        return
+    traits = tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits]
+    least = rows.counts[index].min(initial=1)
+    if least < 1 or tables.messages[index] < 1 or traits.min(initial=1) < 1 or (tables.totals[index] < seen.sizes).any():
+        raise TableError(f"a lesson of class {tables.classes[index]!r} was never counted here: the tables are damaged, run `spamguard rebuild`")
+
+
+def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
+    """Keep vocabulary and histogram; `rows` still hold the counts before."""
+    words = int(seen.sizes[0])
+    mine = rows.counts[index]
+    if sign > 0:
+        changed = np.flatnonzero(~rows.counts.any(axis=0))  # new: no class had them
+    else:
+        changed = np.flatnonzero((mine == 1) & (rows.counts.sum(axis=0, dtype=np.int64) == 1))  # going: nobody keeps them
+    borders = seen.sizes.cumsum()
+    tables.vocabulary += sign * np.diff(changed.searchsorted(borders), prepend=0)
+    before = mine[:words]
+    width = int(before.max(initial=0)) + 2
+    if width > tables.histogram.shape[1]:
+        tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - tables.histogram.shape[1])))
+    moved = np.bincount(before, minlength=width)
+    tables.histogram[index, :width] -= moved
+    if sign > 0:
+        tables.histogram[index, 1:width] += moved[: width - 1]
+    else:
+        tables.histogram[index, : width - 1] += moved[1:]
+    tables.histogram[:, 0] += sign * int(changed.searchsorted(words))
+
+
+def counted_state(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Every array that is a sum over the lessons, by name, in a form that compares: what must agree bit for bit."""
+    yield "rows", tables.rows[:, :2]
+    for name, column in zip(tables.classes[len(BASE_CLASSES) :], tables.columns, strict=True):
+        yield f"column {name}", column[:, 0]
+    for attribute in ("messages", "totals", "vocabulary", "trait_counts", "number_sums", "number_products"):
+        yield attribute, getattr(tables, attribute)
+    used = np.flatnonzero(tables.histogram.any(axis=0))
+    yield "histogram", tables.histogram[:, : used[-1] + 1 if len(used) else 0]
