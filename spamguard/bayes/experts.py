@@ -8,6 +8,7 @@ and rounded to 1/256 before fusion sees it; an explanation scales the parts by t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,12 +130,12 @@ def quantised(raw: Floats) -> Integers:
     return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
 
 
-def set_sums(terms: NDArray[np.generic], seen: Evidence) -> NDArray[np.generic]:
+def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
     """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
     return run_sums(terms, seen.starts, seen.sizes)
 
 
-def run_sums(terms: NDArray[np.generic], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[np.generic]:
+def run_sums(terms: NDArray[Any], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
     wide = np.dtype(np.int64) if terms.dtype.kind == "i" else terms.dtype
     if terms.shape[1] == 0:

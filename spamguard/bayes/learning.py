@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from spamguard.bayes import experts, fusion, logistic
-from spamguard.bayes.tables import Evidence, Rows, Tables, class_index, count, drop_empty_class, read_rows, write_rows
-from spamguard.errors import TableError
+from spamguard.bayes.tables import Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
 
 
 def add(tables: Tables, seen: Evidence, name: str, *, first_time: bool) -> None:
@@ -29,7 +28,7 @@ def add(tables: Tables, seen: Evidence, name: str, *, first_time: bool) -> None:
 def take_away(tables: Tables, seen: Evidence, name: str) -> None:
     """Take back one message that is counted as class `name`. TableError, and nothing changed, when it is not."""
     if name not in tables.classes:
-        raise TableError(f"no lesson of class {name!r} is counted here: the tables are damaged, run `spamguard rebuild`")
+        raise not_counted(name)
     index = tables.classes.index(name)
     rows = read_rows(tables, seen.buckets)
     count(tables, seen, rows, index, -1)

@@ -173,4 +173,3 @@ class _Player:
         width = int(words.max(initial=0)) + 2
         tables.histogram = np.stack([np.bincount(column, minlength=width) for column in words])
         return tables
-

@@ -193,7 +193,12 @@ def _refuse_negative(tables: Tables, seen: Evidence, rows: Rows, index: int, sig
     traits = tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits]
     least = rows.counts[index].min(initial=1)
     if least < 1 or tables.messages[index] < 1 or traits.min(initial=1) < 1 or (tables.totals[index] < seen.sizes).any():
-        raise TableError(f"a lesson of class {tables.classes[index]!r} was never counted here: the tables are damaged, run `spamguard rebuild`")
+        raise not_counted(tables.classes[index])
+
+
+def not_counted(name: str) -> TableError:
+    """What taking away a lesson that is not there deserves."""
+    return TableError(f"a lesson of class {name!r} was never counted here: the tables are damaged, run `spamguard rebuild`")
 
 
 def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:

@@ -220,9 +220,9 @@ class SqliteLedger:
             if taught is not None:
                 yield taught
 
-    def lesson_counts(self, extractor: int | None = None) -> dict[str, int]:
-        """How many lessons each class has; a class without any is absent."""
-        taught = (lesson(votes, extractor) for votes in self._by_digest(statements.LABELS_OF_DIGESTS, None))
+    def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
+        """How many `lessons` each class has; a class without any is absent."""
+        taught = (lesson(votes, extractor) for votes in self._by_digest(statements.LABELS_OF_DIGESTS, upto_seq))
         return dict(Counter(one.label for one in taught if one is not None))
 
     def _by_digest(self, statement: str, upto_seq: int | None) -> Iterator[list[Vote]]:
@@ -257,10 +257,23 @@ class SqliteLedger:
 
     def set_meta(self, key: str, value: str) -> None:
         """Keeps a short text under a key of the caller's, in its own transaction."""
-        if key.startswith(_RESERVED):
-            raise LedgerError(f"ledger {self.path}: meta keys that begin with {_RESERVED!r} are its own: choose another")
+        self._refuse_reserved(key)
         with self._transaction("BEGIN IMMEDIATE"):
             self._set_meta(key, value)
+
+    def replace_meta(self, key: str, expected: str | None, value: str) -> bool:
+        """As `set_meta`, but only if the value still is the expected one (None: there is none); whether it was."""
+        self._refuse_reserved(key)
+        with self._transaction("BEGIN IMMEDIATE"):
+            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            as_expected = (row[0] if row else None) == expected
+            if as_expected:
+                self._set_meta(key, value)
+        return as_expected
+
+    def _refuse_reserved(self, key: str) -> None:
+        if key.startswith(_RESERVED):
+            raise LedgerError(f"ledger {self.path}: meta keys that begin with {_RESERVED!r} are its own: choose another")
 
     # The rim
 

@@ -1,0 +1,125 @@
+"""Ways to judge: the default, a calibrated fusion of all experts, and single experts by name, uncalibrated, over words only.
+
+A profile turns the tables and one message's evidence into each class's share of belief. All read the same tables and use the
+same formulas; choosing one changes nothing that is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spamguard.bayes import experts, formulas, fusion, logistic
+from spamguard.bayes.experts import Floats, Integers, Parameters
+from spamguard.bayes.tables import Evidence, Rows, Tables, read_rows
+
+WARM_UP = 2  # lessons of the rarer side at which half of full confidence is reached (corpora/RESULTS.md, "Few lessons")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """log_joint (K,): unnormalised log-probability of each class. scores (K-1, EXPERTS): of the default profile, else empty."""
+
+    log_joint: Floats
+    scores: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How to judge. words_only: it looks at nothing but the words of the body."""
+
+    name: str
+    about: str
+    words_only: bool
+    judge: Callable[[Tables, Parameters, Evidence], Judgement]
+
+
+_NO_SCORES: Integers = np.zeros((0, len(experts.EXPERTS)), np.int64)
+
+
+def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+    """The default: all experts, fused, held back while there are few lessons."""
+    rows = read_rows(tables, seen.buckets)
+    scores = experts.scores(experts.parts(tables, known, seen, rows), seen, tables.biases)
+    fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
+    return Judgement(np.concatenate(([0.0], confidence(tables) * fused)), scores)
+
+
+def confidence(tables: Tables) -> float:
+    """Factor of the fused log-odds, in (0, 1]: rises smoothly with the lessons of the class that has fewest."""
+    fewest = int(tables.messages[:2].min())
+    return (fewest + 1) / (fewest + 1 + WARM_UP)
+
+
+def words_of(tables: Tables, seen: Evidence) -> Rows:
+    """Rows of the words that any class knows; the vocabulary is what has been taught."""
+    rows = read_rows(tables, seen.buckets[: int(seen.sizes[0])])
+    known = rows.counts.any(axis=0)
+    return Rows(rows.counts[:, known], rows.weights[:, known])
+
+
+def prior(tables: Tables) -> Floats:
+    """Maximum-likelihood log prior of the classes; -inf everywhere before the first lesson."""
+    return formulas.class_log_prior(tables.messages, 0.0)
+
+
+def _bernoulli(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
+    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+        counts = words_of(tables, seen).counts
+        presence = formulas.bernoulli_presence(counts, tables.messages[:, np.newaxis], alpha, alpha)
+        absence = absent_words(tables, alpha)
+        likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
+        return Judgement(prior(tables) + likelihood, _NO_SCORES)
+
+    return judge
+
+
+def absent_words(tables: Tables, alpha: float) -> formulas.Absence:
+    """What a message without any word would say: from the histogram of counts, never a walk over the vocabulary."""
+    values = np.flatnonzero(tables.histogram.any(axis=0))
+    possible = np.minimum(values, tables.messages[:, np.newaxis])  # no word has a larger count in a smaller class
+    return formulas.absent_log_likelihood(possible, tables.histogram[:, values], tables.messages, alpha, alpha)
+
+
+def _multinomial(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
+    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+        counts = words_of(tables, seen).counts
+        logs = formulas.smoothed_log(counts, tables.totals[:, :1], alpha, tables.vocabulary[0])
+        return Judgement(prior(tables) + logs.sum(axis=1), _NO_SCORES)
+
+    return judge
+
+
+def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+    weights = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).weights
+    sums = weights.sum(axis=1, dtype=np.int64)
+    margins = logistic.margins(sums, tables.biases[:, 0], logistic.inverse_roots(seen.sizes[:1]))
+    return Judgement(np.concatenate(([0.0], margins / logistic.ONE)), _NO_SCORES)
+
+
+def _categorical(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+    parts = experts.trait_parts(tables.trait_counts, tables.messages, seen.traits)
+    return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
+
+
+def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+    parts = experts.number_parts(seen.numbers, known)
+    return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
+
+
+DEFAULT = "default"
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(DEFAULT, f"calibrated fusion of {len(experts.EXPERTS)} experts over words, clues, pairs, traits and numbers", False, fuse),
+        Profile("bernoulli", "Bernoulli naive Bayes over words, add-one smoothing", True, _bernoulli(1.0)),
+        Profile("bernoulli-ml", "Bernoulli naive Bayes over words, maximum likelihood", True, _bernoulli(0.0)),
+        Profile("multinomial", "multinomial naive Bayes over words, add-one smoothing", True, _multinomial(1.0)),
+        Profile("multinomial-ml", "multinomial naive Bayes over words, maximum likelihood", True, _multinomial(0.0)),
+        Profile("logistic", "logistic regression over words", True, _logistic),
+        Profile("categorical", "categorical naive Bayes over traits", False, _categorical),
+        Profile("gaussian", "Gaussian naive Bayes over numbers", False, _gaussian),
+    )
+}

@@ -1,0 +1,341 @@
+"""Judge, learn, forget, explain: the only thing that doors and commands talk to.
+
+`judge` and `explain` never write. Every change is one transaction on the ledger; the tables follow from it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import exp
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from spamguard import policy, secret
+from spamguard.bayes import experts
+from spamguard.bayes.explanation import Dissection, dissect
+from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement
+from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
+from spamguard.errors import LedgerError, UnknownClassError, UsageError
+from spamguard.ledger import NewVote, SqliteLedger, codec
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.model.store import TableStore
+from spamguard.prepare import Preparer, Teaching
+from spamguard.records import EXTRACTOR, Features, Verdict
+
+_CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_SETTLE_AFTER = 50  # lessons, and
+_SETTLE_SHARE = 0.05  # of all lessons: what `settle_if_due` waits for
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One token: its text, what it adds to the log-odds, and in how many lessons of each class it was."""
+
+    text: str
+    part: float
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a verdict: log-odds of `favoured` against `against` as a sum of parts, in nats.
+
+    prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases.
+    clues: strongest first. flip: how many of the strongest clues would have to go for another label, None: all together do not do it.
+    """
+
+    verdict: Verdict
+    favoured: str
+    against: str
+    log_odds: float
+    prior: float
+    biases: float
+    shares: Mapping[str, float]
+    scores: Mapping[str, float]
+    clues: Sequence[Clue]
+    traits: Mapping[str, float]
+    numbers: Mapping[str, float]
+    to_threshold: float
+    flip: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the filter knows. used, collisions: by token set, share of buckets in use, and expected share of new tokens that
+    fall on one. unsettled: events since the error-driven experts were settled."""
+
+    classes: Mapping[str, int]
+    unwanted: frozenset[str]
+    buckets: int
+    vocabulary: Mapping[str, int]
+    used: Mapping[str, float]
+    events: int
+    unsettled: int
+    ledger_bytes: int
+    tables_bytes: int
+    extractor: int
+    fingerprint: str
+
+
+class Filter:
+    """A spam filter in a directory of its own. Belongs to one process and thread; open another in each."""
+
+    def __init__(self, directory: Path, key: bytes, ledger: SqliteLedger, store: TableStore, profile: str) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self._ledger = ledger
+        self._store = store
+        self._profile = PROFILES[profile]
+        self.key = key
+        self._preparer = Preparer(key)
+        self._unwanted = self._read_unwanted()
+        self._known = experts.parameters(store.tables)
+        self._known_for = store.tables, store.tables.changes
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, *, profile: str = DEFAULT, bits: int = DEFAULT_BITS, durable: bool = True, load: bool = True
+    ) -> Filter:
+        """The filter in `directory`, created when new.
+
+        profile: how to judge, a name of `bayes.profiles.PROFILES`. bits: size of the tables of a new filter, 2**bits buckets.
+        durable: lessons survive a power cut. load: map the tables; without, only `settle` makes sense (they are damaged).
+        LedgerError, TableError: the directory cannot be used; UsageError: no such profile.
+        """
+        if profile not in PROFILES:
+            raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        place = Path(directory)
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{place}: cannot be made ({error.strerror}): choose a state directory you may write to") from error
+        file = place / "ledger.sqlite"
+        key = secret.load(place / "key", create=not file.exists())
+        ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
+        try:
+            store = TableStore(place, ledger, _table_bits(ledger, bits))
+            if load:
+                store.catch_up()
+            return cls(place, key, ledger, store, profile)
+        except BaseException:
+            ledger.close()
+            raise
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._ledger.close()
+
+    def __enter__(self) -> Filter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # Judging
+
+    def judge(self, raw: bytes) -> Verdict:
+        """What the filter thinks of one message (bytes of RFC 5322); never writes, never raises on bad mail."""
+        self._refresh()
+        return self._verdict(self._judgement(self._evidence(raw)))
+
+    def explain(self, raw: bytes) -> Explanation:
+        """Why: the parts that sum to the log-odds. UsageError with a profile other than the default."""
+        if self._profile.name != DEFAULT:
+            raise UsageError("explanations are of the default profile: leave --profile out")
+        self._refresh()
+        seen = self._evidence(raw)
+        verdict = self._verdict(self._judgement(seen))
+        favoured = self._strongest(verdict, unwanted=True)
+        against = self._strongest(verdict, unwanted=False)
+        classes = self._store.tables.classes
+        found = dissect(self._store.tables, self._parameters(), seen, classes.index(favoured), classes.index(against))
+        return _explanation(verdict, favoured, against, found, self._clues(raw, seen, found))
+
+    def _refresh(self) -> None:
+        self._store.refresh()
+
+    def _parameters(self) -> experts.Parameters:
+        tables = self._store.tables
+        if self._known_for[0] is not tables or self._known_for[1] != tables.changes:
+            self._known, self._known_for = experts.parameters(tables), (tables, tables.changes)
+            self._unwanted = self._read_unwanted()
+        return self._known
+
+    def _evidence(self, raw: bytes) -> Evidence:
+        features = self._preparer.extractor.words(raw) if self._profile.words_only else self._preparer.extractor.features(raw)
+        return evidence(features, self._store.tables.bits)
+
+    def _judgement(self, seen: Evidence) -> Judgement:
+        return self._profile.judge(self._store.tables, self._parameters(), seen)
+
+    def _verdict(self, found: Judgement) -> Verdict:
+        tables = self._store.tables
+        joint = found.log_joint
+        highest = float(joint.max())
+        if highest == -np.inf:  # every class is impossible: the evidence says nothing, the prior answers
+            joint = np.log(tables.messages + 1.0)
+            highest = float(joint.max())
+        weights = [exp(value - highest) for value in joint.tolist()]
+        whole = sum(weights)
+        probabilities = {name: weight / whole for name, weight in zip(tables.classes, weights, strict=True)}
+        lessons = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
+        return policy.verdict(probabilities, self._log_odds(joint), self._unwanted, lessons)
+
+    def _log_odds(self, joint: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+        """Of all unwanted classes together against all wanted ones."""
+        bad = np.array([name in self._unwanted for name in self._store.tables.classes])
+        return float(np.logaddexp.reduce(joint[bad]) - np.logaddexp.reduce(joint[~bad]))
+
+    def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
+        side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]
+        return max(side, key=lambda name: verdict.probabilities[name])
+
+    def _clues(self, raw: bytes, seen: Evidence, found: Dissection) -> list[Clue]:
+        bits = self._store.tables.bits
+        texts: dict[int, str] = {}
+        for token, text in self._preparer.extractor.texts(raw).items():
+            texts.setdefault(token >> (32 - bits), text)
+        classes = self._store.tables.classes
+        clues = [
+            Clue(texts.get(bucket, "?"), part, dict(zip(classes, counts, strict=True)))
+            for bucket, part, counts in zip(seen.buckets.tolist(), found.buckets.tolist(), found.counts.T.tolist(), strict=True)
+        ]
+        return sorted(clues, key=lambda clue: -abs(clue.part))
+
+    # Teaching
+
+    def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
+        """Teach one message; whether that changed anything (teaching the same again is a success that changes nothing)."""
+        return self.learn_ready([self._preparer.ready(raw)], label, user=user, origin=origin)[0]
+
+    def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
+        """Take back what was taught about one message; whether there was anything to take back."""
+        vote = NewVote(self._preparer.digest(raw), user, None, b"", b"", origin, int(time.time()), EXTRACTOR)
+        return self._cast([vote])[0]
+
+    def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
+        """Teach several messages in one transaction; for each, whether it changed anything."""
+        self.check_class(label)
+        self._refresh()
+        now = int(time.time())
+        receipts = [(one.digest, codec.pack(one.features), self._first_scores(one.features)) for one in lessons]
+        return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
+
+    def _first_scores(self, features: Features) -> bytes:
+        """What the experts say before the message is taught: kept in its receipt, the truth about how good they are."""
+        seen = evidence(features, self._store.tables.bits)
+        scores = PROFILES[DEFAULT].judge(self._store.tables, self._parameters(), seen).scores
+        return codec.pack_scores((scores / experts.STEPS).ravel().tolist())
+
+    def _cast(self, votes: list[NewVote]) -> list[bool]:
+        changed = self._ledger.append(votes)
+        self._refresh()
+        self._store.save_long_tail()
+        return changed
+
+    def check_class(self, name: str, *, new: bool = False) -> None:
+        """UnknownClassError unless `name` is a class or may become one; `new`: also if it looks like a slip of the pen."""
+        if not _CLASS_NAME.fullmatch(name) or name == policy.UNSURE:
+            raise UnknownClassError(f"{name!r} cannot be a class: use up to 32 lower-case letters, digits, - and _ (not {policy.UNSURE!r})")
+        known = {*BASE_CLASSES, *self._store.tables.classes, *self._ledger.classes()}
+        if not new and name not in known and (near := get_close_matches(name, sorted(known), 1, 0.7)):
+            raise UnknownClassError(f"no class {name!r}: did you mean {near[0]!r}? To make it a class of its own, say --new")
+
+    def define_class(self, name: str, *, unwanted: bool) -> None:
+        """Make a class known, wanted or unwanted, before anything is taught."""
+        self.check_class(name, new=True)
+        if name in BASE_CLASSES and unwanted != (name == "spam"):
+            raise UnknownClassError(f"{name!r} is always {'unwanted' if name == 'spam' else 'wanted'}: choose another name")
+        self._ledger.define_class(name, unwanted)
+        self._unwanted = self._read_unwanted()
+
+    def _read_unwanted(self) -> frozenset[str]:
+        return frozenset({"spam", *(name for name, unwanted in self._ledger.classes().items() if unwanted)})
+
+    # Looking after it
+
+    def settle(self) -> None:
+        """Bring the error-driven experts to their settled state, making all tables anew from the receipts."""
+        self._store.settle()
+
+    def settle_if_due(self) -> bool:
+        """Settle when enough has been taught or taken back since the last time; whether it was done."""
+        self._refresh()
+        due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
+        if self._store.seq - self._store.stamp.settled < due:
+            return False
+        self._store.settle()
+        return True
+
+    @property
+    def ledger(self) -> SqliteLedger:
+        """The receipts, for export and import."""
+        return self._ledger
+
+    def status(self) -> Status:
+        """What there is, as of now."""
+        self._refresh()
+        tables = self._store.tables
+        quarter = len(tables.rows) // len(tables.vocabulary)
+        names = ("words", "clues", "pairs", "skips")
+        return Status(
+            dict(zip(tables.classes, tables.messages.tolist(), strict=True)),
+            self._unwanted,
+            len(tables.rows),
+            dict(zip(names, tables.vocabulary.tolist(), strict=True)),
+            dict(zip(names, (tables.vocabulary / quarter).tolist(), strict=True)),
+            self._ledger.last_seq(),
+            self._store.seq - self._store.stamp.settled,
+            self._ledger.path.stat().st_size,
+            sum(file.stat().st_size for file in self.directory.glob("tables-*.bin")),
+            EXTRACTOR,
+            self._ledger.fingerprint,
+        )
+
+
+def _table_bits(ledger: SqliteLedger, bits: int) -> int:
+    """The size of the tables: chosen once, by whoever creates the ledger."""
+    ledger.replace_meta("bits", None, str(bits))
+    return int(ledger.get_meta("bits") or bits)
+
+
+def _explanation(verdict: Verdict, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:
+    threshold = _threshold(verdict)
+    return Explanation(
+        verdict,
+        favoured,
+        against,
+        found.log_odds,
+        found.prior,
+        found.biases,
+        dict(zip(experts.EXPERTS, found.experts.tolist(), strict=True)),
+        dict(zip(experts.EXPERTS, found.scores.tolist(), strict=True)),
+        clues,
+        dict(zip(TRAITS, found.traits.tolist(), strict=True)),
+        dict(zip(NUMBERS, found.numbers.tolist(), strict=True)),
+        threshold - verdict.log_odds,
+        _flips(clues, threshold - verdict.log_odds),
+    )
+
+
+def _threshold(verdict: Verdict) -> float:
+    """Log-odds of the nearest border to another label."""
+    borders = [float(np.log(at / (1 - at))) for at in (policy.HAM_TO, policy.SPAM_FROM)]
+    return min(borders, key=lambda border: abs(border - verdict.log_odds))
+
+
+def _flips(clues: list[Clue], distance: float) -> int | None:
+    """How many clues, strongest first, must go before the log-odds have moved by `distance`."""
+    left = abs(distance)
+    pushing = [abs(clue.part) for clue in clues if clue.part * distance < 0]
+    for number, part in enumerate(pushing, start=1):
+        left -= part
+        if left <= 0:
+            return number
+    return None

@@ -1,0 +1,73 @@
+"""Folds the ledger's events into the tables, one event at a time, in the order of the log.
+
+The outcome depends on the tables it starts from and the events alone, never on how many are folded at once: so every process
+that started from the same snapshot and folded the same events holds the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from spamguard.bayes import learning
+from spamguard.bayes.replay import BLOCK, Block, replay
+from spamguard.bayes.tables import BASE_CLASSES, Tables, evidence
+from spamguard.ledger import Change, Lesson, SqliteLedger, codec
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import EXTRACTOR, Features
+
+_CHUNK = 128  # events unpacked together
+
+
+def features_of(packed: Sequence[bytes]) -> list[Features]:
+    """The features of some receipts."""
+    if not packed:
+        return []
+    columns = codec.unpack_tokens(packed)
+    ends = columns.offsets.tolist()
+    return [
+        Features(columns.tokens[first:last], traits, numbers)
+        for first, last, traits, numbers in zip(ends, ends[1:], columns.traits, columns.numbers, strict=False)
+    ]
+
+
+def fold(tables: Tables, changes: Iterable[Change]) -> int | None:
+    """Apply changes in order; the seq of the last one, or None when there was none."""
+    last = None
+    for chunk in _chunks(changes):
+        lessons = [lesson for _, before, after in chunk if before != after for lesson in (before, after) if lesson is not None]
+        unpacked = iter(features_of([lesson.packed for lesson in lessons]))
+        for last, before, after in chunk:  # noqa: B007
+            if before != after:
+                _apply(tables, before, after, unpacked)
+    return last
+
+
+def _chunks(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    pending = iter(changes)
+    while chunk := list(islice(pending, _CHUNK)):
+        yield chunk
+
+
+def _apply(tables: Tables, before: Lesson | None, after: Lesson | None, unpacked: Iterator[Features]) -> None:
+    if before is not None:
+        learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label)
+    if after is not None:
+        learning.add(tables, evidence(next(unpacked), tables.bits), after.label, first_time=before is None)
+
+
+def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
+    """Tables that hold exactly the lessons of the events up to `upto_seq`, error-driven experts settled.
+
+    The canonical order is that of the keyed digests: as good as random, so it interleaves the classes, and the same everywhere.
+    """
+    counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
+    names = sorted(set(counts) - set(BASE_CLASSES))
+    lessons = ledger.lessons(EXTRACTOR, upto_seq)
+    return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS))
+
+
+def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:
+    while some := list(islice(lessons, BLOCK)):
+        columns = codec.unpack_tokens([lesson.packed for lesson in some])
+        yield Block([lesson.label for lesson in some], columns.tokens, columns.offsets, columns.traits, columns.numbers)

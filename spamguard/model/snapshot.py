@@ -1,0 +1,124 @@
+"""Tables as a file: written once, complete before it has a name, mapped copy-on-write by every process.
+
+A snapshot is a cache of the ledger: it must never be changed in place, and a damaged one is an error that names the remedy,
+never a wrong verdict. One file holds all arrays, each on a page border, so that replacing it is one rename; pages that hold
+only zeros are left out (the file has holes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.errors import TableError
+
+_MAGIC = b"spamguard tables 1\n"
+_PAGE = 4096
+_CHUNK = 1 << 20
+_SMALL = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
+
+
+def _arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "rows", tables.rows
+    for number, column in enumerate(tables.columns):
+        yield f"column {number}", column
+    for name in _SMALL:
+        yield name, getattr(tables, name)
+
+
+def write(path: Path, tables: Tables) -> None:
+    """Write tables under a name that does not exist yet. OSError when it cannot be written; then nothing is left behind."""
+    layout: list[tuple[str, str, tuple[int, ...], int]] = []
+    position = _PAGE
+    for name, array in _arrays(tables):
+        layout.append((name, array.dtype.str, array.shape, position))
+        position += -(-array.nbytes // _PAGE) * _PAGE
+    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position}
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with open(draft, "xb", opener=_private) as file:
+            file.write(_head(header))
+            for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
+                _write_array(file, np.ascontiguousarray(array), start)
+            file.truncate(position)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def _head(header: dict[str, Any]) -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
+    if len(head) > _PAGE:
+        raise TableError("too many classes for one table file: teach fewer than about 40")
+    return head.ljust(_PAGE, b"\0")
+
+
+def _write_array(file: BinaryIO, array: NDArray[Any], start: int) -> None:
+    data = array.view(np.uint8).ravel().data if array.size else memoryview(b"")
+    zeros = bytes(_CHUNK)
+    for at in range(0, len(data), _CHUNK):
+        chunk = data[at : at + _CHUNK]
+        if chunk != zeros[: len(chunk)]:
+            file.seek(start + at)
+            file.write(chunk)
+
+
+def read(path: Path) -> Tables:
+    """Map a snapshot: tables that are private to this process.
+
+    TableError when the file is damaged or gone (a newer one may have replaced it).
+    """
+    try:
+        return _map(path)
+    except OSError as error:
+        raise _damaged(path, f"it cannot be read ({error.strerror})") from error
+
+
+def _map(path: Path) -> Tables:
+    with path.open("rb") as file:
+        header = _header(path, file.read(_PAGE))
+        if os.fstat(file.fileno()).st_size != header["bytes"]:
+            raise _damaged(path, "its length is wrong")
+        arrays = {name: _load(file, dtype, shape, start) for name, dtype, shape, start in header["arrays"]}
+    columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
+    small: dict[str, Any] = {name: arrays[name] for name in _SMALL}
+    return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
+
+
+def _load(file: BinaryIO, dtype: str, shape: list[int], start: int) -> NDArray[Any]:
+    """Large arrays are mapped copy-on-write; small ones are read."""
+    kind = np.dtype(dtype)
+    size = kind.itemsize * int(np.prod(shape))
+    if size >= _CHUNK:
+        return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))
+    file.seek(start)
+    return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
+
+
+def _header(path: Path, page: bytes) -> dict[str, Any]:
+    if not page.startswith(_MAGIC):
+        raise _damaged(path, "it is not a table file of this version")
+    checksum, _, text = page[len(_MAGIC) :].partition(b"\n")[0].partition(b" ")
+    if b"%08x" % zlib.crc32(text) != checksum:
+        raise _damaged(path, "its head is damaged")
+    header: dict[str, Any] = json.loads(text)
+    return header
+
+
+def _damaged(path: Path, how: str) -> TableError:
+    return TableError(f"{path}: {how}; nothing is lost, the receipts are in the ledger: run `spamguard rebuild`")

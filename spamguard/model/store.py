@@ -1,0 +1,124 @@
+"""The tables of this process, kept up with the ledger; and the snapshots that save others the folding.
+
+Every process holds its own tables, so nobody ever reads half a lesson. Only whoever teaches writes snapshots; judging never
+writes. Which snapshot counts is a line in the ledger, replaced only if it is still the one expected, so that of two
+writers one wins and the settled state is never overtaken by an older one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spamguard.bayes import fusion
+from spamguard.bayes.tables import Tables, empty_tables
+from spamguard.errors import LedgerError, TableError
+from spamguard.ledger import SqliteLedger
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.model import snapshot
+from spamguard.model.fold import fold, settled
+from spamguard.records import EXTRACTOR
+
+_KEY = f"tables.{EXTRACTOR}"
+_LONG_TAIL = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a snapshot holds. file: its name. seq: last event folded. settled: last event of the settled state it descends
+    from; lineage: that state's own name. Same lineage and same seq mean the same bits."""
+
+    file: str = ""
+    seq: int = 0
+    settled: int = 0
+    lineage: str = ""
+
+
+class TableStore:
+    """This process's tables. directory: where snapshots lie. bits: size of new tables, 2**bits buckets. Starts empty."""
+
+    def __init__(self, directory: Path, ledger: SqliteLedger, bits: int) -> None:
+        self._directory = directory
+        self._ledger = ledger
+        self._line: str | None = None  # the ledger's line about the snapshot that we descend from
+        self.stamp = Stamp()
+        self.seq = 0  # last event folded
+        self.tables = empty_tables(bits, len(TRAITS), len(NUMBERS), fusion.START)
+
+    def refresh(self) -> None:
+        """Fold what has been taught since the last call, here or in another process; microseconds when nothing was."""
+        if self._ledger.grown():
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take the current snapshot and fold the events after it. TableError, LedgerError: one of them is damaged."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._take_snapshot()
+                changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+                self.seq = fold(self.tables, changes) or self.seq
+            except (LedgerError, TableError):
+                # a newer snapshot may have been published meanwhile, and what it replaces removed
+                if attempt + 1 == _ATTEMPTS or self._ledger.get_meta(_KEY) == self._line:
+                    raise
+            else:
+                return
+
+    def _take_snapshot(self) -> None:
+        """Map the ledger's current snapshot, unless what we hold descends from the same settled state and is ahead of it."""
+        line = self._ledger.get_meta(_KEY)
+        if line is None or line == self._line:
+            return
+        stamp = Stamp(**json.loads(line))
+        if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
+            self._line, self.stamp = line, stamp
+            self.tables = snapshot.read(self._directory / stamp.file)
+            self.seq = stamp.seq
+        self._line, self.stamp = line, stamp
+
+    def save_long_tail(self) -> None:
+        """Write a snapshot when opening would have to fold many events; call it after teaching."""
+        if self.seq - self.stamp.seq >= _LONG_TAIL:
+            stamp = self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage)
+            self._publish(self.tables, stamp, self._line)
+
+    def settle(self) -> None:
+        """Replay everything in canonical order and publish the outcome; every process swaps before its next judgement.
+
+        Looks at nothing but the ledger, so it mends damaged tables too.
+        """
+        upto = self._ledger.last_seq()
+        tables = settled(self._ledger, upto, self.tables.bits)
+        stamp = self._new_stamp(upto, upto, secrets.token_hex(8))
+        line = self._ledger.get_meta(_KEY)
+        while not _settled_later(line, upto) and not self._publish(tables, stamp, line):
+            line = self._ledger.get_meta(_KEY)
+        self._ledger.compact(upto)
+        self.catch_up()
+
+    def _new_stamp(self, seq: int, settled_to: int, lineage: str) -> Stamp:
+        return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage)
+
+    def _publish(self, tables: Tables, stamp: Stamp, expected: str | None) -> bool:
+        """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
+        path = self._directory / stamp.file
+        try:
+            snapshot.write(path, tables)
+        except OSError as error:
+            raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger") from error
+        line = json.dumps(asdict(stamp))
+        if not self._ledger.replace_meta(_KEY, expected, line):
+            path.unlink()
+            return False
+        self._line, self.stamp, self.tables, self.seq = line, stamp, tables, stamp.seq
+        for other in self._directory.glob(f"tables-{EXTRACTOR}-*.bin"):
+            if other != path:
+                other.unlink(missing_ok=True)
+        return True
+
+
+def _settled_later(line: str | None, seq: int) -> bool:
+    return line is not None and Stamp(**json.loads(line)).settled > seq

@@ -1,0 +1,58 @@
+"""What to do about a verdict: its label, and the header fields that tell it. Pure: numbers in, words and bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp, log
+
+from spamguard.records import Verdict
+
+UNSURE = "unsure"
+# Where "unsure" ends, as probability of being unwanted (corpora/RESULTS.md, "Thresholds")
+SPAM_FROM = 0.9
+HAM_TO = 0.1
+FEWEST_LESSONS = 5  # of each side, before any label but "unsure" is given
+REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
+
+
+def verdict(probabilities: Mapping[str, float], log_odds: float, unwanted: frozenset[str], lessons: Mapping[str, int]) -> Verdict:
+    """A verdict from each class's probability. log_odds: of being unwanted. lessons: how many each class has."""
+    probability = 1.0 / (1.0 + exp(-log_odds)) if log_odds >= 0 else exp(max(log_odds, -700.0)) / (1.0 + exp(max(log_odds, -700.0)))
+    label = _label(probabilities, probability, unwanted, lessons)
+    return Verdict(label, probability, log_odds, dict(probabilities))
+
+
+def _label(probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int]) -> str:
+    taught_bad = sum(count for name, count in lessons.items() if name in unwanted)
+    taught_good = sum(lessons.values()) - taught_bad
+    if min(taught_bad, taught_good) < FEWEST_LESSONS or HAM_TO < probability < SPAM_FROM:
+        return UNSURE
+    side = [name for name in probabilities if (name in unwanted) == (probability >= SPAM_FROM)]
+    return max(side, key=lambda name: probabilities[name])
+
+
+def score(found: Verdict) -> float:
+    """A number on SpamAssassin's scale: monotone in the log-odds, 0 when even, 5.0 at the spam threshold."""
+    return REQUIRED * found.log_odds / log(SPAM_FROM / (1.0 - SPAM_FROM))
+
+
+VERDICT_FIELDS = (b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard")
+"""The fields that `header_fields` writes; a message that already has one claims a verdict that it was not given here."""
+
+
+def header_fields(found: Verdict, *, is_unwanted: bool) -> list[bytes]:
+    """The verdict as header fields, without line ends (grammar of X-Spam-Status: SpamAssassin's).
+
+    `unsure` is a No with tests=SPAMGUARD_UNSURE. The probability itself is not told: it would be an oracle for spammers.
+    """
+    answer = b"Yes" if is_unwanted else b"No"
+    name = found.label.upper().replace("-", "_").encode()
+    status = b"%s, score=%.1f required=%.1f tests=SPAMGUARD_%s" % (answer, score(found), REQUIRED, name)
+    flag = [b"X-Spam-Flag: YES"] if is_unwanted else []
+    return [*flag, b"X-Spam-Status: " + status, b"X-Spamguard: " + found.label.encode()]
+
+
+def not_scanned(reason: str) -> list[bytes]:
+    """Fields of a message that could not be judged: it is passed on all the same."""
+    words = "".join(letter if letter.isalnum() else "-" for letter in reason).strip("-")[:60] or "error"
+    return [b"X-Spamguard: not-scanned; reason=" + words.encode("ascii", "replace")]

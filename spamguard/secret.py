@@ -1,0 +1,64 @@
+"""The installation's key: one file of its own, readable by its owner only, never replaced.
+
+All hashes are keyed by it. Whoever loses it has to teach again, so it must be in every backup and must never be made anew beside a
+ledger that needs the old one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from hashlib import blake2b
+from pathlib import Path
+
+from spamguard.errors import LedgerError
+
+_SIZE = 32
+
+
+def load(path: Path, *, create: bool) -> bytes:
+    """The 32 bytes of the key; made when missing and `create`. LedgerError: missing, unreadable or not a key."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        if not create:
+            raise LedgerError(f"{path}: the key is missing but the ledger beside it needs it: restore it from a backup") from None
+        return _make(path)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror}): run as the user who owns it") from error
+    if len(key) != _SIZE:
+        raise LedgerError(f"{path}: is not a key of {_SIZE} bytes: restore it from a backup")
+    return key
+
+
+def _make(path: Path) -> bytes:
+    """A new key, complete before it has its name; of two makers at once the first wins."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with open(draft, "xb", opener=_private) as file:
+            file.write(secrets.token_bytes(_SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass  # the other maker's key counts
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written ({error.strerror}): choose a state directory you may write to") from error
+    return load(path, create=False)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def derived(key: bytes, purpose: bytes) -> bytes:
+    """A key for one purpose, 32 bytes."""
+    return blake2b(purpose, key=key, digest_size=_SIZE).digest()
+
+
+def fingerprint(key: bytes) -> str:
+    """What names a key without telling it."""
+    return blake2b(b"fingerprint", key=key, digest_size=8).hexdigest()
