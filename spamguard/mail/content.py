@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from spamguard.mail import decode, fields, html
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import Limits
-from spamguard.mail.split import ContentType, Leaf, Split, parse_disposition, split
+from spamguard.mail.split import ContentType, FieldList, Leaf, Split, parse_disposition, split
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
-_BARE_URL = re.compile(r"www\.[^\s\"'<>/]{3,100}")
-_HOST = re.compile(r"[^/]*+//(?:[^/@]*+@)?([^/?#:]+)")
+_BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
+_HOST = re.compile(r"(?:https?://)?(?:[^/?#@]*+@)?([^/?#:]++)")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 # Thai, Lao, Myanmar, Khmer, kana, CJK ideographs and their extensions: no spaces between words. Hangul has them, but joins
 # particles to words, so bigrams serve it as well.
@@ -23,21 +23,21 @@ _SPACELESS = re.compile(
     "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
-_UPPER_CASE = bytes(range(65, 91))
-_DIGITS = b"0123456789"
-_SAMPLE = 4096  # bytes of each text whose characters are counted
+_HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
+_SAMPLE = 4096  # bytes of each text part whose characters are counted
 _MAX_URLS = 300
 
 
 @dataclass(slots=True)
 class Content:
-    """What a message says. The first section is the text of its body.
+    """What a message says. evidence: its header fields that may be looked at. The first section is the text of its body.
 
-    spaceless: section name and runs of scripts without spaces. upper, digits, foreign, sampled: character counts over the
-    first bytes of each text part, `sampled` of them looked at.
+    spaceless: section name and runs of scripts without spaces. markup: characters of HTML tags. samples: the first bytes of
+    each text part, decoded from the transfer encoding only.
     """
 
     message: Split
+    evidence: FieldList = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
@@ -47,11 +47,10 @@ class Content:
     urls: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
-    markup: str = ""
-    upper: int = 0
-    digits: int = 0
-    foreign: int = 0
-    sampled: int = 0
+    tags: list[str] = field(default_factory=list)
+    markup: int = 0
+    images: int = 0
+    samples: list[bytes] = field(default_factory=list)
 
 
 def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
@@ -80,52 +79,49 @@ def _read_leaves(content: Content, limits: Limits) -> None:
 
 
 def _is_text(leaf: Leaf) -> bool:
-    return leaf.type.main == b"text" or leaf.type.media in _TEXT_TYPES
+    """Text, or a multipart that could not be taken apart: mail readers show that as text."""
+    return leaf.type.main in (b"text", b"multipart") or leaf.type.media in _TEXT_TYPES
 
 
 def _file_name(leaf: Leaf) -> bytes:
     disposition = leaf.named.get(b"content-disposition")
     parameters = parse_disposition(disposition).parameters if disposition else {}
-    name = parameters.get(b"filename") or parameters.get(b"filename*") or leaf.type.parameters.get(b"name") or b""
+    name = parameters.get(b"filename") or leaf.type.parameters.get(b"name") or b""
     if not name:
         return b"unnamed" if disposition and disposition.lstrip().lower().startswith(b"attachment") else b""
-    return decode.fold(decode.unstructured(name[:300])[0]).encode("utf-8", "replace")
+    return decode.fold(decode.unstructured(name[-300:])[0]).encode("utf-8", "replace")  # its end says what it is
 
 
 def _read_text(content: Content, leaf: Leaf, encoding: bytes, budget: int) -> int:
     """Read one text part; returns how many decoded bytes it took of the budget."""
-    data, wrong = decode.transfer_decode(leaf.body[: 2 * budget + 1024], encoding)
-    data = data[:budget]
+    window = leaf.body[: 4 * budget]  # no transfer encoding is longer, unless it is padded with rubbish
+    data, wrong = decode.transfer_decode(window, encoding)
+    if len(data) > budget or len(window) < len(leaf.body):
+        data, wrong = data[:budget], [*wrong, b"text-size"]
     content.defects += wrong
-    _count_characters(content, data[:_SAMPLE])
+    content.samples.append(data[:_SAMPLE])
     text, wrong = decode.to_text(data, leaf.type.parameters.get(b"charset", b""))
     content.defects += wrong
     content.text_types.append(leaf.type)
     content.text_encodings.append(encoding)
-    _read_folded(content, leaf, decode.fold(text))
+    _read_lower(content, leaf, text.lower())
     return len(data)
 
 
-def _read_folded(content: Content, leaf: Leaf, text: str) -> None:
+def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
+    """Text in lower case; folded only after HTML is taken apart, so that no look-alike of "<" becomes a tag."""
     if "http" in text:
         content.urls += _URL.findall(text)
-    if leaf.type.media == b"text/html" or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
+    if leaf.type.media in _HTML_TYPES or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
         page = html.read(text)
-        content.text.append(page.visible)
+        text = page.visible
         content.hidden.append(page.hidden)
-        content.markup += page.tags
-    else:
-        content.text.append(text)
-    if "www." in content.text[-1]:
-        content.urls += _BARE_URL.findall(content.text[-1])
-
-
-def _count_characters(content: Content, sample: bytes) -> None:
-    content.sampled += len(sample)
-    content.upper += len(sample) - len(sample.translate(None, _UPPER_CASE))
-    content.digits += len(sample) - len(sample.translate(None, _DIGITS))
-    if not sample.isascii():
-        content.foreign += len(sample) - len(sample.decode("ascii", "ignore"))
+        content.tags.append(page.tags)
+        content.markup += page.markup
+        content.images += page.images
+    content.text.append(decode.fold(text))
+    if "www." in text:
+        content.urls += _BARE_URL.findall(text)
 
 
 def _cut(text: str, limits: Limits, content: Content) -> str:
@@ -148,43 +144,42 @@ def _take_spaceless(content: Content, section: bytes, text: str) -> bytes:
 
 def _add_clues(content: Content, limits: Limits) -> None:
     """Sections beside the body: header fields, hidden text, markup, links, attachments, structure, defects."""
-    found, wrong = fields.sections(content.message.fields)
+    content.evidence = fields.evidence(content.message.fields)
+    found, wrong = fields.sections(content.evidence)
     content.defects += wrong + content.message.defects
-    subject = [_take_spaceless(content, name, text.decode("utf-8", "replace")) for name, text in found if name == b"subject"]
-    content.sections += [section for section in found if section[0] != b"subject"]
-    content.sections += [(b"subject", text) for text in subject]
-    hidden = _cut(" ".join(content.hidden), limits, content)
+    for name, text in found:
+        content.sections.append((name, text if text.isascii() else _take_spaceless(content, name, text.decode("utf-8", "replace"))))
+    hidden = _cut(decode.fold(" ".join(content.hidden)), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _take_spaceless(content, b"hidden", hidden)))
-    if content.markup:
-        content.sections.append((b"tags", _cut(content.markup, limits, content).encode("utf-8", "replace")))
+    if content.tags:
+        content.sections.append((b"tags", _cut(decode.fold(" ".join(content.tags)), limits, content).encode("utf-8", "replace")))
     _add_links(content)
     _add_structure(content)
 
 
 def _add_links(content: Content) -> None:
-    urls = list(dict.fromkeys(content.urls[:_MAX_URLS]))
+    urls = list(dict.fromkeys(content.urls))[:_MAX_URLS]
     if not urls:
         return
-    content.sections.append((b"url", " ".join(urls).encode("utf-8", "replace")))
-    hosts = dict.fromkeys(_hosts(url) for url in urls)
-    content.sections.append((b"host", " ".join(hosts).encode("utf-8", "replace")))
+    content.sections.append((b"url", decode.fold(" ".join(urls)).encode("utf-8", "replace")))
+    hosts = dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))])
+    content.sections.append((b"host", decode.fold(" ".join([_domains(host) for host in hosts])).encode("utf-8", "replace")))
 
 
-def _hosts(url: str) -> str:
-    """A link's host and its parent domains, each one token."""
-    match = _HOST.match(url)
-    labels = (match.group(1) if match else url).strip(".").split(".")[-5:]
-    return " ".join("_".join(labels[start:]) for start in range(max(1, len(labels) - 1)))
+def _domains(host: str) -> str:
+    """A host and its parent domains, each one token."""
+    labels = host.strip(".").split(".")[-5:]
+    return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
 
 def _add_structure(content: Content) -> None:
     message = content.message
     for leaf in message.leaves:
         if leaf.fields is not message.fields:
-            content.sections += [(b"part-" + name[:40].lower(), value[:300].lower()) for name, value in leaf.fields[:20]]
-    kinds = [*message.structure, *(leaf.type.media for leaf in message.leaves)]
+            content.sections += fields.of_part(leaf.fields)
+    kinds = [*message.structure, *[leaf.type.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects] + [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
-    content.sections.append((b"clue", b" ".join(clues)))
+    content.sections.append((b"clue", b" ".join(dict.fromkeys(clues))))
     if content.attachments:
         content.sections.append((b"attachment", b" ".join([name + b" " + fields.joined(name) for _, name in content.attachments])))

@@ -7,33 +7,64 @@ the name of the defect.
 from __future__ import annotations
 
 import binascii
-import codecs
 import re
 import unicodedata
+from encodings.aliases import aliases
 from functools import lru_cache
 
-_ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40})(?:\*[\w-]*)?\?([bBqQ])\?([^?]*+)\?=")
-_BETWEEN_WORDS = re.compile(rb"(\?=)\s++(?==\?)")
-_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
-_PUNCTUATION = re.compile("[\u0080-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\uff61-\uff64]+")
-_ZERO_WIDTH = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u206a-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]+"
+_ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?([^?]*+)\?=")
+_NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
+_PADDING = re.compile(rb"=++")
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u206a-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
 )
-# text codecs of the standard library that take quadratic time or do not decode mail
-_UNFIT = frozenset(("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "unicode-escape", "raw-unicode-escape"))
+_PUNCTUATION = (
+    "\u0080-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\uff61-\uff64"
+)
+_NO_LETTERS = re.compile(f"[{_INVISIBLE}{_PUNCTUATION}]+")  # one search for both: it is what folding spends its time on
+_ALL_INVISIBLE = re.compile(f"[{_INVISIBLE}]+")
+# A fixed list, because `codecs.lookup` searches the file system for names it does not know and remembers each for ever.
+# Left out: what is no charset, and what takes quadratic time.
+_NOT_FOR_MAIL = frozenset(
+    ("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec", "idna", "mbcs", "punycode")
+)
+_UNALIASED = ("cp856", "cp874", "cp1006", "koi8_t", "koi8_u", "mac_croatian", "mac_farsi", "utf_8_sig")
+_CODECS = {
+    **{alias: codec for alias, codec in aliases.items() if codec not in _NOT_FOR_MAIL},
+    **{codec: codec for codec in (*aliases.values(), *_UNALIASED) if codec not in _NOT_FOR_MAIL},
+    "windows_874": "cp874",
+    "x_sjis": "cp932",
+    "x_gbk": "gb18030",
+    "x_euc_jp": "euc_jp",
+    "windows_31j": "cp932",
+    "iso_8859_8_e": "iso8859_8",
+    "iso_8859_8_i": "iso8859_8",
+}
+# what senders write under the narrower name (WHATWG Encoding Standard, section 4.2)
+_WIDER = {
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+    "tis_620": "cp874",
+    "utf_8": "utf-8",
+    "ascii": "ascii",
+}
+_MAX_PIECES = 100  # encodings in a row in one part
 _SLICE = 512  # characters normalised at once: reordering a run of combining marks takes quadratic time
 
 
-@lru_cache(maxsize=256)
 def codec_name(charset: bytes) -> str | None:
     """Python's name for a declared charset, or None when there is none fit for mail."""
-    name = charset.decode("ascii", "replace").strip().strip("'\"").lower()
-    try:
-        info = codecs.lookup(name)
-    except (LookupError, ValueError):
-        return None
-    is_text = getattr(info, "_is_text_encoding", True)
-    return info.name if is_text and info.name not in _UNFIT and name not in _UNFIT else None
+    return _codec_name(charset[:60])
+
+
+@lru_cache(maxsize=256)
+def _codec_name(charset: bytes) -> str | None:
+    name = charset.decode("ascii", "replace").strip(" '\"").lower()
+    codec = _CODECS.get(re.sub("[^a-z0-9]+", "_", name))
+    return codec and _WIDER.get(codec, codec)
 
 
 def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
@@ -43,14 +74,29 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     """
     declared = codec_name(charset) if charset else None
     defects = [b"charset-unknown"] if charset and declared is None else []
-    candidates = (declared, "utf-8") if declared not in (None, "ascii") else ("utf-8",)
-    for codec in candidates:
-        try:
-            return data.decode(codec or "utf-8"), defects if codec == declared else [*defects, b"charset-wrong"]
-        except (UnicodeError, ValueError):
-            continue
-    fallback = declared if declared not in (None, "ascii", "utf-8") else "cp1252"
-    return data.decode(fallback or "cp1252", "replace"), [*defects, b"charset-wrong"]
+    wrong = [*defects, b"charset-wrong" if charset else b"charset-missing"]
+    first = declared if declared not in (None, "ascii") else "utf-8"
+    for codec in dict.fromkeys((first, "utf-8")):
+        text = _strict(data, codec)
+        if text is not None:
+            return text, defects if codec == declared or text.isascii() else wrong
+    return _damaged(data, declared), wrong
+
+
+def _strict(data: bytes, codec: str) -> str | None:
+    try:
+        return data.decode(codec)
+    except ValueError:  # UnicodeDecodeError, and what single codecs raise
+        return None
+
+
+def _damaged(data: bytes, declared: str | None) -> str:
+    """Text that no codec takes as a whole: damaged or cut off, if most of it is what was declared; else Windows-1252."""
+    if declared not in (None, "ascii"):
+        text = data.decode(declared, "replace")
+        if declared != "utf-8" or 2 * text.count("\ufffd") < len(text) - len(text.encode("ascii", "ignore")):
+            return text
+    return data.decode("cp1252", "replace")
 
 
 def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
@@ -66,20 +112,31 @@ def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def decode_base64(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Base64 with the padding repaired and foreign characters passed over."""
-    try:
-        return binascii.a2b_base64(data), []
-    except binascii.Error:
-        clean = _NOT_BASE64.sub(b"", data)
-        clean = clean[: len(clean) - (len(clean) % 4 == 1)]
-        return binascii.a2b_base64(clean + b"=" * (-len(clean) % 4)), [b"base64"]
+    """Base64 with the padding repaired, foreign characters passed over, and several encodings in a row all read."""
+    padding = data.find(b"=")
+    if padding < 0 or not data[padding:].strip(b"= \t\n"):
+        try:
+            return binascii.a2b_base64(data), []
+        except binascii.Error:
+            pass  # mended below
+    pieces = _PADDING.split(data.translate(None, _NOT_BASE64), maxsplit=_MAX_PIECES)
+    return b"".join([_mend_base64(piece) for piece in pieces]), [b"base64"]
+
+
+def _mend_base64(piece: bytes) -> bytes:
+    """One run of base64 with the padding it needs; a last character alone holds no byte."""
+    whole = piece.partition(b"=")[0]
+    whole = whole[: len(whole) - (len(whole) % 4 == 1)]
+    return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
 
 
 def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Lines between `begin` and `end`; the first damaged line ends it."""
+    begin = re.search(rb"^begin [^\n]*\n", data, re.M)
     lines: list[bytes] = []
-    for line in data.split(b"\n"):
-        if line.startswith((b"begin ", b"end")) or not line:
-            continue
+    for line in filter(None, data[begin.end() if begin else 0 :].split(b"\n")):
+        if line == b"end":
+            break
         try:
             lines.append(binascii.a2b_uu(line))
         except binascii.Error:
@@ -88,37 +145,57 @@ def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def unstructured(value: bytes) -> tuple[str, list[bytes]]:
-    """A header field's value as text: encoded words decoded (RFC 2047 section 6.2), 8-bit guessed, folding undone."""
+    """A header field's value as text: encoded words decoded (RFC 2047 section 6.2), 8-bit guessed, folding kept."""
     if b"=?" not in value:
         if value.isascii():
             return value.decode("ascii"), []
         return to_text(value, b"")[0], [b"header-8bit"]
-    value = _BETWEEN_WORDS.sub(rb"\1", value)
-    pieces: list[str] = []
+    texts: list[str] = []
     defects: list[bytes] = []
+    for charset, data in _runs(value, defects):
+        text, wrong = to_text(data, charset)
+        texts.append(text)
+        if charset:
+            defects += wrong
+    return "".join(texts), defects
+
+
+def _runs(value: bytes, defects: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """A value as (charset, bytes) in order, charset empty between encoded words.
+
+    Neighbours of one charset are one run: many senders cut a character in two (RFC 2047 section 5 forbids it).
+    """
+    runs: list[tuple[bytes, bytes]] = []
     position = 0
     for match in _ENCODED_WORD.finditer(value):
-        pieces.append(to_text(value[position : match.start()], b"")[0])
-        text, wrong = _encoded_word(*match.groups())
-        pieces.append(text)
-        defects += wrong
+        between = value[position : match.start()]
+        if between and not (runs and between.isspace()):
+            runs.append((b"", between))
+        charset, data = match.group(1).lower(), _encoded_word(match.group(2), match.group(3), defects)
+        if runs and runs[-1][0] == charset:
+            data = runs.pop()[1] + data
+        runs.append((charset, data))
         position = match.end()
-    pieces.append(to_text(value[position:], b"")[0])
-    return "".join(pieces), defects
+    return [*runs, (b"", value[position:])]
 
 
-def _encoded_word(charset: bytes, kind: bytes, data: bytes) -> tuple[str, list[bytes]]:
-    if kind in b"bB":
-        decoded, defects = decode_base64(data)
-    else:
-        decoded, defects = binascii.a2b_qp(data, header=True), []
-    text, wrong = to_text(decoded, charset)
-    return text, defects + wrong
+def _encoded_word(kind: bytes, data: bytes, defects: list[bytes]) -> bytes:
+    if kind in b"qQ":
+        return binascii.a2b_qp(data, header=True)
+    decoded, wrong = decode_base64(data)
+    defects += wrong
+    return decoded
 
 
 def fold(text: str) -> str:
     """NFKC and lower case, invisible characters removed (UAX #15, UTS #39); linear time for any input."""
     if text.isascii():
         return text.lower()
-    visible = _PUNCTUATION.sub(" ", _ZERO_WIDTH.sub("", text))
+    visible = _NO_LETTERS.sub(_gap, text)
     return "".join([unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]).lower()
+
+
+def _gap(match: re.Match[str]) -> str:
+    """What is left of a run of punctuation and invisible characters: a blank, or nothing if nobody sees it."""
+    run = match.group()
+    return "" if _ALL_INVISIBLE.fullmatch(run) else " "

@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
+from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Hashes, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features
 
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections")
-_UNPAIRED = frozenset((b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to"))
+_UNPAIRED = frozenset(
+    (b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
+)
 
 
 class Extractor:
@@ -24,68 +27,89 @@ class Extractor:
     def __init__(self, key: bytes, limits: Limits = DEFAULT_LIMITS, trusted: frozenset[bytes] = frozenset()) -> None:
         self._hasher = TokenHasher(key)
         self._limits = limits
-        self._trusted = trusted
+        self._trusted = frozenset(host.lower() for host in trusted)
 
     def features(self, raw: bytes) -> Features:
         """All features of a message: every token set, traits and numbers."""
         content = reading.read(raw, self._limits)
-        tokens = np.concatenate([narrow(group.hashes, group.kind) for group in self._groups(content)])
-        return Features(unique(tokens), traits(content, self._trusted), numbers(content, len(raw)))
+        tokens = _counted(self._groups(content))
+        return Features(tokens, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
         content = reading.read(raw, self._limits, body_only=True)
-        run = self._hasher.run(content.sections)
-        hashes = [run.hashes, *(bigrams.hashes for bigrams in self._bigrams(content))]
-        return Features(unique(narrow(np.concatenate(hashes), WORDS)), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+        runs = [self._hasher.run(content.sections), *self._bigrams(content)]
+        tokens = _counted([Group(WORDS, run.hashes, run) for run in runs])
+        return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
 
     def texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash: for explanations only (one Python object per token)."""
         found: dict[int, str] = {}
         for group in self._groups(reading.read(raw, self._limits)):
-            found.update(zip(narrow(group.hashes, group.kind).tolist(), group.names(), strict=True))
+            found.update(zip((narrow(group.hashes) | group.kind).tolist(), group.names(), strict=True))
         return found
 
     def _bigrams(self, content: Content) -> list[Run]:
         return [self._hasher.bigrams(section, runs) for section, runs in content.spaceless]
 
     def _groups(self, content: Content) -> list[Group]:
+        # stable: what may be paired comes first, so that a slice holds it
+        content.sections.sort(key=_is_unpaired)
         run = self._hasher.run(content.sections)
-        body = int(run.owner.searchsorted(1))
-        every = np.arange(len(run.hashes))
-        groups = [Group(WORDS, run.hashes[:body], run, every[:body]), Group(CLUES, run.hashes[body:], run, every[body:])]
-        paired = np.array([name not in _UNPAIRED for name, _ in content.sections], np.bool_).take(run.owner)
+        body = int(run.counts[0])
+        paired = int(run.counts[: sum([name not in _UNPAIRED for name, _ in content.sections])].sum())
+        groups = [Group(WORDS, run.hashes[:body], run), Group(CLUES, run.hashes[body:], run, body)]
         groups += [self._pairs(run, paired, gap, kind) for gap, kind in ((0, PAIRS), (1, SKIPS))]
         for bigrams in self._bigrams(content):
-            kind = CLUES if bigrams.sections[0] else WORDS
-            groups.append(Group(kind, bigrams.hashes, bigrams, np.arange(len(bigrams.hashes))))
-            groups.append(self._pairs(bigrams, np.ones(len(bigrams.hashes), np.bool_), 0, PAIRS))
+            groups.append(Group(CLUES if bigrams.sections[0] else WORDS, bigrams.hashes, bigrams))
+            groups.append(self._pairs(bigrams, len(bigrams.hashes), 0, PAIRS))
         return groups
 
-    def _pairs(self, run: Run, paired: NDArray[np.bool_], gap: int, kind: np.uint32) -> Group:
-        """Tokens with `gap` others between them, never across the border of a section."""
+    def _pairs(self, run: Run, length: int, gap: int, kind: np.uint32) -> Group:
+        """Of the first `length` tokens those with `gap` others between them, never across the border of a section."""
         step = gap + 1
-        left = np.flatnonzero((run.owner[step:] == run.owner[:-step]) & paired[step:])
-        return Group(kind, self._hasher.pair(run.hashes.take(left), run.hashes.take(left + step), gap), run, left, step)
+        inside = run.bound[step:length] == run.bound[: max(length - step, 0)]
+        return Group(kind, self._hasher.pairs(run.hashes[:length], gap)[inside], run, 0, step, inside)
+
+
+def _is_unpaired(section: Section) -> bool:
+    return section[0] in _UNPAIRED
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Hashes of one kind, and where they come from: token number `left` of the run, paired with the one `step` later."""
+    """Hashes of one kind, and where they come from: the tokens of a run from number `first` on; or, if there is a step,
+    the tokens `chosen` (a mask) of the run, each with the one `step` later."""
 
     kind: np.uint32
     hashes: Hashes
     run: Run
-    left: NDArray[np.intp]
+    first: int = 0
     step: int = 0
+    chosen: NDArray[np.bool_] | None = None
 
     def names(self) -> list[str]:
         """Readable text of each hash."""
         names = self.run.names()
-        if not self.step:
-            return [names[at] for at in self.left.tolist()]
+        if self.chosen is None:
+            return names[self.first : self.first + len(self.hashes)]
         between = " " if self.step == 1 else " … "
-        return [names[at] + between + names[at + self.step].partition(":")[2] for at in self.left.tolist()]
+        return [names[at] + between + names[at + self.step].rpartition(":")[2] for at in np.flatnonzero(self.chosen).tolist()]
+
+
+def _counted(groups: list[Group]) -> NDArray[np.uint32]:
+    """The distinct tokens of all groups, sorted: two bits of token set, thirty bits of hash."""
+    tokens = narrow(np.concatenate([group.hashes for group in groups]))
+    position = 0
+    for group in groups:
+        tokens[position : position + len(group.hashes)] |= group.kind
+        position += len(group.hashes)
+    return unique(tokens)
+
+
+def _body_size(content: Content, raw: bytes, limits: Limits) -> int:
+    """Bytes behind the header block: the header grows on the way, by fields that are no evidence."""
+    return len(content.message.body) + max(len(raw) - limits.message_bytes, 0)
 
 
 def unique(tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -15,15 +15,21 @@ from spamguard.mail.split import FieldList
 Section = tuple[bytes, bytes]  # name of the section, folded UTF-8 text
 
 _VERDICTS = (
-    rb"x-[^:\s]*(?:spam|virus|bogosity|crm114|mailscanner|scanned|rspamd|ironport|forefront|-scl|bitdefender|scan|score|cloudmark|razor|pyzor|dcc-)"
-    rb"[^:\s]*|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-antispam|exchange-antispam|ms-exchange-organization|classification)[^:\s]*"
+    rb"[^:\s]*(?:spam|virus|bogosity|crm114|mailscanner|scan|rspamd|ironport|forefront|-scl|bitdefender|score|cloudmark|razor|pyzor|bayes"
+    rb"|amavis|brightmail|antiphish|malware|purgate|phishing)[^:\s]*"
+    rb"|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-antispam|exchange-antispam|ms-exchange-organization|classification"
+    rb"|text-classification|popfile|hammie|sa-|dcc-|cmae-|ctch-|cnfs-|tm-as|tmase|imss|klms|kse|ui-|pmx|perlmx|canit|declude|clx-|ham-|vr-"
+    rb"|policy-|message-sniffer|sid-|ymail-|yahoofiltered|dmarc-|mimecast-|watchguard|filter)[^:\s]*"
 )
 _MAILBOX_STATE = (
-    rb"status|x-status|x-keywords|x-label|x-folder|x-uidl?|x-imap(?:base)?|x-(?:mozilla|evolution|kmail|gmail)-[^:\s]*|content-length|lines"
-    rb"|delivered-to|return-path|envelope-to|x-(?:envelope|original)-to"
+    rb"status|x-status|keywords|x-keywords|x-label|x-folder|x-uidl?|x-tuid|x-imap(?:base)?|x-account-key|x-offlineimap[^:\s]*"
+    rb"|x-(?:mozilla|evolution|kmail|gmail|apple|getmail|dovecot)-[^:\s]*|content-length|lines|x-sieve[^:\s]*"
+    rb"|(?:x-)?delivered-to|return-path|envelope-(?:to|from)|x-(?:envelope|original|resolved)-(?:to|from)"
 )
 # outcomes are traits, and only of a trusted host; signatures are noise that never comes twice
-_AUTHENTICATION = rb"authentication-results|received-spf|(?:dkim|domainkey)-signature|arc-[^:\s]*|x-received|x-google-[^:\s]*|x-gm-[^:\s]*"
+_AUTHENTICATION = (
+    rb"(?:x-)?authentication-results[^:\s]*|received-spf|(?:dkim|domainkey)-signature|arc-[^:\s]*|x-received|x-google-[^:\s]*|x-gm-[^:\s]*"
+)
 _NEVER = re.compile(b"|".join((_VERDICTS, _MAILBOX_STATE, _AUTHENTICATION)), re.I)
 
 _ADDRESS = re.compile(rb"([\w.+=/!$%&'*-]{1,64})@([\w.-]{1,190})")
@@ -34,40 +40,47 @@ _SHAPE = bytes.maketrans(
 )
 _REPEATS = re.compile(rb"(?<=0)0+|(?<=a)a+|(?<=A)A+")
 _ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
+_NOT_FIELDS = frozenset(b"address names date-shape zone id-shape id-host hidden tags url host clue attachment".split())  # other sections
 _VALUE_BYTES = 2000  # of one field
 
 
-@lru_cache(maxsize=2048)
 def is_evidence(name: bytes) -> bool:
     """Whether a field of that name (any case) may be looked at."""
-    return _NEVER.fullmatch(name) is None
+    return _section(name[:100].lower()) != b""
 
 
 @lru_cache(maxsize=2048)
 def _section(name: bytes) -> bytes:
-    """Name of a field's section; empty when the field is never evidence."""
-    return name[:40].lower() if is_evidence(name) else b""
+    """Section of a field with that lower-case name; empty when the field is never evidence."""
+    if _NEVER.fullmatch(name):
+        return b""
+    return b"field " + name if name in _NOT_FIELDS else name[:40]
 
 
-def sections(fields: FieldList) -> tuple[list[Section], list[bytes]]:
+def evidence(fields: FieldList) -> FieldList:
+    """The fields that may be looked at, under the names of their sections, values cut to what is looked at."""
+    return [(section, value[:_VALUE_BYTES]) for name, value in fields if (section := _section(name[:100]))]
+
+
+def sections(evidence: FieldList) -> tuple[list[Section], list[bytes]]:
     """Every usable field as a section of its own name, addresses and shapes beside them; and the defects."""
     found: list[Section] = []
     defects: list[bytes] = []
-    names: list[bytes] = []
-    for raw_name, raw_value in fields:
-        name = _section(raw_name)
-        if name:
-            names.append(name)
-            value = raw_value[:_VALUE_BYTES]
-            if name in _SPECIAL:
-                found += _SPECIAL[name](value)
-            else:
-                text = value.lower() if value.isascii() and b"=?" not in value else _decoded(value, defects)
-                found.append((name, text))
-                if name in _ADDRESS_FIELDS:
-                    found.append((b"address", addresses(text)))
-    found.append((b"names", b" ".join(names).replace(b"-", b"_")))
+    for name, value in evidence:
+        if name in _SPECIAL:
+            found += _SPECIAL[name](value)
+        else:
+            text = value.lower() if value.isascii() and b"=?" not in value else _decoded(value, defects)
+            found.append((name, text))
+            if name in _ADDRESS_FIELDS:
+                found.append((b"address", addresses(text)))
+    found.append((b"names", b" ".join(dict(evidence)).replace(b"-", b"_")))
     return found, defects
+
+
+def of_part(fields: FieldList) -> list[Section]:
+    """The fields of one part of a multipart, undecoded: their form tells more than their text."""
+    return [(b"part " + name, value[:300].lower()) for name, value in evidence(fields[:20])]
 
 
 def _decoded(value: bytes, defects: list[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """HTML to what a reader sees, what a reader does not see, and how it is built.
 
-Works on folded (lower-case) markup with regular expressions that are linear in its length, not on a tree: hostile markup is
-cut short, never followed. It must never raise and never fetch anything.
+Works on lower-case markup with regular expressions that are linear in its length, not on a tree: hostile markup is cut
+short, never followed. It must never raise and never fetch anything.
 """
 
 from __future__ import annotations
@@ -11,29 +11,34 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-_UNSEEN = re.compile(r"<(?:!--(.*?)(?:--!?>|\Z)|(script|style|template|title)\b[^>]*+>(.*?)(?:</\2\s*>|\Z))", re.S)
+from spamguard.mail.decode import fold
+
+# [^<>] keeps a search that finds no ">" from running to the end again and again
+_UNSEEN = re.compile(r"<(?:!--(.*?)(?:--!?>|\Z)|(script|style|template|title)\b[^<>]*+>(.*?)(?:</\2\s*+>|\Z))", re.S)
 _UNSEEN_MARKS = ("<!--", "<script", "<style", "<template", "<title")
-_TAG = re.compile(r"<[/!?a-z][^<>]*+>?")
-# between these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
-_BREAK = re.compile(
-    r"<(?:/?(?:p|div|t[dhr]|table|tbody|li|[ou]l|h[1-6r]|center|blockquote|pre|d[dlt]|form|option|select|body|head|html|title)\b|br|img|input|/?button)"
-    r"[^<>]*+>?"
+_TAG = re.compile(r"<([/!?a-z][^<>\s/]*+)([^<>]*+)>?")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
+# at these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
+_BLOCKS = (
+    "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
 )
-# each begins with a literal, which makes the search fast
+_GAPS = frozenset(_BLOCKS.split())
+_BREAKS = _GAPS | {f"/{name}" for name in _GAPS} | {"br", "img", "input"}
+# a word without which the pattern cannot match, and the pattern; possessive, so that long runs of blanks cost nothing
 _HIDERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"display\s*:\s*none",
-        r"visibility\s*:\s*hidden",
-        r"mso-hide\s*:\s*all",
-        r"font-size\s*:\s*[01](?![\d.]*[1-9])",
-        r"opacity\s*:\s*0(?![.\d]*[1-9])",
-        r"max-height\s*:\s*0(?!\d)",
-        r" hidden(?=[\s>=])",
+    (word, re.compile(pattern))
+    for word, pattern in (
+        ("none", r"display\s*+:\s*+none"),
+        ("hidden", r"visibility\s*+:\s*+hidden"),
+        ("mso-hide", r"mso-hide\s*+:\s*+all"),
+        ("font-size", r"font-size\s*+:\s*+[01](?![\d.]*+[1-9])"),
+        ("opacity", r"opacity\s*+:\s*+0(?![\d.]*+[1-9])"),
+        ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
+        ("hidden", r"\shidden(?=[\s>=/]|\Z)"),
     )
 )
-_WHITE = re.compile(r"color\s*[:=]\s*[\"']?\s*(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9])")
-_DARK_GROUND = re.compile(r"(?:bgcolor|background(?:-color)?)\s*[:=]\s*[\"']?\s*(?!white|#fff|#f[a-f0-9]f|transparent|none|inherit)[#\w]")
+_WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9])")
+_DARK_GROUND = re.compile(r"b(?:gcolor|ackground(?:-color)?)\s*+[:=]\s*+[\"']?\s*+(?!white|#fff|#f[a-f0-9]f|transparent|none|inherit)[#\w]")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
@@ -41,66 +46,94 @@ _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """visible, hidden: text a reader does or does not see; tags: the markup itself."""
+    """visible, hidden: text a reader does or does not see. tags: names of the tags and their distinct attributes.
+
+    markup: characters of all tags. images: how many there are.
+    """
 
     visible: str
     hidden: str
     tags: str
+    markup: int
+    images: int
 
 
-def read(markup: str) -> Page:
-    """Take a folded page apart; time and memory linear in its length."""
-    unseen: list[str] = []
-    if any(mark in markup for mark in _UNSEEN_MARKS):
-        unseen = [comment or (text if name == "title" else "") for comment, name, text in _UNSEEN.findall(markup)]
-        markup = _UNSEEN.sub("", markup)
-    tags = "".join(_TAG.findall(markup))
-    hiding = _hiding_places(markup)
-    if hiding:
-        markup, covered = _take_hidden(markup, hiding)
+def read(source: str) -> Page:
+    """Take a page in lower case apart; time and memory linear in its length."""
+    source, unseen = _without_unseen(source)
+    pieces = _TAG.split(source)  # text, name of the tag, its attributes, text …
+    attributes = "\n".join(dict.fromkeys(pieces[2::3]))
+    places = _hiding_places(source, attributes)
+    if places:
+        source, covered = _take_hidden(source, places)
         unseen.append(covered)
-    visible = _TAG.sub("", _BREAK.sub(" ", markup))
-    return Page(_unescape(visible), _unescape(_TAG.sub(" ", " ".join(unseen))), tags)
+        pieces = _TAG.split(source)
+    names = pieces[1::3]
+    pieces[1::3] = [" " if name in _BREAKS else "" for name in names]
+    pieces[2::3] = [""] * len(names)
+    visible = "".join(pieces)
+    hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
+    tags = " ".join(dict.fromkeys(names)) + attributes
+    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), names.count("img"))
 
 
-def _unescape(text: str) -> str:
-    return html.unescape(text) if "&" in text else text
+def _without_unseen(source: str) -> tuple[str, list[str]]:
+    """Markup without comments, scripts, styles and title; the text of comments and titles."""
+    if not any(mark in source for mark in _UNSEEN_MARKS):
+        return source, []
+    pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
+    titles = [text for name, text in zip(pieces[2::4], pieces[3::4], strict=True) if name == "title"]
+    return "".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment]
 
 
-def _hiding_places(markup: str) -> list[int]:
+def _characters(text: str) -> str:
+    """Entities replaced. Their length is bounded, since `html.unescape` raises at numbers of thousands of digits."""
+    return _ENTITY.sub(_character, text) if "&" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    return _folded_entity(match.group())
+
+
+@lru_cache(maxsize=1024)
+def _folded_entity(entity: str) -> str:
+    """Folded at once, so that a page whose only foreign character is a no-break space stays ASCII and cheap."""
+    return fold(html.unescape(entity))
+
+
+def _hiding_places(source: str, attributes: str) -> list[int]:
     """Where something stands that may hide its element, in order. White text hides unless the page sets a dark ground."""
-    places = [match.start() for pattern in _HIDERS for match in pattern.finditer(markup)]
-    white = [match.start() for match in _WHITE.finditer(markup)]
-    if white and not _DARK_GROUND.search(markup):
-        places += white
-    return sorted(places)[:_MAX_HIDING]
+    patterns = [pattern for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
+    if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes):
+        patterns.append(_WHITE)
+    return sorted([match.start() for pattern in patterns for match in pattern.finditer(source)])[:_MAX_HIDING]
 
 
-def _take_hidden(markup: str, places: list[int]) -> tuple[str, str]:
+def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
     """Markup without the elements whose own tag hides them, and those elements."""
     shown: list[str] = []
     covered: list[str] = []
     position = 0
     for place in places:
-        start = markup.rfind("<", position, place)
-        tag = _START_TAG.match(markup, start) if start >= 0 else None
+        start = source.rfind("<", position, place)
+        tag = _START_TAG.match(source, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue
-        end = _element_end(markup, tag.group(1), tag.end())
-        shown.append(markup[position:start])
-        covered.append(markup[tag.end() : end])
+        end = _element_end(source, tag.group(1), tag.end())
+        shown.append(source[position:start])
+        covered.append(source[tag.end() : end])
         position = end
-    return "".join((*shown, markup[position:])), " ".join(covered)
+    return "".join((*shown, source[position:])), " ".join(covered)
 
 
-def _element_end(markup: str, name: str, position: int) -> int:
+def _element_end(source: str, name: str, position: int) -> int:
     """Where the element whose start tag ends at `position` is closed; the end of the page if it is not."""
     depth = 1
-    for match in _tags_of(name).finditer(markup, position):
+    for match in _tags_of(name).finditer(source, position):
         depth += -1 if match.group().startswith("</") else 1
         if depth == 0:
             return match.start()
-    return len(markup)
+    return len(source)
 
 
 @lru_cache(maxsize=64)

@@ -10,18 +10,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
+from urllib.parse import unquote_to_bytes
 
 from spamguard.mail.limits import Limits
 
-FieldList = list[tuple[bytes, bytes]]
-Named = dict[bytes, bytes]  # first value of each field, by lower-case name
+FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
+Named = dict[bytes, bytes]  # first value of each field
 
 # A whole header block; possessive, so that hostile input cannot make it backtrack (RFC 5322 section 2.2 and 2.2.3).
 _BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+")
 _FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
 _MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
-_PARAMETER = re.compile(rb";\s*([\w*-]{1,40})\s*=\s*(?:\"((?:[^\"\\]|\\.){0,1000})\"?|([^\s;]{0,1000}))", re.S)
+_PARAMETER = re.compile(rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,1000}+)\"?|([^\s;]{0,1000}+))", re.S)
+_QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
+_CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
+_VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
+_LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: before a flood of them the search ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,13 @@ class Leaf:
 
 @dataclass(slots=True)
 class Split:
-    """A message taken apart. structure: media types of the multiparts, outermost first."""
+    """A message taken apart. body: all behind the header block (line ends as LF). structure: media types of the
+    multiparts, outermost first."""
 
     fields: FieldList
     named: Named
     type: ContentType
+    body: bytes
     leaves: list[Leaf] = field(default_factory=list)
     structure: list[bytes] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
@@ -62,30 +70,57 @@ _NESTED = frozenset((b"message/rfc822", b"message/global", b"message/news"))
 
 
 def by_name(fields: FieldList) -> Named:
-    """The first value of each field, by lower-case name."""
-    return {name.lower(): value for name, value in reversed(fields)}
+    """The first value of each field."""
+    return dict(reversed(fields))
+
+
+def parse_type(value: bytes) -> ContentType:
+    """Media type and parameters of a field value (RFC 2045 section 5.1); anything unusable is text/plain."""
+    return _parse_type(value[:_VALUE_BYTES])
 
 
 @lru_cache(maxsize=512)
-def parse_type(value: bytes) -> ContentType:
-    """Media type and parameters of a field value (RFC 2045 section 5.1); anything unusable is text/plain."""
+def _parse_type(value: bytes) -> ContentType:
     match = _MEDIA_TYPE.match(value)
-    media = b"/".join(match.groups()).lower() if match else b"text/plain"
+    media = b"/".join(match.groups())[:100].lower() if match else b"text/plain"
     return ContentType(media, _parameters(value))
 
 
 def parse_disposition(value: bytes) -> ContentType:
     """Content-Disposition in the same shape (RFC 2183); the media field holds the disposition."""
-    return ContentType(value.partition(b";")[0].strip().lower()[:40], _parameters(value))
+    return ContentType(value.partition(b";")[0].strip().lower()[:40], _parameters(value[:_VALUE_BYTES]))
 
 
 def _parameters(value: bytes) -> dict[bytes, bytes]:
+    """Parameters by lower-case name, quoting undone; the first of a name counts."""
     if b"=" not in value:
         return {}
     found: dict[bytes, bytes] = {}
-    for name, quoted, bare in _PARAMETER.findall(value[:4000]):
-        found.setdefault(name.lower(), quoted or bare)
-    return found
+    for name, quoted, bare in _PARAMETER.findall(value):
+        text = _QUOTED_PAIR.sub(rb"\1", quoted) if b"\\" in quoted else quoted
+        found.setdefault(name.lower(), text or bare)
+    return _join_continuations(found) if b"*" in value else found
+
+
+def _join_continuations(found: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Parameters in pieces (name*0, name*1*) and with percent signs (name*) as plain ones (RFC 2231 sections 3 and 4).
+
+    The charset named in front of an extended value is dropped: nearly all are UTF-8, and text is guessed anyway.
+    """
+    plain = {name: text for name, text in found.items() if b"*" not in name}
+    pieces: dict[bytes, list[tuple[int, bytes]]] = {}
+    for name, text in found.items():
+        match = _CONTINUATION.fullmatch(name)
+        if match:
+            base, number, extended = match.groups()
+            piece = _without_percent(text, first=int(number or 0) == 0) if extended or number is None else text
+            pieces.setdefault(base, []).append((int(number or 0), piece))
+    return plain | {name: b"".join([piece for _, piece in sorted(parts)]) for name, parts in pieces.items()}
+
+
+def _without_percent(text: bytes, *, first: bool) -> bytes:
+    """An extended value's bytes; the first piece begins with charset and language."""
+    return unquote_to_bytes(text.rpartition(b"'")[2] if first else text)
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -103,18 +138,23 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     window = text[: limits.header_bytes]
     end = window.find(b"\n\n")
     block = window[: end + 1] if end >= 0 else window
-    match = _BLOCK.match(block)
-    stop = match.end() if match else 0
-    defects: list[bytes] = []
+    stop, defects = len(block), []
+    found = _FIELD.findall(block) if end >= 0 and _lines_that_begin_fields(block) <= limits.header_fields else []
+    if len(found) != _lines_that_begin_fields(block):  # too many, or not fields all: the careful way
+        stop = _BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches the empty string
+        found = [match.groups() for match in islice(_FIELD.finditer(block, 0, stop), limits.header_fields + 1)]
     if stop < len(block) and not text.startswith(b"\n"):
         defects.append(b"header-line")  # as the standard library does: what is no field starts the body
     elif stop == len(window) and len(text) > len(window):
         defects.append(b"header-size")
-    fields = _FIELD.findall(block, 0, stop)
-    if len(fields) > limits.header_fields:
-        fields, defects = fields[: limits.header_fields], [*defects, b"header-count"]
-    start = stop + 1 if text[stop : stop + 1] == b"\n" else stop
-    return fields, start, defects
+    if len(found) > limits.header_fields:
+        found, defects = found[: limits.header_fields], [*defects, b"header-count"]
+    start = stop + 1 if text.startswith(b"\n", stop) else stop
+    return [(name.lower(), value) for name, value in found], start, defects
+
+
+def _lines_that_begin_fields(block: bytes) -> int:
+    return block.count(b"\n") - block.count(b"\n ") - block.count(b"\n\t")
 
 
 def split(raw: bytes, limits: Limits) -> Split:
@@ -126,22 +166,22 @@ def split(raw: bytes, limits: Limits) -> Split:
         text = text[envelope.end() :]
     fields, start, header_defects = take_fields(text, limits)
     named = by_name(fields)
-    message = Split(fields, named, parse_type(named.get(b"content-type", b"")), defects=defects + header_defects)
+    message = Split(fields, named, parse_type(named.get(b"content-type", b"")), text[start:], defects=defects + header_defects)
     if cut:
         message.defects.append(b"message-size")
-    _walk(message, text[start:], limits)
+    _walk(message, limits)
     return message
 
 
-def _walk(message: Split, body: bytes, limits: Limits) -> None:
+def _walk(message: Split, limits: Limits) -> None:
     """Depth first over the MIME tree with a stack of our own: order of appearance, bounded depth and count."""
-    stack = [(Leaf(message.fields, message.named, message.type, body), 0)]
+    stack = [(Leaf(message.fields, message.named, message.type, message.body), 0)]
     while stack:
         part, depth = stack.pop()
         children = _children(message, part, depth, limits)
         if children is None:
             message.leaves.append(part)
-            if len(message.leaves) >= limits.parts:
+            if len(message.leaves) >= limits.parts and stack:
                 message.defects.append(b"part-count")
                 return
         else:
@@ -200,14 +240,17 @@ def _between_boundaries(message: Split, content: bytes, delimiter: bytes, limits
 
 def _delimiters(text: bytes, delimiter: bytes, limits: Limits) -> Iterator[tuple[int, int, bool]]:
     """Each delimiter line: where its line end starts, where the next line starts, and whether it closes."""
-    position, found = text.find(delimiter), 0
-    while position >= 0 and found <= limits.parts:
+    position = text.find(delimiter)
+    found = 0
+    for _ in range(_LOOK_ALIKES * limits.parts):
+        if position < 0 or found > limits.parts:
+            return
         after = position + len(delimiter)
-        closing = text[after : after + 2] == b"--"
+        closing = text.startswith(b"--", after)
         line_end = text.find(b"\n", after)
         line_end = len(text) if line_end < 0 else line_end
         if not text[after + 2 * closing : line_end].strip():  # else a longer boundary that begins like this one
             found += 1
             yield position, min(line_end + 1, len(text)), closing
         # the line end may be shared: the next delimiter may begin with it
-        position = text.find(delimiter, max(line_end, after))
+        position = text.find(delimiter, line_end)

@@ -24,18 +24,22 @@ _TOKEN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV
 _CLASS = bytes(value in _TOKEN_CHARACTERS for value in range(256))
 _LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
 _SHIFT = np.uint64(32)
-_TO_30_BITS = np.uint64(34)
 _GAP = b"\n"
 _PADDING = bytes(24)  # so that the loads of the last token stay inside the buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens in order of appearance: hashes uint64 (n,); section number, start and end of each; the text they stand in."""
+    """Tokens in order of appearance: hashes uint64 (n,); start and end of each; the text they stand in.
+
+    counts: tokens of each section. bound: number of the section (of bigrams: of the run of characters) of each token, for
+    nothing but equality.
+    """
 
     sections: list[bytes]
+    counts: NDArray[np.intp]
     hashes: Hashes
-    owner: NDArray[np.intp]
+    bound: NDArray[np.intp]
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
     buffer: bytes | str
@@ -43,7 +47,7 @@ class Run:
     def names(self) -> list[str]:
         """Readable text of every token, with its section in front unless that is the body."""
         labels = [section.decode("utf-8", "replace") + ":" if section else "" for section in self.sections]
-        owners = self.owner.tolist() if isinstance(self.buffer, bytes) else [0] * len(self.starts)
+        owners = np.repeat(np.arange(len(labels)), self.counts).tolist()
         spans = zip(owners, self.starts.tolist(), self.ends.tolist(), strict=True)
         return [labels[owner] + _text(self.buffer[start:end]) for owner, start, end in spans]
 
@@ -52,9 +56,10 @@ def _text(token: bytes | str) -> str:
     return token.decode("utf-8", "replace") if isinstance(token, bytes) else token
 
 
-def narrow(hashes: Hashes, kind: np.uint32) -> NDArray[np.uint32]:
-    """The 32 bits that are counted: two bits of token set, the thirty highest of the hash."""
-    return (hashes >> _TO_30_BITS).astype(np.uint32) | kind
+def narrow(hashes: Hashes) -> NDArray[np.uint32]:
+    """The thirty highest bits of each hash, in the low bits: room for the token set above them."""
+    high: NDArray[np.uint32] = hashes.view("<u4")[1::2]
+    return high >> np.uint32(2)
 
 
 class TokenHasher:
@@ -71,15 +76,19 @@ class TokenHasher:
 
     def run(self, sections: list[Section]) -> Run:
         """Hashes of all tokens of all sections, in order."""
-        buffer = _GAP + _GAP.join([text for _, text in sections]) + _PADDING
+        names, texts = zip(*sections, strict=True)
+        buffer = _GAP + _GAP.join(texts) + _PADDING
         mask = np.frombuffer(buffer.translate(_CLASS), np.bool_)
-        edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        edges = (mask[1:] != mask[:-1]).nonzero()[0]
+        edges += 1
         starts, ends = edges[::2], edges[1::2]
-        lengths = np.array([len(text) + 1 for _, text in sections])
-        owner = lengths.cumsum().searchsorted(starts, side="right")
-        seeds = np.frombuffer(b"".join([self.seed(name) for name, _ in sections]), "<u8")
-        hashes = self._mix(buffer, starts, ends, seeds.take(owner))
-        return Run([name for name, _ in sections], hashes, owner, starts, ends, buffer)
+        borders = np.fromiter(map(len, texts), np.intp, len(texts))
+        borders += 1
+        counts = starts.searchsorted(borders.cumsum(), side="right")
+        counts[1:] -= counts[:-1].copy()
+        bound = np.arange(len(texts)).repeat(counts)
+        seeds = np.frombuffer(b"".join(map(self.seed, names)), "<u8")
+        return Run(list(names), counts, self._mix(buffer, starts, ends, seeds.take(bound)), bound, starts, ends, buffer)
 
     def bigrams(self, section: bytes, text: str) -> Run:
         """Hashes of all pairs of neighbouring characters; runs are separated by NUL."""
@@ -89,27 +98,40 @@ class TokenHasher:
         mixed *= self._first
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
-        owner = np.cumsum(points == 0).take(starts)  # pairs of bigrams stay inside one run
-        return Run([section], mixed ^ (mixed >> _SHIFT), owner, starts, starts + 2, text)
+        bound = (points == 0).cumsum().take(starts)  # pairs of bigrams stay inside one run
+        return Run([section], np.array([len(starts)]), mixed ^ (mixed >> _SHIFT), bound, starts, starts + 2, text)
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts
         eight = np.ndarray(shape=(len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))  # every 8-byte window
-        mixed: Hashes = ((eight.take(starts) & _LOW_BYTES.take(np.minimum(size, 8))) ^ seeds) * self._first
+        mixed: Hashes = eight[starts]
+        mixed &= _LOW_BYTES.take(size, mode="clip")
+        mixed ^= seeds
+        mixed *= self._first
         mixed ^= mixed >> _SHIFT
-        long = np.flatnonzero(size > 8)
+        long = (size > 8).nonzero()[0]
         if len(long):
-            tail = mixed.take(long)
-            begin, length = starts.take(long), size.take(long)
-            tail = (tail ^ (eight.take(begin + 8) & _LOW_BYTES.take(np.minimum(length - 8, 8)))) * self._second
-            tail ^= tail >> _SHIFT
-            tail = (tail ^ eight.take(begin + length - 8) ^ (length.astype(np.uint64) * self._length)) * self._last
-            mixed[long] = tail ^ (tail >> _SHIFT)
+            mixed[long] = self._mix_long(eight, mixed.take(long), starts.take(long), size.take(long))
         mixed *= self._final
-        return mixed ^ (mixed >> _SHIFT)
-
-    def pair(self, left: Hashes, right: Hashes, gap: int) -> Hashes:
-        """Hash of ordered pairs of token hashes with `gap` tokens between (sparse bigrams: Siefkes et al. 2004)."""
-        mixed = left * self._left + right * self._right + np.uint64(gap) * self._skip
         mixed ^= mixed >> _SHIFT
-        return mixed * self._final
+        return mixed
+
+    def _mix_long(self, eight: Hashes, mixed: Hashes, starts: NDArray[np.intp], size: NDArray[np.intp]) -> Hashes:
+        """What a token's bytes after the eighth, its last eight and its length add."""
+        mixed ^= eight[starts + 8] & _LOW_BYTES.take(size - 8, mode="clip")
+        mixed *= self._second
+        mixed ^= mixed >> _SHIFT
+        mixed ^= eight[starts + size - 8]
+        mixed ^= size.astype(np.uint64) * self._length
+        mixed *= self._last
+        mixed ^= mixed >> _SHIFT
+        return mixed
+
+    def pairs(self, hashes: Hashes, gap: int) -> Hashes:
+        """Hashes of all ordered pairs of tokens with `gap` others between (sparse bigrams: Siefkes et al. 2004)."""
+        mixed: Hashes = hashes[: -gap - 1] * self._left
+        mixed += hashes[gap + 1 :] * self._right
+        mixed += np.uint64(gap) * self._skip
+        mixed ^= mixed >> _SHIFT
+        mixed *= self._final
+        return mixed

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from spamguard.mail.content import Content
 from spamguard.mail.split import Named
 
-_MEDIA = ("absent", "text/plain", "text/html", "multipart/alternative", "multipart/mixed", "multipart/related", "multipart/signed", "multipart/report")
+_MEDIA = (
+    "absent",
+    "text/plain",
+    "text/html",
+    "multipart/alternative",
+    "multipart/mixed",
+    "multipart/related",
+    "multipart/signed",
+    "multipart/report",
+)
 _ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
 _CHARSETS = ("absent", "us-ascii", "utf-8", "western", "central", "cyrillic", "japanese", "chinese", "korean")
 _ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
@@ -40,7 +49,7 @@ TRAITS: dict[str, tuple[str, ...]] = {
 """Name of each trait and its values; a value's code is its position. At most 16 values."""
 
 NUMBERS: tuple[str, ...] = (
-    "message size",
+    "body size",
     "text length",
     "links",
     "share of capitals",
@@ -97,6 +106,9 @@ _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _OUTCOME = re.compile(rb"\b(spf|dkim|dmarc)\s*=\s*([a-z]+)", re.I)
+_UPPER_CASE = bytes(range(65, 91))
+_DIGITS = b"0123456789"
+_ASCII = bytes(range(128))
 _CODE = {name: {value: code for code, value in enumerate(values)} for name, values in TRAITS.items()}
 
 
@@ -170,40 +182,49 @@ def _list(named: Named) -> str:
 
 
 def _authentication(content: Content, trusted: Iterable[bytes]) -> list[str]:
-    """Outcomes of SPF, DKIM and DMARC as the first trusted Authentication-Results field gives them (RFC 8601)."""
+    """Outcomes of SPF, DKIM and DMARC as trusted Authentication-Results fields give them, topmost first (RFC 8601)."""
     outcomes: dict[bytes, bytes] = {}
     if trusted:
-        value = content.message.named.get(b"authentication-results", b"")
-        if value.partition(b";")[0].strip().lower() in trusted:
-            for method, result in _OUTCOME.findall(value):
-                outcomes.setdefault(method.lower(), result.lower())
+        for name, value in content.message.fields:
+            if name == b"authentication-results" and _server(value) in trusted:
+                for method, result in _OUTCOME.findall(value):
+                    outcomes.setdefault(method.lower(), result.lower())
     return [outcomes.get(method, b"absent").decode() for method in (b"spf", b"dkim", b"dmarc")]
 
 
+def _server(value: bytes) -> bytes:
+    """The authserv-id of an Authentication-Results field, without the version that may follow it."""
+    words = value[:1000].partition(b";")[0].split()
+    return words[0].lower() if words else b""
+
+
 def numbers(content: Content, size: int) -> NDArray[np.int16]:
-    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole message."""
+    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole body."""
     body = content.sections[0][1]
     named = content.message.named
-    sampled = max(content.sampled, 1)
-    markup = len(content.markup)
+    sample = b"".join(content.samples)
     values = (
         _scaled(size),
         _scaled(len(body)),
         _scaled(len(content.urls)),
-        _share(content.upper, sampled),
-        _share(content.digits, sampled),
-        _share(content.foreign, sampled),
+        _share(_count(sample, _UPPER_CASE), len(sample)),
+        _share(_count(sample, _DIGITS), len(sample)),
+        0 if sample.isascii() else 255 - _share(_count(sample, _ASCII), len(sample)),
         _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
         _scaled(len(named.get(b"subject", b""))),
-        _scaled(len(content.message.fields)),
-        _scaled(sum([name == b"received" for name, _ in content.sections])),
-        _share(markup, markup + len(body) + 1),
+        _scaled(len(content.evidence)),
+        _scaled(sum([name == b"received" for name, _ in content.message.fields])),
+        _share(content.markup, content.markup + len(body)),
         _scaled(sum(map(len, content.hidden))),
-        _scaled(content.markup.count("<img")),
+        _scaled(content.images),
         _scaled(len(content.attachments)),
         _scaled(body.count(b"!")),
     )
     return np.array(values, np.int16)
+
+
+def _count(sample: bytes, characters: bytes) -> int:
+    return len(sample) - len(sample.translate(None, characters))
 
 
 def _scaled(count: int) -> int:
@@ -211,4 +232,4 @@ def _scaled(count: int) -> int:
 
 
 def _share(part: int, whole: int) -> int:
-    return min(round(255 * part / whole), 255)
+    return round(255 * part / max(whole, 1))
