@@ -24,13 +24,18 @@ from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidenc
 from spamguard.errors import LedgerError, UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.model import snapshot
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching
 from spamguard.records import EXTRACTOR, Features, Verdict
 
+_CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_SETTLE_AFTER = 50  # lessons, and
-_SETTLE_SHARE = 0.05  # of all lessons: what `settle_if_due` waits for
+# Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How often to settle"): the
+# cost of each lesson stays the same however many there are.
+_SETTLE_AFTER = 10
+_SETTLE_SHARE = 0.1
+_ADOPTED = "adopted"  # the ledger's note that the tables came without receipts
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Filter:
         key = secret.load(place / "key", create=not file.exists())
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
         try:
-            store = TableStore(place, ledger, _table_bits(ledger, bits))
+            store = TableStore(place, ledger, _table_bits(ledger, bits), durable=durable)
             if load:
                 store.catch_up()
             return cls(place, key, ledger, store, profile)
@@ -141,24 +146,25 @@ class Filter:
 
     def judge(self, raw: bytes) -> Verdict:
         """What the filter thinks of one message (bytes of RFC 5322); never writes, never raises on bad mail."""
-        self._refresh()
-        return self._verdict(self._judgement(self._evidence(raw)))
+        return self.judge_features(self._read(raw))
+
+    def judge_features(self, features: Features) -> Verdict:
+        """The same for a message that was read already."""
+        self._store.refresh()
+        return self._verdict(self._judgement(evidence(features, self._store.tables.bits)))
 
     def explain(self, raw: bytes) -> Explanation:
         """Why: the parts that sum to the log-odds. UsageError with a profile other than the default."""
         if self._profile.name != DEFAULT:
             raise UsageError("explanations are of the default profile: leave --profile out")
-        self._refresh()
-        seen = self._evidence(raw)
+        self._store.refresh()
+        seen = evidence(self._read(raw), self._store.tables.bits)
         verdict = self._verdict(self._judgement(seen))
         favoured = self._strongest(verdict, unwanted=True)
         against = self._strongest(verdict, unwanted=False)
         classes = self._store.tables.classes
         found = dissect(self._store.tables, self._parameters(), seen, classes.index(favoured), classes.index(against))
         return _explanation(verdict, favoured, against, found, self._clues(raw, seen, found))
-
-    def _refresh(self) -> None:
-        self._store.refresh()
 
     def _parameters(self) -> experts.Parameters:
         tables = self._store.tables
@@ -167,9 +173,9 @@ class Filter:
             self._unwanted = self._read_unwanted()
         return self._known
 
-    def _evidence(self, raw: bytes) -> Evidence:
-        features = self._preparer.extractor.words(raw) if self._profile.words_only else self._preparer.extractor.features(raw)
-        return evidence(features, self._store.tables.bits)
+    def _read(self, raw: bytes) -> Features:
+        extractor = self._preparer.extractor
+        return extractor.words(raw) if self._profile.words_only else extractor.features(raw)
 
     def _judgement(self, seen: Evidence) -> Judgement:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
@@ -190,7 +196,8 @@ class Filter:
     def _log_odds(self, joint: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
         """Of all unwanted classes together against all wanted ones."""
         bad = np.array([name in self._unwanted for name in self._store.tables.classes])
-        return float(np.logaddexp.reduce(joint[bad]) - np.logaddexp.reduce(joint[~bad]))
+        odds = float(np.logaddexp.reduce(joint[bad]) - np.logaddexp.reduce(joint[~bad]))
+        return min(max(odds, -_CERTAIN), _CERTAIN)
 
     def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
         side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]
@@ -211,21 +218,33 @@ class Filter:
     # Teaching
 
     def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
-        """Teach one message; whether that changed anything (teaching the same again is a success that changes nothing)."""
-        return self.learn_ready([self._preparer.ready(raw)], label, user=user, origin=origin)[0]
+        """Teach one message; whether that changed anything (teaching the same again is a success that changes nothing).
+
+        Now and then, at a cost that does not grow with the number of lessons, it settles; `learn_ready` leaves that to
+        whoever teaches many.
+        """
+        changed = self.learn_ready([self._preparer.ready(raw)], label, user=user, origin=origin)[0]
+        self.settle_if_due()
+        return changed
 
     def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
         """Take back what was taught about one message; whether there was anything to take back."""
-        vote = NewVote(self._preparer.digest(raw), user, None, b"", b"", origin, int(time.time()), EXTRACTOR)
-        return self._cast([vote])[0]
+        changed = self.forget_ready([self._preparer.digest(raw)], user=user, origin=origin)[0]
+        self.settle_if_due()
+        return changed
 
     def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
         """Teach several messages in one transaction; for each, whether it changed anything."""
         self.check_class(label)
-        self._refresh()
+        self._store.refresh()
         now = int(time.time())
         receipts = [(one.digest, codec.pack(one.features), self._first_scores(one.features)) for one in lessons]
         return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
+
+    def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
+        """Take back what was taught about several messages (`Preparer.digest`), in one transaction; for each, whether anything was."""
+        now = int(time.time())
+        return self._cast([NewVote(name, user, None, b"", b"", origin, now, EXTRACTOR) for name in digests])
 
     def _first_scores(self, features: Features) -> bytes:
         """What the experts say before the message is taught: kept in its receipt, the truth about how good they are."""
@@ -234,8 +253,9 @@ class Filter:
         return codec.pack_scores((scores / experts.STEPS).ravel().tolist())
 
     def _cast(self, votes: list[NewVote]) -> list[bool]:
+        self.refuse_without_receipts()
         changed = self._ledger.append(votes)
-        self._refresh()
+        self._store.refresh()
         self._store.save_long_tail()
         return changed
 
@@ -255,6 +275,11 @@ class Filter:
         self._ledger.define_class(name, unwanted)
         self._unwanted = self._read_unwanted()
 
+    @property
+    def unwanted(self) -> frozenset[str]:
+        """Names of the unwanted classes."""
+        return self._unwanted
+
     def _read_unwanted(self) -> frozenset[str]:
         return frozenset({"spam", *(name for name, unwanted in self._ledger.classes().items() if unwanted)})
 
@@ -262,11 +287,12 @@ class Filter:
 
     def settle(self) -> None:
         """Bring the error-driven experts to their settled state, making all tables anew from the receipts."""
+        self.refuse_without_receipts()
         self._store.settle()
 
     def settle_if_due(self) -> bool:
         """Settle when enough has been taught or taken back since the last time; whether it was done."""
-        self._refresh()
+        self._store.refresh()
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         if self._store.seq - self._store.stamp.settled < due:
             return False
@@ -278,9 +304,27 @@ class Filter:
         """The receipts, for export and import."""
         return self._ledger
 
+    def save_tables(self, path: Path) -> None:
+        """Write the tables as they judge now, under a new name, for `adopt_tables` elsewhere. OSError when that fails."""
+        self._store.refresh()
+        snapshot.write(path, self._store.tables, durable=False)
+
+    def adopt_tables(self, path: Path) -> None:
+        """Judge by tables that a filter with the same key has saved; from then on nothing can be taught here, for want of receipts."""
+        if self._ledger.last_seq():
+            raise UsageError(f"{self.directory}: has receipts of its own: import tables without receipts into a new state directory")
+        tables = snapshot.read(path)
+        self._ledger.set_meta(_ADOPTED, "yes")
+        self._store.adopt(tables)
+
+    def refuse_without_receipts(self) -> None:
+        """UsageError if the tables were adopted: they are no sum of receipts here, so there is nothing to add to or to make anew."""
+        if self._ledger.get_meta(_ADOPTED):
+            raise UsageError(f"{self.directory}: its tables were imported without receipts, it can only judge: teach where they came from")
+
     def status(self) -> Status:
         """What there is, as of now."""
-        self._refresh()
+        self._store.refresh()
         tables = self._store.tables
         quarter = len(tables.rows) // len(tables.vocabulary)
         names = ("words", "clues", "pairs", "skips")
@@ -301,8 +345,11 @@ class Filter:
 
 def _table_bits(ledger: SqliteLedger, bits: int) -> int:
     """The size of the tables: chosen once, by whoever creates the ledger."""
-    ledger.replace_meta("bits", None, str(bits))
-    return int(ledger.get_meta("bits") or bits)
+    known = ledger.get_meta("bits")
+    if known is None:  # only then: writing would wait for whoever is teaching
+        ledger.replace_meta("bits", None, str(bits))
+        known = ledger.get_meta("bits")
+    return int(known or bits)
 
 
 def _explanation(verdict: Verdict, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:

@@ -34,8 +34,11 @@ def _arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
         yield name, getattr(tables, name)
 
 
-def write(path: Path, tables: Tables) -> None:
-    """Write tables under a name that does not exist yet. OSError when it cannot be written; then nothing is left behind."""
+def write(path: Path, tables: Tables, *, durable: bool) -> None:
+    """Write tables under a name that does not exist yet; durable: and wait for the disk.
+
+    OSError when it cannot be written; then nothing is left behind.
+    """
     layout: list[tuple[str, str, tuple[int, ...], int]] = []
     position = _PAGE
     for name, array in _arrays(tables):
@@ -50,7 +53,8 @@ def write(path: Path, tables: Tables) -> None:
                 _write_array(file, np.ascontiguousarray(array), start)
             file.truncate(position)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         draft.rename(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -38,11 +38,13 @@ class Stamp:
 
 
 class TableStore:
-    """This process's tables. directory: where snapshots lie. bits: size of new tables, 2**bits buckets. Starts empty."""
+    """This process's tables. directory: where snapshots lie. bits: size of new tables, 2**bits buckets. durable: snapshots are
+    on the disk before they count. Starts empty."""
 
-    def __init__(self, directory: Path, ledger: SqliteLedger, bits: int) -> None:
+    def __init__(self, directory: Path, ledger: SqliteLedger, bits: int, *, durable: bool) -> None:
         self._directory = directory
         self._ledger = ledger
+        self._durable = durable
         self._line: str | None = None  # the ledger's line about the snapshot that we descend from
         self.stamp = Stamp()
         self.seq = 0  # last event folded
@@ -99,6 +101,13 @@ class TableStore:
         self._ledger.compact(upto)
         self.catch_up()
 
+    def adopt(self, tables: Tables) -> None:
+        """Publish tables from elsewhere as if they were what the events so far had taught."""
+        seq = self._ledger.last_seq()
+        stamp = self._new_stamp(seq, seq, secrets.token_hex(8))
+        while not self._publish(tables, stamp, self._ledger.get_meta(_KEY)):
+            pass  # somebody else was first: what is adopted last counts
+
     def _new_stamp(self, seq: int, settled_to: int, lineage: str) -> Stamp:
         return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage)
 
@@ -106,7 +115,7 @@ class TableStore:
         """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
         path = self._directory / stamp.file
         try:
-            snapshot.write(path, tables)
+            snapshot.write(path, tables, durable=self._durable)
         except OSError as error:
             raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger") from error
         line = json.dumps(asdict(stamp))
