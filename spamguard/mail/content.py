@@ -72,10 +72,8 @@ def _read_leaves(content: Content, limits: Limits) -> None:
         name = _file_name(leaf)
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
-        if _is_text(leaf) and budget > 0:
+        if _is_text(leaf):
             budget -= _read_text(content, leaf, encoding, budget)
-    if budget <= 0:
-        content.defects.append(b"text-size")
 
 
 def _is_text(leaf: Leaf) -> bool:

@@ -138,7 +138,7 @@ def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:
         if line == b"end":
             break
         try:
-            lines.append(binascii.a2b_uu(line))
+            lines.append(binascii.a2b_uu(line)[: len(line)])  # it fills what a short line lacks with NUL
         except binascii.Error:
             return b"".join(lines), [b"uuencode"]
     return b"".join(lines), []

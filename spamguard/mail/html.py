@@ -31,8 +31,8 @@ _HIDERS = tuple(
         ("none", r"display\s*+:\s*+none"),
         ("hidden", r"visibility\s*+:\s*+hidden"),
         ("mso-hide", r"mso-hide\s*+:\s*+all"),
-        ("font-size", r"font-size\s*+:\s*+[01](?![\d.]*+[1-9])"),
-        ("opacity", r"opacity\s*+:\s*+0(?![\d.]*+[1-9])"),
+        ("font-size", r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
+        ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
         ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
         ("hidden", r"\shidden(?=[\s>=/]|\Z)"),
     )

@@ -209,7 +209,7 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
         _scaled(len(content.urls)),
         _share(_count(sample, _UPPER_CASE), len(sample)),
         _share(_count(sample, _DIGITS), len(sample)),
-        0 if sample.isascii() else 255 - _share(_count(sample, _ASCII), len(sample)),
+        0 if sample.isascii() else _share(len(sample.translate(None, _ASCII)), len(sample)),
         _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
         _scaled(len(named.get(b"subject", b""))),
         _scaled(len(content.evidence)),

@@ -1,0 +1,164 @@
+"""Transfer encodings, charsets, encoded words and folding, sound and damaged."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import quopri
+from email.header import Header, decode_header, make_header
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.decode import _CODECS, codec_name, decode_base64, fold, to_text, transfer_decode, unstructured
+from tests.unit.mail.support import repeatable, words
+
+
+@pytest.mark.parametrize(
+    ("data", "charset", "text", "defects"),
+    [
+        ("grün".encode(), b"utf-8", "grün", []),
+        ("grün".encode("latin-1"), b"ISO-8859-1", "grün", []),
+        ("grün".encode("latin-1"), b"utf-8", "grün", [b"charset-wrong"]),
+        ("grün".encode("latin-1"), b"", "grün", [b"charset-missing"]),
+        ("grün".encode(), b"", "grün", [b"charset-missing"]),
+        ("grün".encode(), b"us-ascii", "grün", [b"charset-wrong"]),
+        ("grün".encode(), b"x-nonsense", "grün", [b"charset-unknown", b"charset-wrong"]),
+        (b"plain", b"x-nonsense", "plain", [b"charset-unknown"]),
+        (b"plain", b"", "plain", []),
+        ("привет".encode("koi8-r"), b'"KOI8-R"', "привет", []),
+        ("привет".encode(), b"shift_jis", "привет", [b"charset-wrong"]),
+        ("中文".encode("gb18030"), b"gb2312", "中文", []),
+        ("カナ".encode("iso-2022-jp"), b"iso-2022-jp", "カナ", []),
+        (("ю" * 20).encode()[:-1], b"utf-8", "ю" * 19 + "\ufffd", [b"charset-wrong"]),
+        (b"", b"utf-8", "", []),
+    ],
+)
+def test_charsets(data: bytes, charset: bytes, text: str, defects: list[bytes]) -> None:
+    assert to_text(data, charset) == (text, defects)
+
+
+def test_every_codec_in_the_list_is_a_charset_that_python_has() -> None:
+    assert all(codecs.lookup(name)._is_text_encoding for name in set(_CODECS.values()))
+
+
+@pytest.mark.parametrize(
+    "name", [b"base64", b"zlib", b"rot13", b"idna", b"punycode", b"unicode_escape", b"undefined", b"\0", b"", b"\xff", b"x" * 9999]
+)
+def test_what_is_no_charset_for_mail_is_unknown(name: bytes) -> None:
+    assert codec_name(name) is None
+
+
+@repeatable
+@given(st.binary(max_size=300), st.sampled_from(sorted(_CODECS)))
+def test_any_bytes_are_text_in_any_charset(data: bytes, charset: str) -> None:
+    text, _ = to_text(data, charset.encode())
+    assert isinstance(text, str)
+
+
+@repeatable
+@given(st.binary(max_size=500))
+def test_transfer_encodings_are_undone(data: bytes) -> None:
+    assert transfer_decode(base64.encodebytes(data), b"base64") == (data, [])
+    assert transfer_decode(quopri.encodestring(data), b"quoted-printable") == (quopri.decodestring(quopri.encodestring(data)), [])
+    lines = [binascii.b2a_uu(data[at : at + 45]) for at in range(0, len(data), 45)]
+    assert transfer_decode(b"begin 644 x\n" + b"".join(lines) + b"`\nend\n", b"x-uuencode") == (data, [])
+    assert transfer_decode(data, b"8bit") == (data, [])
+    assert transfer_decode(data, b"rot13") == (data, [b"encoding-unknown"])
+
+
+@pytest.mark.parametrize(
+    ("data", "decoded"),
+    [
+        (b"aGVsbG8", b"hello"),
+        (b"aGVsbG8gdA", b"hello t"),
+        (b"aGVs!bG8=", b"hello"),
+        (b"aGVsbG8=\n\n", b"hello"),
+        (b"aGVsb", b"hel"),
+        (b"aGVsbG8=aGVsbG8=", b"hellohello"),
+        (b"YQ==\nYg==\n", b"ab"),
+        (b"====", b""),
+        (b"a", b""),
+        (b"", b""),
+    ],
+)
+def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -> None:
+    assert decode_base64(data)[0] == decoded
+
+
+@repeatable
+@given(st.binary(max_size=300))
+def test_nothing_in_base64_raises(data: bytes) -> None:
+    assert isinstance(decode_base64(data)[0], bytes)
+    assert isinstance(decode_base64(b"=".join([data] * 150))[0], bytes)
+
+
+def test_soft_line_breaks_and_damage_in_quoted_printable() -> None:
+    assert transfer_decode(b"via=\ngra =3D =E4=zz=", b"quoted-printable")[0].startswith(b"viagra = \xe4=zz")
+
+
+def test_a_damaged_uuencoded_line_ends_the_text() -> None:
+    assert transfer_decode(b"begin 644 x\n" + binascii.b2a_uu(b"hello") + b"\x7f\x7f\n", b"uuencode") == (b"hello", [b"uuencode"])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"plain", "plain"),
+        (b"=?utf-8?q?gr=C3=BCn_?= =?utf-8?b?w7w=?=", "grün ü"),
+        (b"=?utf-8?q?a?=\n =?utf-8?q?b?=", "ab"),
+        (b"=?utf-8?q?a?= b =?utf-8?q?c?=", "a b c"),
+        (b"=?utf-8?b?w7w=?=x=?UTF-8?Q?y?=", "üxy"),
+        (b"=?utf-8?q?=C3?= =?utf-8?q?=BC?=", "ü"),  # one character cut in two
+        (b"=?iso-8859-1?q?=FC?= =?utf-8?q?=C3=BC?=", "üü"),
+        (b"=?utf-8*de?q?a?=", "a"),
+        (b"=?nonsense?q?a?=", "a"),
+        (b"=?utf-8?x?a?=", "=?utf-8?x?a?="),
+        (b"=?utf-8?q?open", "=?utf-8?q?open"),
+        (b"=?utf-8?b?w7x!?=", "ü"),
+        ("grün".encode(), "grün"),
+        (b" =?utf-8?q?a?=", " a"),
+    ],
+)
+def test_encoded_words(value: bytes, text: str) -> None:
+    assert unstructured(value)[0] == text
+
+
+@repeatable
+@given(words.map(lambda text: " ".join(text.split())), st.sampled_from(("utf-8", "iso-8859-1", "iso-2022-jp")))
+def test_headers_that_the_standard_library_writes_are_read(text: str, charset: str) -> None:
+    text = text.encode(charset, "ignore").decode(charset)
+    value = Header(text, charset).encode()
+    assert unstructured(value.encode())[0].replace("\n", "") == str(make_header(decode_header(value))).replace("\n", "")
+
+
+def test_8_bit_headers_are_a_defect() -> None:
+    assert unstructured("grün".encode("latin-1")) == ("grün", [b"header-8bit"])
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("ViAgRa", "viagra"),
+        ("Ｖｉａｇｒａ", "viagra"),
+        ("v\u200bi\u00ada\ufeffgra", "viagra"),
+        ("a\u00a0b", "a b"),
+        ("one\u2013two", "one two"),
+        ("‘a’", " a "),
+        ("ﬁne", "fine"),
+        ("ÄÖ", "äö"),
+        ("A\u0308", "ä"),
+    ],
+)
+def test_folding(text: str, folded: str) -> None:
+    assert fold(text) == folded
+
+
+@repeatable
+@given(st.text(max_size=400))
+def test_folded_text_is_in_lower_case_and_all_of_it_can_be_seen(text: str) -> None:
+    folded = fold(text)
+    assert folded == folded.lower()
+    assert not set(folded) & set("\u200b\u200d\u00ad\ufeff\u00a0\u2019")

@@ -1,0 +1,130 @@
+"""The whole way from bytes to features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora.synthetic import generate
+from spamguard.mail.extract import Extractor, unique
+from spamguard.mail.limits import Limits
+from tests.unit.mail.support import KEY, header, messages, page, repeatable
+
+MAIL = [raw for _, raw in generate(80, 21)]
+
+
+def texts(raw: bytes, limits: Limits | None = None) -> set[str]:
+    return set((Extractor(KEY, limits) if limits else Extractor(KEY)).texts(raw).values())
+
+
+@repeatable
+@given(st.sampled_from(MAIL) | messages() | st.binary(max_size=500))
+def test_texts_name_exactly_the_tokens(raw: bytes) -> None:
+    extractor = Extractor(KEY)
+    found = extractor.features(raw)
+    assert sorted(extractor.texts(raw)) == found.tokens.tolist()
+
+
+@repeatable
+@given(st.sampled_from(MAIL) | messages())
+def test_features_are_sorted_distinct_and_always_the_same(raw: bytes) -> None:
+    one, other = Extractor(KEY).features(raw), Extractor(KEY).features(raw)
+    assert one.tokens.dtype == np.uint32
+    assert (np.diff(one.tokens.astype(np.int64)) > 0).all()
+    assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tokens", "traits", "numbers"))
+
+
+@repeatable
+@given(st.sampled_from(MAIL))
+def test_words_are_the_first_token_set_of_the_features(raw: bytes) -> None:
+    extractor = Extractor(KEY)
+    tokens = extractor.features(raw).tokens
+    words = extractor.words(raw)
+    assert words.tokens.tolist() == tokens[tokens < 1 << 30].tolist()
+    assert not words.traits.any()
+    assert not words.numbers.any()
+
+
+@repeatable
+@given(st.sampled_from(MAIL))
+def test_line_ends_and_the_envelope_line_change_nothing(raw: bytes) -> None:
+    extractor = Extractor(KEY)
+    plain = extractor.features(raw)
+    for other in (raw.replace(b"\n", b"\r\n"), b"From anna@example.com Mon Jan  1 10:00:00 2024\n" + raw):
+        found = extractor.features(other)
+        assert np.array_equal(found.tokens, plain.tokens)
+        assert np.array_equal(found.traits, plain.traits)
+        assert np.array_equal(found.numbers, plain.numbers)
+
+
+def test_token_sets() -> None:
+    tokens = Extractor(KEY).texts(header(b"Subject: cheap", body=b"buy it now"))
+    kinds = {text: token >> 30 for token, text in tokens.items()}
+    assert kinds["buy"] == 0
+    assert kinds["subject:cheap"] == 1
+    assert kinds["buy it"] == 2
+    assert kinds["buy … now"] == 3
+
+
+def test_pairs_never_cross_the_border_of_a_section() -> None:
+    found = texts(header(b"Subject: one two", b"X-Mailer: three", body=b"four five"))
+    assert {"subject:one two", "four five"} <= found
+    assert not [text for text in found if "two" in text and ("three" in text or "four" in text)]
+    assert not [text for text in found if "five" in text and ("subject" in text or "mailer" in text)]
+
+
+def test_pairs_of_bigrams_stay_inside_one_run() -> None:
+    found = texts(header(b"Content-Type: text/plain; charset=utf-8", body="今日は x 天気".encode()))
+    assert {"今日", "日は", "天気", "今日 日は", "x"} <= found
+    assert "日は 天気" not in found
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (header(b"Subject: =?utf-8?b?5LuK5pel44Gv?="), {"subject:今日", "subject:日は"}),
+        (header("From: 今日は <a@example.com>".encode()), {"from:今日", "address:a-at-example_com"}),
+        (header(b"Content-Type: text/plain; charset=utf-8", body="สวัสดี".encode()), {"สว", "วั"}),
+        (page(b"<p>V<b></b>iagra</p><div style='display:none'>meeting</div>"), {"viagra", "hidden:meeting", "tags:style", "tags:none'"}),
+        (page(b"see <a href='http://user@WWW.Shop.Example:80/x?y=1'>this</a>"), {"host:www_shop_example", "host:shop_example", "url:y"}),
+        (header(body=b"go to www.shop.example/now, http://a.example"), {"host:www_shop_example", "host:a_example"}),
+        (page("＜b＞bold".encode()), {"b", "bold"}),
+        (header(b"A: 1", b"no field"), {"clue:defect_header_line"}),
+        (header(b"Content-Type: multipart/mixed"), {"clue:defect_no_boundary", "hello"}),
+        (header(b"Content-Type: text/plain; charset=x"), {"clue:defect_charset_unknown"}),
+        (header(b"Content-Type: application/zip; name=a.Zip", body=b"word"), {"attachment:a_zip", "clue:kind_application_zip"}),
+        (header(b"Content-Type: text/plain; charset=utf-7", body=b"+AHYAaQBhAGcAcgBh-"), {"viagra"}),
+        (
+            header(b"Clue: x", b"Message-ID: <Ab1@h.example>", b"Date: 1 Jan 2024 1:00:00 +0100"),
+            {"id-host:h_example", "zone:0100", "field clue:x"},
+        ),
+    ],
+)
+def test_evidence(raw: bytes, expected: set[str]) -> None:
+    assert expected <= texts(raw)
+
+
+def test_hidden_words_are_not_words_of_the_body() -> None:
+    assert "meeting" not in texts(page(b"<p>buy</p><div style='display:none'>meeting</div>"))
+    assert "zip" not in texts(header(b"Content-Type: application/zip", body=b"zip"))
+
+
+def test_texts_beyond_the_limits_leave_a_defect() -> None:
+    small = Limits(text_bytes=100)
+    found = texts(header(b"A: 1", body=b"word " * 19 + b"inside " + b"outside"), small)
+    assert "clue:defect_text_size" in found
+    assert "outside" not in found
+    assert "clue:defect_text_size" not in texts(header(b"A: 1", body=b"x" * 100), small)
+    assert "clue:defect_message_size" in texts(header(b"A: 1", body=b"x" * 500), Limits(message_bytes=200))
+
+
+def test_an_empty_message_has_features() -> None:
+    found = Extractor(KEY).features(b"")
+    assert len(found.tokens) == len(Extractor(KEY).texts(b""))
+
+
+def test_unique() -> None:
+    assert unique(np.array([3, 1, 3, 2, 1], np.uint32)).tolist() == [1, 2, 3]
+    assert unique(np.array([], np.uint32)).tolist() == []

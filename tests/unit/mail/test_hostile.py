@@ -1,0 +1,150 @@
+"""Mail made to cost time or memory, or to raise: every construction is read in linear time and bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from spamguard.mail.extract import Extractor
+from spamguard.mail.identity import digest
+from spamguard.mail.limits import DEFAULT_LIMITS
+from tests.unit.mail.support import KEY, header, page, seconds
+
+LARGE = 10 << 20
+EXTRACTOR = Extractor(KEY)
+
+
+def identity(raw: bytes) -> bytes:
+    return digest(raw, KEY)
+
+
+def filled(unit: bytes, size: int) -> bytes:
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+MARKUP = (
+    b"<", b"<!--", b"<!-", b"<!--x-->", b"<script", b"<script ", b"<script>", b"<script>x</script ", b"<title",
+    b"<style></style ", b"<a b='", b"</", b"<b>", b"a<b>", b"<x" + b"y" * 5000, b"&", b"&#", b"&#9", b"&#x9", b"&a", b"&nbsp",
+    b"&#x10ffff;", b"color:   ", b"<p color:" + b" " * 50_000, b"<p display" + b" " * 5000, b"<p background" + b" " * 5000,
+    b"<p font-size:0" + b"0" * 5000, b"<p opacity:0." + b"0" * 5000, b"<b hidden>x", b"<p style='display:none'>",
+    b"<p style='display:none'><p>", b"<a style=color:white>", b"<p><div><p>", b"\xe2\x80\x8b", b"\xcc\x81\xcc\xa7",
+)  # fmt: skip
+TEXTS = (
+    b"a", b"a ", b" ", b"\n", b"\r", b"\0", b"\xff", b"http://", b"http://a/", b"http://a@", b"www.", b"www.a ",
+    b"https://a.b.c.d.e.f.g/ ", b"a.", b"=", b"=\n", b"=?", b"--", b"\xe4\xbd\xa0", b"\xcc\x81\xcc\xa7", b"\xef\xb7\xba", b"+AGE",
+    b"+", b"YQ==\n", b"YQ=", b"!A", b"`\n", b"#86)C\n", b"\x1b$B", b"~{",
+)  # fmt: skip
+DECLARED = (
+    b"Content-Type: text/plain; charset=utf-8", b"Content-Transfer-Encoding: quoted-printable",
+    b"Content-Transfer-Encoding: base64", b"Content-Transfer-Encoding: x-uuencode", b"Content-Type: text/plain; charset=utf-7",
+    b"Content-Type: text/plain; charset=utf-16", b"Content-Type: text/plain; charset=gb2312",
+    b"Content-Type: text/plain; charset=iso-2022-jp",
+)  # fmt: skip
+VALUES = (
+    b"@", b"a@", b"a.", b"=?", b"=?a?b?", b"=?utf-8?q?=e9?= ", b"=?utf-8?b?YQ==?=", b"=?a*b", b" ", b"+", b"00:00 ", b";",
+    b"; a=\"", b"; a*0=b", b"\xcc\x81", b"\xff",
+)  # fmt: skip
+NAMES = (b"From", b"To", b"Subject", b"Received", b"Date", b"Message-ID", b"Content-Type", b"Content-Disposition", b"X-Other")
+
+
+def multipart(unit: bytes, size: int, boundary: bytes = b"b") -> bytes:
+    return header(b'Content-Type: multipart/mixed; boundary="' + boundary + b'"', body=filled(unit, size))
+
+
+def chain(size: int) -> bytes:
+    return b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (level, level) for level in range(size // 55))
+
+
+def boundary_prefixes(size: int) -> bytes:
+    """Nested multiparts, each boundary the beginning of the next, over a flood of lines that begin with all of them."""
+    nest = [b"Content-Type: multipart/mixed; boundary=" + b"b" * level + b"\n\n--" + b"b" * level + b"\n" for level in range(1, 13)]
+    return b"".join(nest) + filled(b"--" + b"b" * 20 + b"x\n", size)
+
+
+STRUCTURES: dict[str, Callable[[int], bytes]] = {
+    "fields": lambda size: filled(b"A: b\n", size) + b"\nx",
+    "short fields": lambda size: filled(b"a:\n", size) + b"\nx",
+    "one long name": lambda size: b"x-" + b"a" * size + b": y\n\nx",
+    "folding": lambda size: b"Subject: x\n" + filled(b" y\n", size) + b"\nx",
+    "nested messages": lambda size: filled(b"Content-Type: message/rfc822\n\n", size),
+    "nested multiparts": chain,
+    "the same boundary": lambda size: multipart(b'--b\nContent-Type: multipart/mixed; boundary="b"\n\n', size),
+    "delimiters": lambda size: multipart(b"--b\n", size),
+    "parts": lambda size: multipart(b"--b\n\nx\n", size),
+    "part headers": lambda size: multipart(b"--b\n" + b"a:\n" * 20_000, size),
+    "longer boundaries": lambda size: multipart(b"--bb\n", size),
+    "boundary prefixes": boundary_prefixes,
+    "huge boundary": lambda size: multipart(b"--" + b"b" * 899 + b"\n", size, b"b" * 900),
+    "html parts": lambda size: multipart(b"--b\nContent-Type: text/html\n\n" + b"<script" * 9000 + b"\n", size),
+    "binary rubbish": lambda size: filled(bytes(range(256)), size),
+}
+CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
+    **{f"html {unit[:20]!r}": lambda size, unit=unit: page(filled(unit, size)) for unit in MARKUP},  # type: ignore[misc]
+    **{f"text {unit!r}": lambda size, unit=unit: header(b"A: 1", body=filled(unit, size)) for unit in TEXTS},  # type: ignore[misc]
+    **{
+        f"{field[14:]!r} {unit!r}": lambda size, field=field, unit=unit: header(field, body=filled(unit, size))  # type: ignore[misc]
+        for field in DECLARED
+        for unit in TEXTS
+    },
+    **{
+        f"{name!r} {value!r}": lambda size, name=name, value=value: filled(name + b": " + filled(value, 900) + b"\n", size // 4) + b"\nx"  # type: ignore[misc]
+        for name in NAMES
+        for value in VALUES
+    },
+    **STRUCTURES,
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_time_grows_no_faster_than_size(name: str) -> None:
+    """At sizes that are looked at as a whole; four times the size may take ten times as long, never sixteen times."""
+    small, large = (CONSTRUCTIONS[name](size) for size in (50_000, 200_000))
+    for work in (EXTRACTOR.features, identity):
+        assert seconds(partial(work, large), 1) < 10 * seconds(partial(work, small), 1) + 0.1
+
+
+@pytest.mark.parametrize(
+    "name", [*STRUCTURES, *(f"html {unit[:20]!r}" for unit in MARKUP[::3]), *(f"text {unit!r}" for unit in TEXTS[::2])]
+)
+def test_ten_megabytes_take_less_than_a_second(name: str) -> None:
+    raw = CONSTRUCTIONS[name](LARGE)
+    assert seconds(partial(EXTRACTOR.features, raw), 2) < 1
+    assert seconds(partial(identity, raw), 2) < 1
+
+
+@pytest.mark.parametrize("field", DECLARED)
+def test_ten_megabytes_in_any_encoding_take_less_than_a_second(field: bytes) -> None:
+    for unit in (b"`\n", b"\n", b"YQ=", b"=\n", b"+AGE"):
+        raw = header(field, body=filled(unit, LARGE))
+        assert seconds(partial(EXTRACTOR.features, raw), 1) < 1
+        assert seconds(partial(identity, raw), 1) < 1
+
+
+@pytest.mark.parametrize(
+    "name", ["html b'&#'", "text b'a '", "text b'\\xef\\xb7\\xba'", "nested multiparts", "boundary prefixes", "parts", "html b'<b>'"]
+)
+def test_memory_is_a_small_multiple_of_what_is_scanned(name: str) -> None:
+    raw = CONSTRUCTIONS[name](LARGE)
+    tracemalloc.start()
+    try:
+        EXTRACTOR.features(raw)
+        assert tracemalloc.get_traced_memory()[1] < 12 * DEFAULT_LIMITS.message_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_caches_do_not_grow_with_what_strangers_send() -> None:
+    for number in range(3000):
+        unusual = b"%d" % number * 300
+        EXTRACTOR.features(header(unusual + b": x", b"Content-Type: a/" + unusual + b"; charset=" + unusual))
+    tracemalloc.start()
+    try:
+        for number in range(3000, 4000):
+            unusual = b"%d" % number * 300
+            EXTRACTOR.features(header(unusual + b": x", b"Content-Type: a/" + unusual + b"; charset=" + unusual))
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()

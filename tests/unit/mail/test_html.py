@@ -1,0 +1,121 @@
+"""HTML: what a reader sees, what is hidden, and how the page is built."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail import html
+from tests.unit.mail.support import repeatable
+
+
+@pytest.mark.parametrize(
+    ("markup", "visible"),
+    [
+        ("<p>one</p><p>two</p>", "one two"),
+        ("v<b></b>iagra", "viagra"),
+        ("v<!-- x -->iagra", "viagra"),
+        ("v<font size=1>i</font>agra", "viagra"),
+        ("one<br>two", "one two"),
+        ("one<br/>two", "one two"),
+        ("<td>one</td><td>two</td>", "one two"),
+        ("a < b > c", "a < b > c"),
+        ("x<style>p {color: red}</style>y", "xy"),
+        ("x<script>alert(1)</script>y", "xy"),
+        ("x<script>never closed", "x"),
+        ("x<!-- never closed", "x"),
+        ("<title>t</title>x", "x"),
+        ("caf&eacute; &#86;&#x69;agra &amp; co&nbsp;x", "café viagra & co x"),
+        ("v&shy;i&#8203;agra", "viagra"),
+        ("&#" + "9" * 5000 + ";x", "&#" + "9" * 5000 + ";x"),
+        ("&#1114112;", "\ufffd"),
+        ("<a href='x'", ""),
+        ("", ""),
+    ],
+)
+def test_visible_text(markup: str, visible: str) -> None:
+    found = html.read(markup).visible
+    assert found if visible.startswith("&#9") else " ".join(found.split()) == " ".join(visible.split())
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<div style='display:none'>",
+        '<div style="display : none;">',
+        "<span style=visibility:hidden>",
+        "<span style='font-size:0'>",
+        "<span style='font-size:1px'>",
+        "<span style='font-size:0.0em'>",
+        "<span style='opacity:0'>",
+        "<div style='max-height:0px'>",
+        "<p style='mso-hide:all'>",
+        "<div hidden>",
+        "<font color=white>",
+        "<font color='#FFFFFF'>".lower(),
+        "<span style='color:#fefefe'>",
+        "<span style='color: white'>",
+    ],
+)
+def test_hidden_text(tag: str) -> None:
+    name = tag[1:].partition(" ")[0]
+    found = html.read(f"<p>seen</p>{tag}covered <b>too</b></{name}><p>also seen</p>")
+    assert found.visible.split() == ["seen", "also", "seen"]
+    assert found.hidden.split() == ["covered", "too"]
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<span style='font-size:10px'>",
+        "<span style='font-size:0.9em'>",
+        "<span style='font-size:1.5em'>",
+        "<span style='font-size:1em'>",
+        "<span style='font-size:100%'>",
+        "<span style='opacity:0.5'>",
+        "<div style='max-height:05px'>",
+        "<div style='display:block'>",
+        "<div class='hidden-phone'>",
+        "<div style='background-color:white'>",
+        "<div bgcolor='#ffffff'>",
+        "<div style='color:#ff0000'>",
+        "<body bgcolor=black><font color=white>",
+        "<body style='background:#000'><span style='color:#fff'>",
+    ],
+)
+def test_text_that_is_not_hidden(tag: str) -> None:
+    found = html.read(f"{tag}seen")
+    assert (found.visible.strip(), found.hidden) == ("seen", "")
+
+
+def test_hidden_elements_end_with_their_own_end_tag() -> None:
+    found = html.read("<div style='display:none'>a<div>b</div>c</div>d")
+    assert (found.visible.strip(), found.hidden.split()) == ("d", ["a", "b", "c"])
+    assert html.read("<img style='display:none'>seen").visible.strip() == "seen"
+    assert html.read("<div hidden>to the end").hidden == "to the end"
+
+
+def test_comments_and_titles_are_hidden_text() -> None:
+    assert html.read("<title>one</title><!-- two --><style>three</style>four").hidden.split() == ["one", "two"]
+
+
+def test_structure() -> None:
+    found = html.read("<table width=5><tr><td width=5><img src=x><img src=y></td></tr></table>text")
+    assert found.images == 2
+    assert found.markup == len("<table width=5><tr><td width=5><img src=x><img src=y></td></tr></table>") - found.visible.count(" ")
+    assert set(found.tags.split()) >= {"table", "tr", "td", "img", "/table", "width=5", "src=x", "src=y"}
+
+
+@repeatable
+@given(st.text("<>/!-abps =\"'&#;x0:style", max_size=400))
+def test_any_markup_is_read(markup: str) -> None:
+    found = html.read(markup)
+    assert len(found.visible) <= 2 * len(markup)
+
+
+@repeatable
+@given(st.text("abc <>&;#\n", max_size=300))
+def test_text_without_tags_is_all_visible(text: str) -> None:
+    text = text.replace("<", "").replace("&", "")
+    assert html.read(text).visible == text

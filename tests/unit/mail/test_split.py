@@ -1,0 +1,154 @@
+"""The splitter: the standard library as its oracle on sound mail, its own bounds on unsound mail."""
+
+from __future__ import annotations
+
+from email import message_from_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora.synthetic import generate
+from spamguard.mail.limits import DEFAULT_LIMITS, Limits
+from spamguard.mail.split import normalise_line_ends, parse_disposition, parse_type, split, take_fields
+from tests.unit.mail.support import header, messages, oracle_leaves, repeatable, split_leaves
+
+
+@repeatable
+@given(messages())
+def test_a_generated_tree_has_the_leaves_that_the_standard_library_finds(raw: bytes) -> None:
+    message = split(raw, DEFAULT_LIMITS)
+    assert split_leaves(message) == oracle_leaves(raw)
+    assert message.defects == []
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_made_up_mail_has_the_leaves_that_the_standard_library_finds(line_end: bytes) -> None:
+    for _, raw in generate(300, 5):
+        sent = raw.replace(b"\n", line_end)
+        assert split_leaves(split(sent, DEFAULT_LIMITS)) == oracle_leaves(sent)
+
+
+def test_made_up_mail_has_the_fields_that_the_standard_library_finds() -> None:
+    for _, raw in generate(200, 6):
+        expected = [(name.lower(), str(value).lstrip(" \t")) for name, value in message_from_bytes(raw).items()]
+        found = split(raw, DEFAULT_LIMITS).fields
+        assert [(name.decode(), value.decode("ascii", "replace")) for name, value in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "body", "defects"),
+    [
+        (b"A: 1\nB: 2\n\nbody", [(b"a", b"1"), (b"b", b"2")], b"body", []),
+        (b"A: 1\n\t2\n 3\n\nbody", [(b"a", b"1\n\t2\n 3")], b"body", []),
+        (b"A:\n 1\n\nbody", [(b"a", b"\n 1")], b"body", []),
+        (b"A:1\nB :2\n\n", [(b"a", b"1"), (b"b", b"2")], b"", []),
+        (b"A: 1", [(b"a", b"1")], b"", []),
+        (b"A: 1\nno field\nB: 2\n\nbody", [(b"a", b"1")], b"no field\nB: 2\n\nbody", [b"header-line"]),
+        (b" folded\nA: 1\n\nbody", [], b" folded\nA: 1\n\nbody", [b"header-line"]),
+        (b"\nbody", [], b"body", []),
+        (b"", [], b"", []),
+    ],
+)
+def test_a_header_block_ends_where_it_should(text: bytes, fields: list[tuple[bytes, bytes]], body: bytes, defects: list[bytes]) -> None:
+    found, start, wrong = take_fields(text, DEFAULT_LIMITS)
+    assert (found, text[start:], wrong) == (fields, body, defects)
+
+
+def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:
+    limits = Limits(header_bytes=100, header_fields=5)
+    assert take_fields(b"A: 1\n" * 6 + b"\nbody", limits)[::2] == ([(b"a", b"1")] * 5, [b"header-count"])
+    assert take_fields(b"A: " + b"x" * 500 + b"\n\nbody", limits)[2] == [b"header-size"]
+    assert take_fields(b"A: 1\n" * 5 + b"\nbody", limits) == ([(b"a", b"1")] * 5, 26, [])
+
+
+def test_an_envelope_line_and_line_ends_are_no_part_of_the_message() -> None:
+    assert split(b"From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
+    assert split(b">From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
+    assert normalise_line_ends(b"a\r\nb\n") == (b"a\nb\n", [])
+    assert normalise_line_ends(b"a\rb\r\n") == (b"a\nb\n", [b"bare-cr"])
+
+
+@pytest.mark.parametrize(
+    ("value", "media", "parameters"),
+    [
+        (b"Text/HTML; Charset=UTF-8", b"text/html", {b"charset": b"UTF-8"}),
+        (b'text/plain; name="a;b=c"; charset=x', b"text/plain", {b"name": b"a;b=c", b"charset": b"x"}),
+        (b'text/plain; name="a\\"b\\\\c"', b"text/plain", {b"name": b'a"b\\c'}),
+        (b"multipart/mixed;\n\tboundary=abc", b"multipart/mixed", {b"boundary": b"abc"}),
+        (b'multipart/mixed; boundary="open', b"multipart/mixed", {b"boundary": b"open"}),
+        (b"text; charset=x", b"text/plain", {b"charset": b"x"}),
+        (b"", b"text/plain", {}),
+        (b"a/b; x=1; X=2", b"a/b", {b"x": b"1"}),
+        (b"a/b; name*0=one; name*1=two", b"a/b", {b"name": b"onetwo"}),
+        (b"a/b; name*1=two; name*0=one", b"a/b", {b"name": b"onetwo"}),
+        (b"a/b; name*=utf-8'en'%c3%a4%20b", b"a/b", {b"name": "ä b".encode()}),
+        (b"a/b; name*0*=utf-8''%c3; name*1*=%a4; name*2=%20", b"a/b", {b"name": "ä%20".encode()}),
+    ],
+)
+def test_content_types(value: bytes, media: bytes, parameters: dict[bytes, bytes]) -> None:
+    found = parse_type(value)
+    assert (found.media, found.parameters) == (media, parameters)
+
+
+def test_a_disposition_is_read_alike() -> None:
+    found = parse_disposition(b'Attachment; filename="a.exe"')
+    assert (found.media, found.parameters) == (b"attachment", {b"filename": b"a.exe"})
+
+
+def multipart(body: bytes, boundary: bytes = b"b") -> bytes:
+    return header(b"Content-Type: multipart/mixed; boundary=" + boundary, body=body)
+
+
+@pytest.mark.parametrize(
+    ("body", "bodies", "defects"),
+    [
+        (b"preamble\n--b\n\none\n--b\n\ntwo\n--b--\nepilogue", [b"one", b"two"], []),
+        (b"--b\n\none\n--b--", [b"one"], []),
+        (b"--b  \n\none\n--b--\t\n", [b"one"], []),
+        (b"--b\n\none\n--bb\ntwo\n--b-- more\n--b--", [b"one\n--bb\ntwo\n--b-- more"], []),
+        (b"--b\n\none\n", [b"one\n"], [b"boundary-open"]),
+        (b"--b\n--b\n\none\n--b--", [b"", b"one"], []),
+        (b"--b\n\n\n--b--", [b""], []),
+        (b"nothing of the kind", [b"nothing of the kind"], [b"boundary-missing"]),
+        (b"--b--\n", [b"--b--\n"], [b"boundary-missing"]),
+    ],
+)
+def test_delimiter_lines(body: bytes, bodies: list[bytes], defects: list[bytes]) -> None:
+    message = split(multipart(body), DEFAULT_LIMITS)
+    assert ([leaf.body for leaf in message.leaves], message.defects) == (bodies, defects)
+
+
+def test_a_multipart_without_boundary_is_one_leaf() -> None:
+    message = split(header(b"Content-Type: multipart/mixed"), DEFAULT_LIMITS)
+    assert ([leaf.type.media for leaf in message.leaves], message.defects) == ([b"multipart/mixed"], [b"no-boundary"])
+
+
+def test_parts_depth_and_bytes_are_bounded() -> None:
+    many = split(multipart(b"--b\n\nx\n" * 50), Limits(parts=10))
+    assert len(many.leaves) == 10
+    assert b"part-count" in many.defects
+    exact = split(multipart(b"--b\n\nx\n" * 10 + b"--b--"), Limits(parts=10))
+    assert (len(exact.leaves), exact.defects) == (10, [])
+    deep = split(b"Content-Type: message/rfc822\n\n" * 30, Limits(depth=4))
+    assert (len(deep.structure), deep.defects) == (4, [b"part-depth"])
+    large = split(header(b"A: 1", body=b"x" * 1000), Limits(message_bytes=100))
+    assert (len(large.body), large.defects) == (94, [b"message-size"])
+
+
+def test_a_flood_of_lines_that_resemble_the_delimiter_ends_the_search() -> None:
+    message = split(multipart(b"--b\n\none\n" + b"--bx\n" * 10_000 + b"--b\n\ntwo\n--b--"), DEFAULT_LIMITS)
+    assert len(message.leaves) == 1
+    assert message.defects == [b"boundary-open"]
+
+
+def test_a_digest_holds_messages_unless_it_says_otherwise() -> None:
+    message = split(header(b"Content-Type: multipart/digest; boundary=b", body=b"--b\n\nSubject: x\n\none\n--b--"), DEFAULT_LIMITS)
+    assert message.structure == [b"multipart/digest", b"message/rfc822"]
+    assert message.leaves[0].named == {b"subject": b"x"}
+
+
+@repeatable
+@given(st.binary(max_size=2000))
+def test_any_bytes_can_be_split(raw: bytes) -> None:
+    assert split(raw, DEFAULT_LIMITS).leaves

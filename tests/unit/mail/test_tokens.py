@@ -1,0 +1,133 @@
+"""Token hashes: equal to a slow reference written from the definition, keyed, separate by section."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.tokens import TokenHasher, narrow
+from tests.unit.mail.support import KEY, repeatable
+
+WORD = 2**64 - 1
+TOKEN = re.compile(rb"[a-zA-Z0-9'$_\-!%\x80-\xff]+")
+
+
+class Reference:
+    """The hash of one token, one byte at a time, in Python's own integers."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        material = blake2b(b"multipliers", key=key, digest_size=64).digest()
+        self.m = [int.from_bytes(material[at : at + 8], "little") | 1 for at in range(0, 64, 8)]
+
+    def seed(self, section: bytes) -> int:
+        return int.from_bytes(blake2b(b"section:" + section, key=self.key, digest_size=8).digest(), "little")
+
+    def token(self, token: bytes, section: bytes) -> int:
+        first, second, last, length, *_, final = self.m
+        value = folded(((number(token[:8]) ^ self.seed(section)) * first) & WORD)
+        if len(token) > 8:
+            value = folded(((value ^ number(token[8:16])) * second) & WORD)
+            value ^= number(token[-8:]) ^ (len(token) * length & WORD)
+            value = folded((value * last) & WORD)
+        return folded((value * final) & WORD)
+
+    def pair(self, left: int, right: int, gap: int) -> int:
+        return folded((left * self.m[4] + right * self.m[5] + gap * self.m[6]) & WORD) * self.m[7] & WORD
+
+
+def number(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def folded(value: int) -> int:
+    return value ^ (value >> 32)
+
+
+section_lists = st.lists(st.tuples(st.sampled_from((b"", b"subject", b"from", b"x")), st.binary(max_size=80)), min_size=1, max_size=5)
+texts = st.lists(st.text("ab$-! \n\xe4", max_size=60).map(str.encode), min_size=1, max_size=4)
+
+
+@repeatable
+@given(section_lists)
+def test_hashes_equal_the_reference(sections: list[tuple[bytes, bytes]]) -> None:
+    reference = Reference(KEY)
+    run = TokenHasher(KEY).run(sections)
+    expected = [reference.token(token, name) for name, text in sections for token in TOKEN.findall(text)]
+    assert run.hashes.tolist() == expected
+    assert run.counts.tolist() == [len(TOKEN.findall(text)) for _, text in sections]
+
+
+@repeatable
+@given(texts)
+def test_pairs_equal_the_reference(parts: list[bytes]) -> None:
+    hasher, reference = TokenHasher(KEY), Reference(KEY)
+    hashes = hasher.run([(b"", b" ".join(parts))]).hashes
+    single = hashes.tolist()
+    for gap in (0, 1, 3):
+        expected = [reference.pair(left, right, gap) for left, right in zip(single, single[gap + 1 :], strict=False)]
+        assert hasher.pairs(hashes, gap).tolist() == expected
+
+
+def test_thirty_bits_are_counted() -> None:
+    hashes = TokenHasher(KEY).run([(b"", b"one two three")]).hashes
+    assert narrow(hashes).tolist() == [value >> 34 for value in hashes.tolist()]
+
+
+def test_another_key_gives_unrelated_hashes() -> None:
+    sections = [(b"", b" ".join(str(number).encode() for number in range(2000)))]
+    one, other = (narrow(TokenHasher(key).run(sections).hashes) for key in (b"one", b"other"))
+    assert not set(one.tolist()) & set(other.tolist())
+    agreeing_bits = np.bitwise_count(~(one ^ other) & np.uint32(2**30 - 1)).mean()
+    assert 14.8 < agreeing_bits < 15.2
+
+
+def test_the_same_word_in_two_sections_is_two_tokens() -> None:
+    run = TokenHasher(KEY).run([(b"", b"offer"), (b"subject", b"offer"), (b"from", b"offer")])
+    assert len(set(run.hashes.tolist())) == 3
+
+
+def test_tokens_of_up_to_24_bytes_are_exact() -> None:
+    hasher = TokenHasher(KEY)
+    for length in range(1, 25):
+        changed = {hashed(hasher, b"a" * at + b"b" + b"a" * (length - at - 1)) for at in range(length)}
+        assert len(changed | {hashed(hasher, b"a" * length)}) == length + 1
+    assert len({hashed(hasher, b"a" * length) for length in range(1, 200)}) == 199
+
+
+def hashed(hasher: TokenHasher, token: bytes) -> int:
+    return int(hasher.run([(b"", token)]).hashes[0])
+
+
+def test_hashes_of_many_tokens_rarely_meet() -> None:
+    words = b" ".join(b"w%d" % number for number in range(100_000))
+    distinct = len(np.unique(narrow(TokenHasher(KEY).run([(b"", words)]).hashes)))
+    assert 100_000 - distinct < 30  # by chance 100,000² / 2³¹ ≈ 5
+
+
+@pytest.mark.parametrize("text", [b"", b" ", b"\n\n", b"...", b"\0"])
+def test_no_text_no_tokens(text: bytes) -> None:
+    assert TokenHasher(KEY).run([(b"", text)]).hashes.tolist() == []
+
+
+def test_names_show_section_and_token() -> None:
+    assert TokenHasher(KEY).run([(b"", b"one"), (b"", b""), (b"subject", "zwei drüben".encode())]).names() == [
+        "one",
+        "subject:zwei",
+        "subject:drüben",
+    ]
+
+
+def test_scripts_without_spaces_become_pairs_of_characters() -> None:
+    hasher = TokenHasher(KEY)
+    run = hasher.bigrams(b"", "今日は\0天気\0東")
+    assert run.names() == ["今日", "日は", "天気"]
+    assert run.bound.tolist()[0] == run.bound.tolist()[1] != run.bound.tolist()[2]
+    assert hasher.bigrams(b"", "日は").hashes.tolist() == run.hashes.tolist()[1:2]
+    assert hasher.bigrams(b"subject", "日は").hashes.tolist() != run.hashes.tolist()[1:2]
+    assert hasher.bigrams(b"subject", "日は").names() == ["subject:日は"]

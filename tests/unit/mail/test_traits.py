@@ -1,0 +1,121 @@
+"""Traits and numbers: their values on known mail, their bounds on any."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora.synthetic import generate
+from spamguard.mail.extract import Extractor
+from spamguard.mail.traits import NUMBERS, TRAITS
+from tests.unit.mail.support import KEY, header, messages, repeatable
+
+FROM = b"From: Anna <anna@mail.example.com>"
+
+
+def trait(name: str, raw: bytes, trusted: frozenset[bytes] = frozenset()) -> str:
+    code = int(Extractor(KEY, trusted=trusted).features(raw).traits[list(TRAITS).index(name)])
+    return TRAITS[name][code]
+
+
+def number(name: str, raw: bytes) -> int:
+    return int(Extractor(KEY).features(raw).numbers[NUMBERS.index(name)])
+
+
+def attached(name: bytes, media: bytes = b"application/octet-stream") -> bytes:
+    part = b"--b\nContent-Type: " + media + b"\nContent-Disposition: attachment; filename=" + name + b"\n\nx\n--b--\n"
+    return header(FROM, b"Content-Type: multipart/mixed; boundary=b", body=part)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("media type", header(FROM), "absent"),
+        ("media type", header(b"Content-Type: text/html"), "text/html"),
+        ("media type", header(b"Content-Type: Multipart/Alternative; boundary=b"), "multipart/alternative"),
+        ("media type", header(b"Content-Type: image/png"), "other"),
+        ("transfer encoding", header(FROM), "absent"),
+        ("transfer encoding", header(b"Content-Transfer-Encoding: BASE64 "), "base64"),
+        ("charset", header(b"Content-Type: text/plain; charset=KOI8-R"), "cyrillic"),
+        ("charset", header(b"Content-Type: text/plain; charset=x"), "other"),
+        ("charset", header(FROM), "absent"),
+        ("attachment", header(FROM), "none"),
+        ("attachment", attached(b"a.EXE"), "program"),
+        ("attachment", attached(b"a.pdf.js"), "program"),
+        ("attachment", attached(b"a.docm"), "document"),
+        ("attachment", attached(b"a", b"image/png"), "image"),
+        ("attachment", attached(b"a.unknown"), "other"),
+        ("recipients", header(FROM), "none"),
+        ("recipients", header(b"To: a@b.c"), "one"),
+        ("recipients", header(b"To: a@b.c", b"Cc: d@e.f"), "several"),
+        ("recipients", header(b"To: Undisclosed-Recipients:;"), "undisclosed"),
+        ("recipients", header(b"To: nobody"), "other"),
+        ("reply-to", header(FROM), "absent"),
+        ("reply-to", header(FROM, b"Reply-To: x@Example.COM"), "same domain"),
+        ("reply-to", header(FROM, b"Reply-To: x@example.org"), "other"),
+        ("message-id", header(FROM, b"Message-ID: <1@host.example.com>"), "sender's domain"),
+        ("subject", header(FROM), "absent"),
+        ("subject", header(b"Subject: Re: x"), "reply"),
+        ("subject", header(b"Subject: AW: x"), "reply"),
+        ("subject", header(b"Subject: Fwd: x"), "forward"),
+        ("subject", header(b"Subject: BUY NOW"), "capitals"),
+        ("subject", header(b"Subject: Hello"), "other"),
+        ("list", header(b"List-Id: <x>"), "list"),
+        ("list", header(b"Precedence: Bulk"), "bulk"),
+        ("date", header(b"Date: Mon, 1 Jan 2024 10:00:00 +0100"), "zone"),
+        ("date", header(b"Date: yesterday"), "other"),
+    ],
+)
+def test_traits(name: str, raw: bytes, value: str) -> None:
+    assert trait(name, raw) == value
+
+
+RESULTS = (
+    b"Authentication-Results: MX.example 1; spf=pass smtp.mailfrom=a; dkim=fail (bad)",
+    b"Authentication-Results: mx.example;\n dmarc=None; dkim=pass",
+    b"Authentication-Results: evil.example; spf=softfail; dmarc=pass",
+)
+
+
+def test_only_trusted_authentication_results_count_and_the_topmost_first() -> None:
+    trusted = frozenset((b"Mx.Example",))
+    outcomes = [trait(name, header(FROM, *RESULTS), trusted) for name in ("spf", "dkim", "dmarc")]
+    assert outcomes == ["pass", "fail", "none"]
+    assert [trait(name, header(FROM, *RESULTS)) for name in ("spf", "dkim", "dmarc")] == ["absent"] * 3
+    assert trait("spf", header(FROM, RESULTS[2]), trusted) == "absent"
+    assert trait("spf", header(FROM, b"Authentication-Results:"), trusted) == "absent"
+
+
+def test_numbers() -> None:
+    raw = header(FROM, b"To: a@b.c, d@e.f", b"Received: 1", b"Received: 2", body=b"WIN 99!! http://a.example http://b.example\n")
+    assert number("recipients", raw) == round(8 * 1.584962500721156)
+    assert number("hops", raw) == number("links", raw) == round(8 * 1.584962500721156)
+    assert number("exclamation marks", raw) == round(8 * 1.584962500721156)
+    assert number("share of capitals", raw) == round(255 * 3 / 43)
+    assert number("share of digits", raw) == round(255 * 2 / 43)
+    assert number("share of 8-bit", header(FROM, body=b"\xff" * 5 + b"a" * 5)) == 128
+    assert number("markup share", header(b"Content-Type: text/html", body=b"<b>abc</b>")) == round(255 * 7 / 10)
+    assert number("images", header(b"Content-Type: text/html", body=b"<img src=a><IMG>")) == round(8 * 1.584962500721156)
+
+
+@repeatable
+@given(messages() | st.binary(max_size=600))
+def test_codes_and_numbers_are_bounded(raw: bytes) -> None:
+    found = Extractor(KEY).features(raw)
+    assert len(found.traits) == len(TRAITS)
+    assert all(code < len(values) <= 16 for code, values in zip(found.traits.tolist(), TRAITS.values(), strict=True))
+    assert len(found.numbers) == len(NUMBERS)
+    assert found.numbers.min() >= 0
+    assert found.numbers.max() <= 255
+
+
+def test_a_huge_message_stays_within_the_bounds() -> None:
+    found = Extractor(KEY).features(b"To: " + b"a@b," * 15_000 + b"\n\n" + b"!" * (8 << 20))
+    assert found.numbers.max() <= 255
+
+
+def test_most_values_occur_in_made_up_mail() -> None:
+    extractor = Extractor(KEY)
+    seen = {tuple(extractor.features(raw).traits.tolist()) for _, raw in generate(200, 3)}
+    assert len(seen) > 20
