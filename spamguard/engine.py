@@ -317,9 +317,14 @@ class Filter:
         self._ledger.set_meta(_ADOPTED, "yes")
         self._store.adopt(tables)
 
+    @property
+    def adopted(self) -> bool:
+        """Whether the tables came without receipts."""
+        return self._ledger.get_meta(_ADOPTED) is not None
+
     def refuse_without_receipts(self) -> None:
         """UsageError if the tables were adopted: they are no sum of receipts here, so there is nothing to add to or to make anew."""
-        if self._ledger.get_meta(_ADOPTED):
+        if self.adopted:
             raise UsageError(f"{self.directory}: its tables were imported without receipts, it can only judge: teach where they came from")
 
     def status(self) -> Status:

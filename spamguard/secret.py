@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def load(path: Path, *, create: bool) -> bytes:
     except FileNotFoundError:
         if not create:
             raise LedgerError(f"{path}: the key is missing but the ledger beside it needs it: restore it from a backup") from None
-        return _make(path)
+        return store(path, secrets.token_bytes(_SIZE))
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror}): run as the user who owns it") from error
     if len(key) != _SIZE:
@@ -31,22 +32,20 @@ def load(path: Path, *, create: bool) -> bytes:
     return key
 
 
-def _make(path: Path) -> bytes:
-    """A new key, complete before it has its name; of two makers at once the first wins."""
+def store(path: Path, key: bytes) -> bytes:
+    """Keep a key where there is none; complete before it has its name, and of two at once the first counts. The key that counts."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with open(draft, "xb", opener=_private) as file:
-            file.write(secrets.token_bytes(_SIZE))
+            file.write(key)
             file.flush()
             os.fsync(file.fileno())
-        try:
+        with suppress(FileExistsError):  # the other one's key counts
             path.hardlink_to(draft)
-        except FileExistsError:
-            pass  # the other maker's key counts
-        finally:
-            draft.unlink()
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error.strerror}): choose a state directory you may write to") from error
+    finally:
+        draft.unlink(missing_ok=True)
     return load(path, create=False)
 
 

@@ -1,0 +1,149 @@
+"""Much mail made ready for teaching, on all cores and in its order.
+
+Must never hold more than a bounded number of bytes of mail, and never hand a ledger to another process: the processes of the
+pool know the key and nothing else. They come from a fork server, which has no file of ours open and loads numpy once for all.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+from spamguard.errors import SpamguardError
+from spamguard.prepare import Preparer, Teaching
+from spamguard.sources import Message
+
+BATCH = 64  # receipts per transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
+FEW = 256  # messages that are done here sooner than a pool has started
+_CHUNK = 32  # messages, and
+_CHUNK_BYTES = 1 << 20  # of mail, handed to a process at a time
+_IN_FLIGHT_BYTES = 64 << 20  # of mail under way; one message may exceed it
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A message that can be taught: as what, if its source says so, and its features."""
+
+    label: str | None
+    teaching: Teaching
+
+
+def ready(key: bytes, messages: Iterable[Message], cores: int | None = None) -> Iterator[Ready]:
+    """Each message ready for teaching, in order. key: the installation's. cores: processes to use, default: all we may.
+
+    SpamguardError when a process of the pool is killed.
+    """
+    pending = iter(messages)
+    first = _first(pending)
+    found = chain(_emptying(first), pending)
+    processes = cores or len(os.sched_getaffinity(0))
+    if processes < 2 or (len(first) < FEW and sum(len(message.raw) for message in first) < FEW * _CHUNK_BYTES // _CHUNK):
+        yield from _prepared(Preparer(key), found)
+    else:
+        yield from _in_pool(key, found, processes)
+
+
+def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
+    """The items in lists of `size`, the last one shorter."""
+    pending = iter(items)
+    while batch := list(islice(pending, size)):
+        yield batch
+
+
+def _first(pending: Iterator[Message]) -> deque[Message]:
+    """Messages enough to see whether a pool is worth starting."""
+    first: deque[Message] = deque()
+    size = 0
+    while len(first) < FEW and size < FEW * _CHUNK_BYTES // _CHUNK and (message := next(pending, None)) is not None:
+        first.append(message)
+        size += len(message.raw)
+    return first
+
+
+def _emptying(held: deque[Message]) -> Iterator[Message]:
+    while held:
+        yield held.popleft()
+
+
+def _prepared(preparer: Preparer, messages: Iterable[Message]) -> Iterator[Ready]:
+    for message in messages:
+        yield Ready(message.label, preparer.ready(message.raw))
+
+
+# ---- the pool
+
+
+def _in_pool(key: bytes, messages: Iterable[Message], processes: int) -> Iterator[Ready]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    pool = ProcessPoolExecutor(processes, context, _begin, (key,))
+    try:
+        yield from _ordered(pool, messages, 2 * processes)
+    except BrokenProcessPool as error:
+        raise SpamguardError(
+            "a process that reads mail was killed (is memory short?): what was taught before is kept, run it again"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _ordered(pool: ProcessPoolExecutor, messages: Iterable[Message], most: int) -> Iterator[Ready]:
+    """Results in the order of the messages; at most so many chunks, and so many bytes, are under way."""
+    under_way: deque[tuple[Future[list[Ready]], int]] = deque()
+    weight = 0
+    for chunk in _chunks(messages):
+        size = sum(len(message.raw) for message in chunk)
+        under_way.append((pool.submit(_prepare, chunk), size))
+        weight += size
+        while len(under_way) > most or weight > _IN_FLIGHT_BYTES:
+            done, size = under_way.popleft()
+            weight -= size
+            yield from done.result()
+    while under_way:
+        yield from under_way.popleft()[0].result()
+
+
+def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    chunk: list[Message] = []
+    size = 0
+    for message in messages:
+        chunk.append(message)
+        size += len(message.raw)
+        if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+_preparers: list[Preparer] = []  # of a process of the pool: one
+
+
+def _begin(key: bytes) -> None:
+    """Once in every process of the pool. An interrupt is the teacher's business, and nobody may outlive the teacher."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _preparers.append(Preparer(key))
+
+
+def _end_with_parent() -> None:
+    """The pool's queues stay open when the parent is killed: its processes would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _prepare(chunk: list[Message]) -> list[Ready]:
+    return list(_prepared(_preparers[0], chunk))

@@ -1,0 +1,160 @@
+"""`explain`: why a message gets its verdict, as parts that sum to the score. Never judges otherwise than `judge` does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spamguard.cli import judge, rim
+from spamguard.errors import SourceError
+
+if TYPE_CHECKING:
+    from spamguard.engine import Clue, Explanation
+
+ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
+the numbers behind a word are the messages of each class that have it."""
+EXAMPLE = """  spamguard explain message.eml
+  spamguard explain --words 30 message.eml
+  spamguard explain --json message.eml"""
+
+_BAR = 24  # letters of the longest bar
+_STEPS = 1000  # parts are printed in thousandths
+
+Row = tuple[float, str, str]
+"""A part, what it is of, and a remark."""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "explain", run, ABOUT, EXAMPLE)
+    parser.add_argument("--words", type=int, default=10, metavar="N", help="how many words each way (default: 10)")
+    rim.add_json(parser)
+    rim.add_paths(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain every message."""
+    told = False
+    found = rim.messages(options.paths)
+    with rim.open_to_ask(options) as spam_filter:
+        for message in found:
+            why = spam_filter.explain(message.raw)
+            print(
+                json.dumps(_values(message.name, why, options.words), ensure_ascii=False)
+                if options.json
+                else _text(message.name, why, options.words)
+            )
+            told = True
+    if not told:
+        raise SourceError(f"{', '.join(options.paths)}: no message there to explain; check the path")
+    return 0
+
+
+def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
+    shown, other = _strongest(why, words)
+    return {
+        "name": name,
+        **judge.as_values(why.verdict),
+        "favoured": why.favoured,
+        "against": why.against,
+        "sum": why.log_odds,
+        "prior": why.prior,
+        "experts": {expert: {"score": why.scores[expert], "share": share} for expert, share in why.shares.items()},
+        "words": [{"text": clue.text, "part": clue.part, "messages": dict(clue.counts)} for clue in shown],
+        "other_words": other,
+        "traits": dict(why.traits),
+        "numbers": dict(why.numbers),
+        "biases": why.biases,
+        "to_threshold": why.to_threshold,
+        "flip": why.flip,
+    }
+
+
+def _strongest(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
+    """The strongest words each way, strongest first, and the sum of all others."""
+    up = [clue for clue in why.clues if clue.part > 0][:words]
+    down = [clue for clue in why.clues if clue.part < 0][:words]
+    shown = sorted((*up, *down), key=lambda clue: -abs(clue.part))
+    return shown, sum(clue.part for clue in why.clues) - sum(clue.part for clue in shown)
+
+
+# ---- the report
+
+
+def _text(name: str, why: Explanation, words: int) -> str:
+    verdict = why.verdict
+    return "\n".join(
+        (
+            name,
+            f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, log-odds {verdict.log_odds:+.3f}",
+            _flip(why),
+            "",
+            f"by expert: log-odds of {why.favoured} against {why.against}",
+            *_table([(why.prior, "prior", ""), *_sorted(why.shares)], why.log_odds),
+            "",
+            f"by feature: log-odds of {why.favoured} against {why.against}",
+            *_table(_features(why, words), why.log_odds),
+            "",
+        )
+    )
+
+
+def _features(why: Explanation, words: int) -> list[Row]:
+    shown, other = _strongest(why, words)
+    return [
+        *((clue.part, _printable(clue.text), _counts(clue.counts)) for clue in shown),
+        (other, f"{len(why.clues) - len(shown):,} other words", ""),
+        *((part, f"trait: {name}", "") for part, name, _ in _sorted(why.traits)),
+        *((part, f"number: {name}", "") for part, name, _ in _sorted(why.numbers)),
+        (why.biases, "biases of the experts", ""),
+        (why.prior, "prior", ""),
+    ]
+
+
+def _sorted(parts: Mapping[str, float]) -> list[Row]:
+    return [(part, name, "") for name, part in sorted(parts.items(), key=lambda item: -abs(item[1]))]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items())
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def _table(rows: Sequence[Row], whole: float) -> list[str]:
+    """Lines of a sum, each with a bar. Rounding is put right in the largest part, so that what is printed adds up."""
+    steps = _rounded([part for part, _, _ in rows], whole)
+    longest = max(1, *map(abs, steps))
+    wide = min(40, max(len(name) for _, name, _ in rows))
+    lines = [
+        f"  {step / _STEPS:+9.3f}  {name:{wide}}  {_bar(step, longest):{_BAR}}  {remark}".rstrip()
+        for step, (_, name, remark) in zip(steps, rows, strict=True)
+        if step
+    ]
+    return [*lines, f"  {sum(steps) / _STEPS:+9.3f}  sum"]
+
+
+def _rounded(parts: Iterable[float], whole: float) -> list[int]:
+    steps = [round(part * _STEPS) for part in parts]
+    largest = max(range(len(steps)), key=lambda at: abs(steps[at]))
+    steps[largest] += round(whole * _STEPS) - sum(steps)
+    return steps
+
+
+def _bar(step: int, longest: int) -> str:
+    return ("+" if step > 0 else "-") * -(-abs(step) * _BAR // longest)
+
+
+def _flip(why: Explanation) -> str:
+    way = "fall" if why.to_threshold < 0 else "rise"
+    distance = f"for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
+    if why.flip is None:
+        return distance + "its words alone do not keep it from that"
+    return (
+        distance
+        + f"without its {rim.counted(why.flip, 'strongest word')} {'for' if way == 'fall' else 'against'} {why.favoured} they would"
+    )

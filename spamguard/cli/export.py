@@ -1,0 +1,111 @@
+"""`export`: the filter as one file that another installation imports. Never shows half a file under its name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from spamguard.cli import rim
+
+if TYPE_CHECKING:
+    from spamguard.cli.portable import Header, Writer
+    from spamguard.engine import Filter
+
+ABOUT = """Write the filter to a file, for a backup or for another installation.
+
+With receipts (the default) everything can be taught, taken back and merged where it is imported. Without them the file holds only
+the tables as they are now: where they are imported the filter judges as this one does, but cannot learn. Either needs the same key
+there; --with-key puts it into the file, which then is as secret as the key."""
+EXAMPLE = """  spamguard export backup.spamguard
+  spamguard export --without-receipts --with-key - | ssh gateway spamguard import -"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "export", run, ABOUT, EXAMPLE)
+    parser.add_argument("--without-receipts", action="store_true", help="only the tables: for a copy that judges but does not learn")
+    parser.add_argument("--with-key", action="store_true", help="put the key into the file too")
+    parser.add_argument("file", metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file; say what is in it."""
+    from spamguard.cli.portable import Writer
+
+    with rim.open_existing(options) as spam_filter, _output(options.file) as stream:
+        if not options.without_receipts:
+            spam_filter.refuse_without_receipts()
+        writer = Writer(stream, _header(spam_filter, options))
+        held = _write_table(spam_filter, writer) if options.without_receipts else _write_votes(spam_filter, writer)
+        writer.end()
+    rim.say(f"exported {held} ({writer.bytes:,} bytes)")
+    if options.with_key:
+        rim.say("note: the file holds the key: keep it as secret as a password")
+    return 0
+
+
+def _header(spam_filter: Filter, options: argparse.Namespace) -> Header:
+    from spamguard import __version__
+    from spamguard.cli.portable import FORMAT, Header
+    from spamguard.records import EXTRACTOR
+
+    key = spam_filter.key.hex() if options.with_key else ""
+    bits = spam_filter.status().buckets.bit_length() - 1
+    fingerprint, classes = spam_filter.ledger.fingerprint, spam_filter.ledger.classes()
+    return Header(FORMAT, __version__, EXTRACTOR, fingerprint, key, bits, classes, not options.without_receipts)
+
+
+def _write_votes(spam_filter: Filter, writer: Writer) -> str:
+    from spamguard.bulk import batches
+    from spamguard.cli.portable import VOTES
+
+    number = 0
+    for some in batches(spam_filter.ledger.votes(), VOTES):
+        writer.votes(some)
+        number += len(some)
+    return rim.counted(number, "receipt")
+
+
+def _write_table(spam_filter: Filter, writer: Writer) -> str:
+    from spamguard.cli.portable import PIECE
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "tables"
+        spam_filter.save_tables(path)
+        with path.open("rb") as file:
+            while piece := file.read(PIECE):
+                writer.table(piece)
+    return "the tables, without receipts"
+
+
+@contextmanager
+def _output(name: str) -> Iterator[BinaryIO]:
+    """Where to write. A regular file has its name only when it is complete; nobody but its owner may read it."""
+    path = Path(name)
+    if name == "-":
+        yield sys.stdout.buffer
+    elif path.exists() and not path.is_file():  # a pipe or a device is written as it is, never replaced
+        with path.open("wb") as stream:
+            yield stream
+    else:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+        try:
+            with open(draft, "xb", opener=_private) as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.replace(path)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)

@@ -1,0 +1,94 @@
+"""`filter`: a message from standard input to standard output with the verdict on top, for delivery agents.
+
+Must never lose or change mail: whatever fails, the message comes out with all its bytes and the exit status is 0. Only a message
+that could not be read or written at all gives another one: 75 (EX_TEMPFAIL), on which delivery agents keep it and try again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from spamguard.cli import rim
+
+ABOUT = """Add the verdict to a message on its way through: standard input to standard output.
+
+The fields X-Spam-Flag (unwanted mail only), X-Spam-Status and X-Spamguard are put on top; those that the message brings
+along are taken out, all else stays as it is, byte for byte. A message that cannot be judged goes through with
+`X-Spamguard: not-scanned`, and the exit status is 0 all the same. It is 75 only when the message could not be read or written."""
+EXAMPLE = """  spamguard filter < message.eml
+
+  in .procmailrc:
+    :0fw
+    | spamguard filter
+    :0
+    * ^X-Spam-Flag: YES
+    .Junk/"""
+
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    rim.describe(commands, "filter", run, ABOUT, EXAMPLE)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pass one message on, judged if possible."""
+    return _pass_on(lambda raw: _judged(raw, options))
+
+
+def unscanned(reason: str) -> int:
+    """Pass one message on without judging it."""
+    return _pass_on(lambda raw: _not_scanned(raw, reason))
+
+
+def _pass_on(answer: Callable[[bytes], bytes]) -> int:
+    try:
+        raw = sys.stdin.buffer.read()
+        _write(_whatever_happens(raw, answer))
+    except BaseException as error:  # noqa: BLE001  the delivery agent still has the message: it is told to keep it
+        _explain("the message could not be passed on", error)
+        rim.abandon_output()
+        return TRY_AGAIN
+    return 0
+
+
+def _whatever_happens(raw: bytes, answer: Callable[[bytes], bytes]) -> bytes:
+    try:
+        return answer(raw)
+    except BaseException as error:  # noqa: BLE001  an interrupt, a lack of memory, a fault of ours: the mail goes on
+        _explain("the message was not scanned", error)
+        return _not_scanned(raw, type(error).__name__)
+
+
+def _judged(raw: bytes, options: argparse.Namespace) -> bytes:
+    from spamguard import policy
+    from spamguard.mail.rewrite import with_fields
+
+    with rim.open_to_ask(options) as spam_filter:
+        verdict = spam_filter.judge(raw)
+        fields = policy.header_fields(verdict, is_unwanted=verdict.label in spam_filter.unwanted)
+    return with_fields(raw, fields, policy.VERDICT_FIELDS)
+
+
+def _not_scanned(raw: bytes, reason: str) -> bytes:
+    try:
+        from spamguard import policy
+        from spamguard.mail.rewrite import with_fields
+
+        return with_fields(raw, policy.not_scanned(reason), policy.VERDICT_FIELDS)
+    except BaseException:  # noqa: BLE001  nothing of ours works: the mail goes on as it came
+        return raw
+
+
+def _explain(what: str, error: BaseException) -> None:
+    with suppress(BaseException):  # telling why is worth less than the mail
+        rim.say(f"{what}: {rim.in_words(error) if isinstance(error, OSError) else str(error) or type(error).__name__}")
+
+
+def _write(message: bytes) -> None:
+    sys.stdout.buffer.write(message)
+    sys.stdout.buffer.flush()

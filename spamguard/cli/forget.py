@@ -1,0 +1,40 @@
+"""`forget`: take teaching back, exactly, as if it had never been. Never needs to know what the messages were taught as."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from spamguard.cli import learn, rim
+
+ABOUT = """Take back what was taught about messages. What was never taught is no error."""
+EXAMPLE = """  spamguard forget message.eml
+  spamguard forget ~/Maildir/.Junk"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "forget", run, ABOUT, EXAMPLE)
+    learn.add_user(parser)
+    rim.add_json(parser)
+    rim.add_paths(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Forget; say how many."""
+    from spamguard import bulk
+    from spamguard.prepare import Preparer
+
+    forgotten = unknown = 0
+    found = rim.with_progress(rim.messages(options.paths), options.paths)
+    with rim.open_existing(options) as spam_filter:
+        preparer = Preparer(spam_filter.key)
+        for batch in bulk.batches(preparer.digest(message.raw) for message in found):
+            changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
+            forgotten += sum(changed)
+            unknown += len(changed) - sum(changed)
+            time.sleep(learn.BREATH)
+        settled = rim.settle_if_due(spam_filter)
+    text = f"forgot {rim.counted(forgotten)}" + (f" ({unknown:,} not known)" if unknown else "")
+    rim.answer(options, text, {"forgotten": forgotten, "unknown": unknown, "settled": settled})
+    return 0

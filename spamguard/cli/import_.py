@@ -1,0 +1,140 @@
+"""`import`: take in what `export` wrote. Looks at the whole file before it takes in anything; importing twice changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from spamguard.cli import rim
+from spamguard.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from spamguard.cli.portable import Header, Reader
+    from spamguard.engine import Filter
+
+ABOUT = """Take in a file that `spamguard export` wrote.
+
+Receipts are added to those that are here; what was taught here stays, and of two words about one message the later one counts.
+Tables without receipts make a filter that judges but does not learn: they go into a new state directory, or replace tables that came
+the same way. The key here must be the one of the file; a new state directory takes the file's, if it holds one."""
+EXAMPLE = """  spamguard import backup.spamguard
+  spamguard --state /new/place import backup-with-key.spamguard"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "import", run, ABOUT, EXAMPLE)
+    rim.add_json(parser)
+    parser.add_argument("file", metavar="FILE", help="a file that `export` wrote, or - for standard input")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, take in, settle; say how much was new."""
+    from spamguard.cli.portable import Reader
+
+    with _input(options.file) as stream:
+        reader = Reader(options.file, stream)
+        header, labels, number = reader.check()
+        _refuse_extractor(options.file, header)
+        _bring_key(rim.state_directory(options), options.file, header)
+        with rim.open_filter(options, bits=header.bits) as spam_filter:
+            _define_classes(spam_filter, header, labels)
+            new = _merge(spam_filter, reader) if header.receipts else _adopt(spam_filter, reader)
+    text = f"imported {rim.counted(number, 'receipt')}, {new:,} of them new" if header.receipts else "imported tables without receipts"
+    rim.answer(options, text, {"receipts": number, "new": new, "tables": not header.receipts})
+    return 0
+
+
+@contextmanager
+def _input(name: str) -> Iterator[BinaryIO]:
+    """The file; what cannot be read twice is kept in a temporary file meanwhile."""
+    if name != "-":
+        with _opened(name) as stream:
+            if stream.seekable():
+                yield stream
+                return
+            with _kept(stream) as copy:
+                yield copy
+    else:
+        with _kept(sys.stdin.buffer) as copy:
+            yield copy
+
+
+def _opened(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read ({error.strerror}); check the path and its permissions") from error
+
+
+@contextmanager
+def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy)
+        yield copy
+
+
+def _refuse_extractor(name: str, header: Header) -> None:
+    """Receipts of another extractor are kept for the program that reads them; tables of another one are of no use."""
+    from spamguard.records import EXTRACTOR
+
+    if not header.receipts and header.extractor != EXTRACTOR:
+        raise SourceError(
+            f"{name}: its tables are of extractor {header.extractor}, this program's is {EXTRACTOR}: export them from the same version"
+        )
+
+
+def _bring_key(place: Path, name: str, header: Header) -> None:
+    """See that the key here is the one of the file; a place without key and ledger takes it from the file."""
+    from spamguard import secret
+
+    path = place / "key"
+    if not path.exists() and not (place / "ledger.sqlite").exists():
+        if not header.key:
+            raise UsageError(f"{name}: needs the key {header.fingerprint}, {place} has none: put its key file there, or export --with-key")
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret.store(path, bytes.fromhex(header.key))
+    here = secret.fingerprint(secret.load(path, create=False))
+    if here != header.fingerprint:
+        raise UsageError(f"{name}: was taught with key {header.fingerprint}, {place} has {here}: import it into a new state directory")
+
+
+def _define_classes(spam_filter: Filter, header: Header, labels: set[str]) -> None:
+    """Make the file's classes known; whether a class is unwanted is for the people here to say, if they have."""
+    here = spam_filter.ledger.classes()
+    for name in sorted(labels | set(header.classes)):
+        spam_filter.check_class(name, new=True)
+    for name, unwanted in header.classes.items():
+        if name not in here:
+            spam_filter.define_class(name, unwanted=unwanted)
+
+
+def _merge(spam_filter: Filter, reader: Reader) -> int:
+    spam_filter.refuse_without_receipts()
+    new = spam_filter.ledger.merge(reader.votes())
+    if new:
+        spam_filter.settle()  # at once, from the receipts: folding each of them first would take longer
+    return new
+
+
+def _adopt(spam_filter: Filter, reader: Reader) -> int:
+    path = spam_filter.directory / f".import.{secrets.token_hex(8)}.new"
+    try:
+        with path.open("xb") as file:
+            for piece in reader.table():
+                if piece.strip(b"\0"):
+                    file.write(piece)
+                else:  # tables are mostly zeros: leave holes, as the original has
+                    file.seek(len(piece), 1)
+            file.truncate()
+        spam_filter.adopt_tables(path)
+    finally:
+        path.unlink(missing_ok=True)
+    return 0

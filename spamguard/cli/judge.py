@@ -1,0 +1,72 @@
+"""`judge`: a verdict per message, as a line and as an exit status. Never writes to the filter."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from spamguard.cli import rim
+from spamguard.errors import SourceError
+
+if TYPE_CHECKING:
+    from spamguard.records import Verdict
+
+ABOUT = """Judge messages. One line for each: label, probability of being unwanted, name.
+
+Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2 is an error."""
+EXAMPLE = """  spamguard judge message.eml
+  spamguard judge --json ~/Maildir/.Junk
+  spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
+
+WANTED, UNWANTED, UNSURE = 0, 1, 3
+_COLOURS = {WANTED: "32", UNWANTED: "31", UNSURE: "33"}
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "judge", run, ABOUT, EXAMPLE)
+    rim.add_json(parser)
+    rim.add_paths(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge and print."""
+    seen: set[int] = set()
+    paint = rim.painter()
+    found = rim.with_progress(rim.messages(options.paths), options.paths, unless=sys.stdout.isatty())
+    with rim.open_to_ask(options) as spam_filter:
+        for message in found:
+            verdict = spam_filter.judge(message.raw)
+            kind = _kind(verdict, spam_filter.unwanted)
+            seen.add(kind)
+            print(_json(message.name, verdict) if options.json else _line(message.name, verdict, paint, _COLOURS[kind]))
+    if not seen:
+        raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
+    return next(kind for kind in (UNWANTED, UNSURE, WANTED) if kind in seen)
+
+
+def _kind(verdict: Verdict, unwanted: frozenset[str]) -> int:
+    if verdict.label not in verdict.probabilities:
+        return UNSURE
+    return UNWANTED if verdict.label in unwanted else WANTED
+
+
+def _line(name: str, verdict: Verdict, paint: rim.Painter, colour: str) -> str:
+    width = max(len("unsure"), *map(len, verdict.probabilities))
+    return f"{paint(verdict.label.ljust(width), colour)}  {verdict.probability:.4f}  {name}"
+
+
+def _json(name: str, verdict: Verdict) -> str:
+    return json.dumps({"name": name, **as_values(verdict)}, ensure_ascii=False)
+
+
+def as_values(verdict: Verdict) -> dict[str, object]:
+    """A verdict for JSON."""
+    return {
+        "label": verdict.label,
+        "probability": verdict.probability,
+        "log_odds": verdict.log_odds,
+        "probabilities": dict(verdict.probabilities),
+    }

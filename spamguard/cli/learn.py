@@ -1,0 +1,120 @@
+"""`learn`: teach messages. Commits some at a time; what is committed stays, whatever happens next. Never teaches part of a message."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from spamguard.cli import rim
+from spamguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from spamguard.bulk import Ready
+    from spamguard.engine import Filter
+    from spamguard.sources import Message
+
+ABOUT = """Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
+Messages of a TREC index bring their class along; for all others say it with --as."""
+EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
+  spamguard learn --as newsletter ~/Maildir/.News
+  spamguard learn trec07p/full/index"""
+
+BREATH = 0.002  # seconds between transactions: without a pause a writer that waits might never meet a free ledger
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "learn", run, ABOUT, EXAMPLE)
+    parser.add_argument("--as", dest="label", metavar="CLASS", help="what the messages are: spam, ham, or a class of your own")
+    parser.add_argument("--unwanted", action="store_true", help="messages of this class are unwanted, as spam is")
+    parser.add_argument("--new", action="store_true", help="the class is new, even if its name resembles another one's")
+    add_user(parser)
+    rim.add_json(parser)
+    rim.add_paths(parser)
+
+
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """The option --user."""
+    parser.add_argument("--user", default="", metavar="NAME", help="whose word it is; a majority of users counts (default: the site's)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Teach; say how many."""
+    from spamguard import bulk
+
+    if options.unwanted and options.label is None:
+        raise UsageError("--unwanted says something about a class: name it with --as")
+    found = rim.with_progress(rim.messages(options.paths), options.paths)
+    with rim.open_filter(options) as spam_filter:
+        classes = _Classes(spam_filter, options)
+        taught, known = _teach(spam_filter, bulk.ready(spam_filter.key, classes.of(found)), options.user)
+        settled = rim.settle_if_due(spam_filter)
+    rim.answer(options, _summary(taught, known), {"taught": taught, "known": known, "settled": settled})
+    return 0
+
+
+class _Classes:
+    """What each message is taught as; a class is looked at, and made known, when its first message comes."""
+
+    def __init__(self, spam_filter: Filter, options: argparse.Namespace) -> None:
+        self._filter = spam_filter
+        self._options = options
+        self._checked: set[str] = set()
+        if options.label is not None:
+            self._check(options.label)
+
+    def of(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """The messages, each with its class."""
+        for message in messages:
+            label = self._label(message)
+            if label not in self._checked:
+                self._check(label)
+            yield replace(message, label=label)
+
+    def _label(self, message: Message) -> str:
+        said: str | None = self._options.label
+        if said is None and message.label is None:
+            raise UsageError(f"{message.name}: say what it is with --as CLASS; only a TREC index tells that by itself")
+        if said and message.label not in (None, said):
+            raise UsageError(f"{message.name}: its index calls it {message.label}, --as says {said}: leave --as out, or name the files")
+        return said or message.label or ""
+
+    def _check(self, label: str) -> None:
+        self._filter.check_class(label, new=self._options.new)
+        if self._options.unwanted:
+            self._filter.define_class(label, unwanted=True)
+        elif label not in self._filter.ledger.classes() and label not in ("ham", "spam"):
+            self._filter.define_class(label, unwanted=False)
+        self._checked.add(label)
+
+
+def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[dict[str, int], dict[str, int]]:
+    """How many messages of each class were taught, and how many were known as that already."""
+    from spamguard import bulk
+
+    taught: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for batch in bulk.batches(lessons):
+        for label, same in groupby(sorted(batch, key=_label_of), key=_label_of):
+            changed = spam_filter.learn_ready([one.teaching for one in same], label, user=user, origin="cli")
+            taught[label] += sum(changed)
+            known[label] += len(changed) - sum(changed)
+        time.sleep(BREATH)
+    return dict(taught), dict(known)
+
+
+def _label_of(lesson: Ready) -> str:
+    return lesson.label or ""
+
+
+def _summary(taught: dict[str, int], known: dict[str, int]) -> str:
+    if not taught:
+        return "taught nothing: no messages there"
+    told = ", ".join(f"{rim.counted(number)} as {label}" for label, number in sorted(taught.items()))
+    repeated = sum(known.values())
+    return f"taught {told}" + (f" ({repeated:,} already known)" if repeated else "")

@@ -1,0 +1,202 @@
+"""The file that `export` writes and `import` reads: one stream of frames, checksummed as a whole.
+
+Must never hand out anything of a file that was not checked to its end, and never hold more of it than one frame.
+
+    magic       b"spamguard export\\n"
+    frame       kind (1 byte), length of what follows (4 bytes, little-endian), payload
+    "H"         first: header, JSON (`Header`)
+    "V"         some votes, each as lengths and fields (`_VOTE`)
+    "T"         a piece of a table file, at most `PIECE` bytes, compressed by zlib
+    "E"         last: BLAKE2b-256 of every byte before this frame
+
+Receipts are not compressed: their code is within some percent of the entropy (`ledger.codec`). Readers refuse a higher format
+number than their own; what is new without being in the way of older readers goes into the header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import BinaryIO, NoReturn
+
+from spamguard import secret
+from spamguard.errors import SourceError
+from spamguard.records import Vote
+
+FORMAT = 1
+PIECE = 1 << 20
+VOTES = 128  # in a frame
+_MAGIC = b"spamguard export\n"
+_FRAME = struct.Struct("<cI")
+_LONGEST = 64 << 20  # of a frame: more is damage, not a reason to take memory
+_VOTE = struct.Struct("<QqIHHHHHHB")
+HEADER, SOME_VOTES, TABLE, END = b"H", b"V", b"T", b"E"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the file holds. fingerprint: of the key; key: itself, in hexadecimal, or "". classes: name to unwanted. bits: size
+    of the tables. receipts: whether it holds receipts; else it holds tables."""
+
+    format: int
+    program: str
+    extractor: int
+    fingerprint: str
+    key: str
+    bits: int
+    classes: Mapping[str, bool]
+    receipts: bool
+
+
+# ---- writing
+
+
+class Writer:
+    """Writes frames to a stream; `end` makes the file complete."""
+
+    def __init__(self, stream: BinaryIO, header: Header) -> None:
+        self._stream = stream
+        self._checksum = hashlib.blake2b(digest_size=32)
+        self.bytes = 0
+        self._put(_MAGIC)
+        self._frame(HEADER, json.dumps(asdict(header)).encode())
+
+    def votes(self, votes: Sequence[Vote]) -> None:
+        """Some votes, at most `VOTES`."""
+        self._frame(SOME_VOTES, b"".join(map(_pack, votes)))
+
+    def table(self, piece: bytes) -> None:
+        """A piece of a table file, at most `PIECE` bytes."""
+        self._frame(TABLE, zlib.compress(piece, 1))
+
+    def end(self) -> None:
+        """The checksum; nothing may follow."""
+        self._frame(END, self._checksum.digest())
+        self._stream.flush()
+
+    def _frame(self, kind: bytes, payload: bytes) -> None:
+        self._put(_FRAME.pack(kind, len(payload)) + payload)
+
+    def _put(self, data: bytes) -> None:
+        self._checksum.update(data)
+        self._stream.write(data)
+        self.bytes += len(data)
+
+
+def _pack(vote: Vote) -> bytes:
+    """One vote: numbers and lengths, then the fields of variable length. A label of length 0 is none."""
+    texts = [text.encode() for text in (vote.user, vote.node, vote.label or "", vote.origin)]
+    lengths = [len(vote.digest), *map(len, texts), len(vote.scores)]
+    head = _VOTE.pack(vote.clock, vote.time, len(vote.packed), *lengths, vote.extractor)
+    return b"".join((head, vote.digest, *texts, vote.scores, vote.packed))
+
+
+# ---- reading
+
+
+class Reader:
+    """Reads a file that can be read twice: `check` first, then what is in it. Everything raises SourceError for what is damaged."""
+
+    def __init__(self, name: str, stream: BinaryIO) -> None:
+        self._name = name
+        self._stream = stream
+
+    def check(self) -> tuple[Header, set[str], int]:
+        """Look at every byte: the header, the labels of all votes and how many votes there are."""
+        labels: set[str] = set()
+        number = 0
+        for kind, payload in self._frames():
+            if kind == SOME_VOTES:
+                votes = self._unpacked(payload)
+                number += len(votes)
+                labels.update(vote.label for vote in votes if vote.label is not None)
+            elif kind == TABLE:
+                self._unpressed(payload)
+            elif kind == HEADER:
+                header = self._header(payload)
+        return header, labels, number
+
+    def votes(self) -> Iterator[Vote]:
+        """All votes."""
+        for kind, payload in self._frames():
+            if kind == SOME_VOTES:
+                yield from self._unpacked(payload)
+
+    def table(self) -> Iterator[bytes]:
+        """The table file, piece by piece."""
+        return (self._unpressed(payload) for kind, payload in self._frames() if kind == TABLE)
+
+    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every frame but the last, which is the checksum of them all."""
+        self._stream.seek(0)
+        checksum = hashlib.blake2b(digest_size=32)
+        magic = self._stream.read(len(_MAGIC))
+        if magic != _MAGIC:
+            self._refuse("it is not a file that `spamguard export` wrote")
+        checksum.update(magic)
+        expected: tuple[bytes, ...] = (HEADER,)
+        while True:
+            head = self._exactly(_FRAME.size)
+            kind, length = _FRAME.unpack(head)
+            if kind not in expected or length > _LONGEST:
+                self._refuse("it is damaged")
+            payload = self._exactly(length)
+            if kind == END:
+                break
+            yield kind, payload
+            checksum.update(head + payload)
+            expected = (SOME_VOTES, TABLE, END)
+        if payload != checksum.digest() or self._stream.read(1):
+            self._refuse("it is damaged: its checksum is wrong")
+
+    def _exactly(self, length: int) -> bytes:
+        data = self._stream.read(length)
+        if len(data) < length:
+            self._refuse("it is cut off")
+        return data
+
+    def _header(self, payload: bytes) -> Header:
+        try:
+            values = json.loads(payload)
+            if values["format"] > FORMAT:
+                self._refuse(f"it has format {values['format']}, this program reads {FORMAT}: update spamguard")
+            header = Header(**{one.name: values[one.name] for one in fields(Header)})
+            if header.key and secret.fingerprint(bytes.fromhex(header.key)) != header.fingerprint:
+                self._refuse("its key is not the one it was taught with")
+            return header
+        except (ValueError, KeyError, TypeError) as error:
+            self._refuse(f"its header is damaged ({error})")
+
+    def _unpacked(self, payload: bytes) -> list[Vote]:
+        try:
+            return list(_unpack(payload))
+        except (struct.error, UnicodeDecodeError) as error:
+            self._refuse(f"a vote in it is damaged ({error})")
+
+    def _unpressed(self, payload: bytes) -> bytes:
+        try:
+            return zlib.decompressobj().decompress(payload, PIECE)
+        except zlib.error as error:
+            self._refuse(f"a table in it is damaged ({error})")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise SourceError(f"{self._name}: {why}; nothing was imported")
+
+
+def _unpack(payload: bytes) -> Iterator[Vote]:
+    at = 0
+    while at < len(payload):
+        clock, time, packed, digest, user, node, label, origin, scores, extractor = _VOTE.unpack_from(payload, at)
+        at += _VOTE.size
+        parts = []
+        for length in (digest, user, node, label, origin, scores, packed):
+            parts.append(payload[at : at + length])
+            at += length
+        if at > len(payload):
+            raise struct.error("it is cut off")
+        words = [part.decode() for part in parts[1:5]]
+        yield Vote(parts[0], words[0], clock, words[1], words[2] or None, parts[6], parts[5], words[3], time, extractor)

@@ -1,0 +1,230 @@
+"""What all commands share at their rim: the filter's directory, errors as one line, progress, colour.
+
+Must never print to standard output what is not the command's answer, and never let an error out as a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spamguard import sources
+from spamguard.errors import SourceError, SpamguardError, UsageError
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter
+
+Commands = Any  # what argparse's `add_subparsers` returns has no public name
+Item = TypeVar("Item")
+Painter = Callable[[str, str], str]
+
+ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT, as a shell would tell it
+CUT_OFF = 141  # 128 + SIGPIPE
+
+_REMEDIES = {
+    errno.ENOSPC: "make room and try again",
+    errno.EDQUOT: "make room and try again",
+    errno.EFBIG: "raise the limit on file size",
+    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+}
+
+
+def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], about: str, example: str) -> argparse.ArgumentParser:
+    """A command's parser: about's first sentence goes into the list of commands, the example under the help."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about.partition(".")[0].replace("\n", " "),
+        description=about,
+        epilog=f"example:\n{example}\n\nErrors are one line on standard error and exit status 2.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """The argument PATH…"""
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="message, mbox, Maildir, directory tree, TREC index, or - for standard input"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option --json."""
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+# ---- errors
+
+
+def guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run a command; whatever goes wrong that is not a fault of the program becomes a line and an exit status."""
+    _print_anything()
+    try:
+        status = run(options)
+        sys.stdout.flush()
+    except SpamguardError as error:
+        return fail(str(error))
+    except BrokenPipeError:
+        abandon_output()
+        return CUT_OFF
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        return fail("there is not enough memory")
+    except OSError as error:
+        abandon_output()
+        return fail(in_words(error))
+    return status
+
+
+def fail(text: str) -> int:
+    """Say what is wrong, in one line; the exit status for it."""
+    say(text)
+    return ERROR
+
+
+def say(text: str) -> None:
+    """One line to the person at the terminal, on standard error. Names of files may hold anything: it is made printable."""
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    with suppress(OSError):  # nobody listens: the exit status has to do
+        print(f"spamguard: {line}", file=sys.stderr, flush=True)
+
+
+def in_words(error: OSError) -> str:
+    """An error of the system in one line, with the remedy where there is a usual one."""
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return where + (error.strerror or str(error) or type(error).__name__) + (f": {remedy}" if remedy else "")
+
+
+def _print_anything() -> None:
+    """Words of any script and names that are no text can be printed whatever the terminal's encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon_output() -> None:
+    """What is still in the buffer can no longer be written: without this the interpreter would try, and complain, at its end."""
+    with suppress(OSError, ValueError):
+        descriptor = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+# ---- the filter
+
+
+def state_directory(options: argparse.Namespace) -> Path:
+    """Where the filter lies: --state, else the environment, else where XDG puts what a program has learnt."""
+    if options.state is not None:
+        return Path(options.state)
+    if named := os.environ.get("SPAMGUARD_STATE"):
+        return Path(named)
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        return (base if base.is_absolute() else Path.home() / ".local" / "state") / "spamguard"
+    except RuntimeError as error:
+        raise UsageError("this user has no home directory: say where the filter is with --state DIR") from error
+
+
+def open_filter(options: argparse.Namespace, **settings: Any) -> Filter:
+    """The filter to teach; it is created when new."""
+    from spamguard.engine import Filter
+
+    return Filter.open(state_directory(options), profile=options.profile, **settings)
+
+
+def open_to_ask(options: argparse.Namespace) -> Filter:
+    """The filter to ask. A new one is created too, since nothing is wrong with asking early, but most often it is a slip in the path."""
+    if not has_filter(options):
+        spam_filter = open_filter(options)
+        say(f"note: {state_directory(options)} is a new filter that was taught nothing yet")
+        return spam_filter
+    return open_filter(options)
+
+
+def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
+    """The filter whose receipts are wanted: UsageError when there is none."""
+    if not has_filter(options):
+        raise UsageError(
+            f"{state_directory(options)}: no filter there: name its directory with --state, or teach one with `spamguard learn`"
+        )
+    from spamguard.engine import Filter
+
+    return Filter.open(state_directory(options), profile=options.profile, load=load)
+
+
+def has_filter(options: argparse.Namespace) -> bool:
+    """Whether there is a ledger in the state directory."""
+    return (state_directory(options) / "ledger.sqlite").exists()
+
+
+def settle_if_due(spam_filter: Filter) -> bool:
+    """Settle after teaching, with a word on a terminal meanwhile; whether it was done."""
+    with_note = sys.stderr.isatty()
+    if with_note:
+        print("settling …", end="\r", file=sys.stderr, flush=True)
+    try:
+        return spam_filter.settle_if_due()
+    finally:
+        if with_note:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# ---- mail in, words out
+
+
+def messages(paths: Sequence[str]) -> Iterator[sources.Message]:
+    """The messages of all paths, one after another. A path that does not exist is a SourceError before anything is read."""
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            raise SourceError(f"{path}: no such file or directory; check the path")
+    return chain.from_iterable(map(sources.messages, paths))
+
+
+def with_progress(items: Iterable[Item], paths: Sequence[str], *, unless: bool = False) -> Iterator[Item]:
+    """The items, one per message of the paths, with a bar on a terminal when it takes long. unless: no bar."""
+    if unless or not sys.stderr.isatty():
+        yield from items
+        return
+    from tqdm import tqdm
+
+    yield from tqdm(items, total=_total(paths), unit=" messages", delay=1.0, leave=False, dynamic_ncols=True)
+
+
+def _total(paths: Sequence[str]) -> int | None:
+    counts = [sources.count(path) for path in paths]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def answer(options: argparse.Namespace, text: str, values: object) -> None:
+    """Print the answer: a text for people, or the values as JSON."""
+    print(json.dumps(values, ensure_ascii=False) if options.json else text)
+
+
+def counted(number: int, noun: str = "message") -> str:
+    """`1 message`, `1,200 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def painter() -> Painter:
+    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere (https://no-color.org)."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
+    return lambda text, code: text  # noqa: ARG005

@@ -1,0 +1,100 @@
+"""`status`: what the filter knows, how full its tables are, how large its files. Never changes anything."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import rim
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter, Status
+
+ABOUT = """Show what the filter knows: messages of each class, table load, sizes, versions.
+
+A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens."""
+EXAMPLE = """  spamguard status
+  spamguard status --json | jq .classes.spam.messages"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "status", run, ABOUT, EXAMPLE)
+    rim.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print."""
+    with rim.open_to_ask(options) as spam_filter:
+        values = _values(spam_filter, options.profile)
+    rim.answer(options, "" if options.json else _text(values), values)
+    return 0
+
+
+def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
+    from spamguard import __version__
+    from spamguard.bayes.profiles import PROFILES
+    from spamguard.ledger.schema import SCHEMA_VERSION
+
+    found = spam_filter.status()
+    classes = {**dict.fromkeys(spam_filter.ledger.classes(), 0), **found.classes}
+    return {
+        "state": str(spam_filter.directory),
+        "versions": {"program": __version__, "extractor": found.extractor, "ledger": SCHEMA_VERSION},
+        "key": found.fingerprint,
+        "profile": profile,
+        "profiles": {one.name: one.about for one in PROFILES.values()},
+        "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in classes.items()},
+        "events": found.events,
+        "unsettled": found.unsettled,
+        "receipts": not spam_filter.adopted,
+        "buckets": found.buckets,
+        "tables": _tables(found),
+        "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
+    }
+
+
+def _tables(found: Status) -> dict[str, dict[str, float]]:
+    """By token set: buckets in use, their share of all, and the share of new tokens that will fall on one of them.
+
+    The hash is as good as random, so the last two are the same number; both are told, since they answer two questions.
+    """
+    return {
+        name: {"used": found.vocabulary[name], "load": load, "expected_collisions": load} for name, load in found.used.items()
+    }  # fmt: skip
+
+
+def _text(values: dict[str, Any]) -> str:
+    versions, sizes = values["versions"], values["bytes"]
+    return "\n".join(
+        (
+            f"state      {values['state']}" + ("" if values["receipts"] else " (tables without receipts: can only judge)"),
+            f"version    spamguard {versions['program']}, extractor {versions['extractor']}, ledger {versions['ledger']}",
+            f"key        {values['key']}",
+            f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
+            f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
+            f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
+            "",
+            *_class_lines(values["classes"]),
+            "",
+            *_table_lines(values["tables"]),
+        )
+    )
+
+
+def _class_lines(classes: dict[str, dict[str, Any]]) -> list[str]:
+    width = max(len("class"), *map(len, classes))
+    head = f"{'class':{width}}  messages"
+    return [
+        head,
+        *(f"{name:{width}}  {one['messages']:8,}  {'unwanted' if one['unwanted'] else 'wanted'}" for name, one in classes.items()),
+    ]
+
+
+def _table_lines(tables: dict[str, dict[str, float]]) -> list[str]:
+    head = "tokens     buckets used     load  so many new ones collide"
+    return [head, *(f"{name:9}  {one['used']:12,}  {one['load']:7.2%}  {one['expected_collisions']:.2%}" for name, one in tables.items())]
+
+
+def _size(number: int) -> str:
+    return f"{number / 1_000_000:,.1f} MB"
