@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+from unicodedata import east_asian_width
 
 from spamguard.cli import judge, rim
 from spamguard.errors import SourceError
@@ -19,6 +20,7 @@ EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml"""
 
+OTHERS = "all other words"  # their sum would dwarf every bar
 _BAR = 24  # letters of the longest bar
 _STEPS = 1000  # parts are printed in thousandths
 
@@ -105,7 +107,7 @@ def _features(why: Explanation, words: int) -> list[Row]:
     shown, other = _strongest(why, words)
     return [
         *((clue.part, _printable(clue.text), _counts(clue.counts)) for clue in shown),
-        (other, f"{len(why.clues) - len(shown):,} other words", ""),
+        (other, OTHERS, f"{len(why.clues) - len(shown):,} of them"),
         *((part, f"trait: {name}", "") for part, name, _ in _sorted(why.traits)),
         *((part, f"number: {name}", "") for part, name, _ in _sorted(why.numbers)),
         (why.biases, "biases of the experts", ""),
@@ -128,14 +130,21 @@ def _printable(text: str) -> str:
 def _table(rows: Sequence[Row], whole: float) -> list[str]:
     """Lines of a sum, each with a bar. Rounding is put right in the largest part, so that what is printed adds up."""
     steps = _rounded([part for part, _, _ in rows], whole)
-    longest = max(1, *map(abs, steps))
-    wide = min(40, max(len(name) for _, name, _ in rows))
-    lines = [
-        f"  {step / _STEPS:+9.3f}  {name:{wide}}  {_bar(step, longest):{_BAR}}  {remark}".rstrip()
-        for step, (_, name, remark) in zip(steps, rows, strict=True)
-        if step
-    ]
+    longest = max(1, *(abs(step) for step, row in zip(steps, rows, strict=True) if row[1] != OTHERS))
+    wide = min(40, max(_width(name) for _, name, _ in rows))
+    lines = [_row(step, longest, wide, *row[1:]) for step, row in zip(steps, rows, strict=True) if step]
     return [*lines, f"  {sum(steps) / _STEPS:+9.3f}  sum"]
+
+
+def _row(step: int, longest: int, wide: int, name: str, remark: str) -> str:
+    padding = " " * (wide - _width(name))
+    bar = "" if name == OTHERS else _bar(step, longest)
+    return f"  {step / _STEPS:+9.3f}  {name}{padding}  {bar:{_BAR}}  {remark}".rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes on a terminal; ideographs take two."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _rounded(parts: Iterable[float], whole: float) -> list[int]:

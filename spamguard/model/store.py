@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from spamguard.records import EXTRACTOR
 _KEY = f"tables.{EXTRACTOR}"
 _LONG_TAIL = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _ATTEMPTS = 5
+_ABANDONED = 3600.0  # seconds after which nobody is still writing a snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,9 @@ class TableStore:
         """
         upto = self._ledger.last_seq()
         tables = settled(self._ledger, upto, self.tables.bits)
-        stamp = self._new_stamp(upto, upto, secrets.token_hex(8))
+        lineage = secrets.token_hex(8)
         line = self._ledger.get_meta(_KEY)
-        while not _settled_later(line, upto) and not self._publish(tables, stamp, line):
+        while not _settled_later(line, upto) and not self._publish(tables, self._new_stamp(upto, upto, lineage), line):
             line = self._ledger.get_meta(_KEY)
         self._ledger.compact(upto)
         self.catch_up()
@@ -104,8 +106,8 @@ class TableStore:
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if they were what the events so far had taught."""
         seq = self._ledger.last_seq()
-        stamp = self._new_stamp(seq, seq, secrets.token_hex(8))
-        while not self._publish(tables, stamp, self._ledger.get_meta(_KEY)):
+        lineage = secrets.token_hex(8)
+        while not self._publish(tables, self._new_stamp(seq, seq, lineage), self._ledger.get_meta(_KEY)):
             pass  # somebody else was first: what is adopted last counts
 
     def _new_stamp(self, seq: int, settled_to: int, lineage: str) -> Stamp:
@@ -119,14 +121,20 @@ class TableStore:
         except OSError as error:
             raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger") from error
         line = json.dumps(asdict(stamp))
+        # Listed before ours counts: what another process writes afterwards may be the current one by the time we remove.
+        older = [other for other in self._directory.glob(f"tables-{EXTRACTOR}-*.bin") if other != path]
         if not self._ledger.replace_meta(_KEY, expected, line):
-            path.unlink()
+            path.unlink(missing_ok=True)  # the faster one may have removed it already
             return False
         self._line, self.stamp, self.tables, self.seq = line, stamp, tables, stamp.seq
-        for other in self._directory.glob(f"tables-{EXTRACTOR}-*.bin"):
-            if other != path:
-                other.unlink(missing_ok=True)
+        for other in (*older, *self._abandoned()):
+            other.unlink(missing_ok=True)
         return True
+
+    def _abandoned(self) -> list[Path]:
+        """Snapshots that somebody began to write long ago: a killed process cannot remove its own."""
+        drafts = [(draft, draft.stat().st_mtime) for draft in self._directory.glob(f".tables-{EXTRACTOR}-*.new") if draft.exists()]
+        return [draft for draft, written in drafts if time.time() - written > _ABANDONED]
 
 
 def _settled_later(line: str | None, seq: int) -> bool:
