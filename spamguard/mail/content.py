@@ -22,6 +22,8 @@ _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br
 _SPACELESS = re.compile(
     "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
+# first bytes of their characters in UTF-8: to look for these is a hundred times faster than the expression
+_SPACELESS_LEADS = tuple(bytes((lead,)) for lead in (0xE0, 0xE1, *range(0xE3, 0xEE), 0xEF, *range(0xF0, 0xF4)))
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
 _SAMPLE = 4096  # bytes of each text part whose characters are counted
@@ -131,13 +133,13 @@ def _cut(text: str, limits: Limits, content: Content) -> str:
 
 def _take_spaceless(content: Content, section: bytes, text: str) -> bytes:
     """The text as UTF-8, its runs of scripts without spaces taken out and kept apart."""
-    if text.isascii():
-        return text.encode()
+    utf8 = text.encode("utf-8", "replace")
+    if text.isascii() or not any(lead in utf8 for lead in _SPACELESS_LEADS):
+        return utf8
     runs = _SPACELESS.findall(text)
     if runs:
         content.spaceless.append((section, "\0".join(runs)))
-        text = _SPACELESS.sub(" ", text)
-    return text.encode("utf-8", "replace")
+    return _SPACELESS.sub(" ", text).encode("utf-8", "replace")
 
 
 def _add_clues(content: Content, limits: Limits) -> None:

@@ -13,10 +13,12 @@ from functools import lru_cache
 
 from spamguard.mail.decode import fold
 
-# [^<>] keeps a search that finds no ">" from running to the end again and again
-_UNSEEN = re.compile(r"<(?:!--(.*?)(?:--!?>|\Z)|(script|style|template|title)\b[^<>]*+>(.*?)(?:</\2\s*+>|\Z))", re.S)
+# Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
+_UNSEEN = re.compile(
+    r"<(?:!--((?:[^-]++|-(?!-!?>))*+)(?:--!?>)?|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2))*+)(?:</\2[^<>]*+>?)?)"
+)
 _UNSEEN_MARKS = ("<!--", "<script", "<style", "<template", "<title")
-_TAG = re.compile(r"<([/!?a-z][^<>\s/]*+)([^<>]*+)>?")
+_TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # at these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
 _BLOCKS = (

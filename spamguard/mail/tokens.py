@@ -82,10 +82,9 @@ class TokenHasher:
         edges = (mask[1:] != mask[:-1]).nonzero()[0]
         edges += 1
         starts, ends = edges[::2], edges[1::2]
-        borders = np.fromiter(map(len, texts), np.intp, len(texts))
-        borders += 1
-        counts = starts.searchsorted(borders.cumsum(), side="right")
-        counts[1:] -= counts[:-1].copy()
+        before = starts.searchsorted(np.array([len(text) + 1 for text in texts]).cumsum(), side="right")
+        counts = before.copy()
+        counts[1:] -= before[:-1]
         bound = np.arange(len(texts)).repeat(counts)
         seeds = np.frombuffer(b"".join(map(self.seed, names)), "<u8")
         return Run(list(names), counts, self._mix(buffer, starts, ends, seeds.take(bound)), bound, starts, ends, buffer)

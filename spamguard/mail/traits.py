@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from math import log2
 
 import numpy as np
@@ -227,6 +228,7 @@ def _count(sample: bytes, characters: bytes) -> int:
     return len(sample) - len(sample.translate(None, characters))
 
 
+@lru_cache(maxsize=4096)
 def _scaled(count: int) -> int:
     return min(round(8 * log2(1 + count)), 255)
 
