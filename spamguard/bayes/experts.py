@@ -46,10 +46,12 @@ class Parts:
 class Parameters:
     """What the counting experts estimate from the sums in the tables, before they see a message.
 
-    shares (K, SETS): of `multinomial_shares`. mean, variance (K, D): of the numbers.
+    shares (K, SETS): of `multinomial_shares`. traits (K-1, T, TRAIT_VALUES): each value's log-likelihood ratio against the first
+    class. mean, variance (K, D): of the numbers.
     """
 
     shares: Floats
+    traits: Floats
     mean: Floats
     variance: Floats
 
@@ -58,15 +60,16 @@ def parameters(tables: Tables) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change."""
     squares = np.diagonal(tables.number_products, axis1=1, axis2=2)
     mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
-    return Parameters(multinomial_shares(tables.totals), mean, np.maximum(variance, NUMBER_FLOOR))
+    traits = trait_ratios(tables.trait_counts, tables.messages)
+    return Parameters(multinomial_shares(tables.totals), traits, mean, np.maximum(variance, NUMBER_FLOOR))
 
 
-def parts(tables: Tables, known: Parameters, seen: Evidence, rows: Rows) -> Parts:
+def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
     """Every feature's part in every expert's log-odds."""
     return Parts(
         multinomial_parts(rows.counts, known.shares, seen.sizes),
         rows.weights,
-        trait_parts(tables.trait_counts, tables.messages, seen.traits),
+        trait_parts(known.traits, seen.traits),
         number_parts(seen.numbers, known),
     )
 
@@ -90,20 +93,24 @@ def multinomial_shares(totals: Integers) -> Floats:
 def multinomial_parts(counts: NDArray[np.integer], shares: Floats, sizes: NDArray[np.intp]) -> Floats:
     """Log-likelihood ratios against the first class, (K-1, n), of features seen so often in each class, (K, n).
 
-    Dirichlet smoothing with the class's share of one pseudo-count: p = (count + a·share) / (share · constant), so a
-    feature that was never seen says nothing, however unequal the classes are.
+    Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share · constant), so that
+    p_k / p_0 = (count_k / share_k + a) / (count_0 / share_0 + a), and a feature that was never seen says nothing, however unequal
+    the classes are.
     """
-    share = shares.repeat(sizes, axis=1)
-    logs = formulas.log_count(counts, PSEUDO_COUNT * share) - np.log(share)
+    rates = counts * (1.0 / shares).repeat(sizes, axis=1)
+    rates += PSEUDO_COUNT
+    return np.asarray(np.log(rates[1:] / rates[0]))
+
+
+def trait_ratios(trait_counts: Integers, messages: Integers) -> Floats:
+    """Log-likelihood ratio of every value of every trait against the first class, (K-1, T, TRAIT_VALUES)."""
+    logs = formulas.smoothed_log(trait_counts, messages[:, np.newaxis, np.newaxis], TRAIT_ALPHA, TRAIT_VALUES)
     return np.asarray(logs[1:] - logs[0])
 
 
-def trait_parts(trait_counts: Integers, messages: Integers, traits: NDArray[np.intp]) -> Floats:
-    """Log-likelihood ratios of traits (..., T) against the first class, (K-1, ..., T)."""
-    counts = trait_counts[:, np.arange(traits.shape[-1]), traits]
-    totals = messages.reshape(-1, *(1,) * traits.ndim)
-    logs = formulas.smoothed_log(counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
-    return np.asarray(logs[1:] - logs[0])
+def trait_parts(ratios: Floats, traits: NDArray[np.intp]) -> Floats:
+    """Of these traits (..., T): their log-likelihood ratios, (K-1, ..., T)."""
+    return np.asarray(ratios[:, np.arange(traits.shape[-1]), traits])
 
 
 def number_parts(numbers: Integers, known: Parameters) -> Floats:
@@ -114,12 +121,15 @@ def number_parts(numbers: Integers, known: Parameters) -> Floats:
 
 def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
     """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped."""
-    raw = np.empty((len(found.multinomial), len(EXPERTS)))
-    raw[:, :SETS] = set_sums(found.multinomial, seen)
-    raw[:, SETS : 2 * SETS] = set_sums(found.logistic, seen)
-    raw[:, SETS : 2 * SETS] /= logistic.ONE
-    raw[:, -2] = found.categorical.sum(axis=1)
-    raw[:, -1] = found.gaussian.sum(axis=1)
+    raw = np.concatenate(
+        (
+            set_sums(found.multinomial, seen),
+            set_sums(found.logistic, seen) / logistic.ONE,
+            np.add.reduce(found.categorical, axis=1, keepdims=True),
+            np.add.reduce(found.gaussian, axis=1, keepdims=True),
+        ),
+        axis=1,
+    )
     raw *= damping(seen.sizes, len(seen.traits), len(seen.numbers))
     raw[:, SETS : 2 * SETS] += biases / logistic.ONE
     return quantised(raw)

@@ -40,7 +40,7 @@ class Dissection:
 def dissect(tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
     """The default profile's judgement of class number `favoured` against number `against`, part by part."""
     rows = read_rows(tables, seen.buckets)
-    found = experts.parts(tables, known, seen, rows)
+    found = experts.parts(known, seen, rows)
     scores = experts.scores(found, seen, tables.biases)
     trust = confidence(tables)
     weights = trust * tables.fusion_weights / fusion.ONE

@@ -17,7 +17,7 @@ def add(tables: Tables, seen: Evidence, name: str, *, first_time: bool) -> None:
     index = class_index(tables, name)
     rows = read_rows(tables, seen.buckets)
     if first_time:
-        parts = experts.parts(tables, experts.parameters(tables), seen, rows)
+        parts = experts.parts(experts.parameters(tables), seen, rows)
         scores = experts.scores(parts, seen, tables.biases)
         fusion.learn(scores[np.newaxis], np.array([index]), tables.fusion_weights, tables.fusion_biases)
     _step(tables, seen, rows, index, 1)

@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 ONE = 1 << 16  # a nat, or a probability of 1
-RATE = 15  # of the weights (corpora/RESULTS.md, "First fusion")
+# Rates of the weights, in sixteenths (corpora/RESULTS.md, "Rate of the logistic experts"): a lesson that comes alone teaches
+# at the first; a replay goes down from the first to the last.
+FIRST_RATE = 15 << 4
+LAST_RATE = 5 << 4
 CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
 _BIAS_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
@@ -41,10 +44,10 @@ def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
     return np.asarray(ONE * truth - np.rint(ONE * probabilities).astype(np.int64))
 
 
-def steps(errors: Integers, roots: Integers) -> NDArray[np.int32]:
+def steps(errors: Integers, roots: Integers, rate: int = FIRST_RATE) -> NDArray[np.int32]:
     """What a lesson adds to the weight of each of its features; nothing when it was all but certain already."""
     taught = np.where(np.abs(errors) > CERTAIN, errors, 0)
-    return np.asarray(((RATE * taught * roots) >> _ROOT_BITS).astype(np.int32))
+    return np.asarray(((rate * taught * roots) >> (_ROOT_BITS + 4)).astype(np.int32))
 
 
 def bias_steps(errors: Integers) -> Integers:

@@ -42,7 +42,7 @@ _NO_SCORES: Integers = np.zeros((0, len(experts.EXPERTS)), np.int64)
 def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
     """The default: all experts, fused, held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
-    scores = experts.scores(experts.parts(tables, known, seen, rows), seen, tables.biases)
+    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases)
     fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
     return Judgement(np.concatenate(([0.0], confidence(tables) * fused)), scores)
 
@@ -99,8 +99,8 @@ def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
     return Judgement(np.concatenate(([0.0], margins / logistic.ONE)), _NO_SCORES)
 
 
-def _categorical(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
-    parts = experts.trait_parts(tables.trait_counts, tables.messages, seen.traits)
+def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+    parts = experts.trait_parts(known.traits, seen.traits)
     return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
 
 

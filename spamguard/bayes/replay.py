@@ -68,19 +68,19 @@ class _Player:
         tables.biases, tables.fusion_biases = np.zeros((count - 1, SETS), np.int64), np.zeros(count - 1, np.int64)
         self.counts = np.zeros((count, 1 << bits), np.int32)
         self.weights = np.zeros((count - 1, 1 << bits), np.int32)
-        self.left = lessons
+        self.lessons, self.played = lessons, 0
 
     def play(self, block: Block) -> None:
         """Score, step and count a block of lessons, in this order."""
         lessons = self._place(block)
-        self.left -= len(block.labels)
-        if self.left < FUSION_LESSONS:
+        if self.lessons - self.played <= FUSION_LESSONS:
             counting = self._counting_scores(lessons)
             margins = self._step(lessons)
             self._fuse(lessons, counting, margins)
         else:
             self._step(lessons)
         self._count(lessons)
+        self.played += len(block.labels)
 
     def _place(self, block: Block) -> _Lessons:
         bits = self.tables.bits
@@ -106,7 +106,7 @@ class _Player:
         parts = experts.multinomial_parts(counts, shares, sizes)
         raw = np.zeros((len(parts), len(lessons.targets), len(experts.EXPERTS)))
         raw[:, :, :SETS] = experts.run_sums(parts, sizes.cumsum() - sizes, sizes).reshape(len(parts), -1, SETS)
-        raw[:, :, -2] = experts.trait_parts(tables.trait_counts, tables.messages, lessons.traits).sum(axis=-1)
+        raw[:, :, -2] = experts.trait_parts(known.traits, lessons.traits).sum(axis=-1)
         raw[:, :, -1] = experts.number_parts(lessons.numbers, known).sum(axis=-1)
         return raw
 
@@ -128,10 +128,14 @@ class _Player:
         margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
         errors = logistic.errors(margins, targets[:, np.newaxis, np.newaxis])
         self.tables.biases += logistic.bias_steps(errors.sum(axis=0)).T
-        steps = logistic.steps(errors, roots).reshape(len(flat), -1)
+        steps = logistic.steps(errors, roots, self._rate()).reshape(len(flat), -1)
         moving = np.flatnonzero(steps.any(axis=1).repeat(flat))
         self._move(buckets.take(moving), steps.repeat(flat, axis=0).take(moving, axis=0))
         return margins
+
+    def _rate(self) -> int:
+        """Falls from the first rate to the last as the replay goes on, so that the latest lessons do not weigh most."""
+        return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
 
     def _move(self, buckets: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
         for column, step in zip(self.weights, steps.T, strict=True):

@@ -126,7 +126,7 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
 
 def read_rows(tables: Tables, buckets: Buckets) -> Rows:
     """Counts and weights of these buckets: one gather per table."""
-    base = tables.rows.view(np.complex128).ravel().take(buckets).view(np.int32).reshape(-1, 4).T
+    base = np.ascontiguousarray(tables.rows.view(np.complex128).ravel().take(buckets).view(np.int32).reshape(-1, 4).T)
     if not tables.columns:
         return Rows(base[:2], base[2:3])
     others = [column.take(buckets, axis=0).T for column in tables.columns]
