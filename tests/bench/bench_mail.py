@@ -1,0 +1,89 @@
+"""Time per message of reading mail, step by step. Run as a script, not collected.
+
+    python -m tests.bench.bench_mail [--messages N] [--repeats N]      (or: PYTHONPATH=. python tests/bench/bench_mail.py)
+
+On made-up mail, and on the SpamAssassin corpus where ../shared/corpora has it. Each step is timed alone over all messages, so
+its data are warm: the sum of the steps is less than the whole. The least of several runs counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from corpora.synthetic import generate
+from spamguard.mail import content, fields
+from spamguard.mail.extract import Extractor
+from spamguard.mail.identity import digest
+from spamguard.mail.limits import DEFAULT_LIMITS
+from spamguard.mail.split import split
+from spamguard.mail.tokens import TokenHasher
+from spamguard.mail.traits import numbers, traits
+
+ARCHIVE = Path(__file__).parents[3] / "shared" / "corpora" / "spamassassin.tar.xz"
+KEY = b"a key of this installation"
+
+
+def corpus(limit: int) -> list[bytes]:
+    """The first messages of the archive, in its order."""
+    found: list[bytes] = []
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            stream = archive.extractfile(member)
+            if stream is not None and "/data/" in f"/{member.name}":
+                found.append(stream.read())
+            if len(found) == limit:
+                break
+    return found
+
+
+def microseconds(step: Callable[[Any], object], items: Sequence[Any], repeats: int) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        for item in items:
+            step(item)
+        best = min(best, time.process_time() - start)
+    return best / len(items) * 1e6
+
+
+def measure(title: str, raws: list[bytes], repeats: int) -> None:
+    extractor, hasher = Extractor(KEY), TokenHasher(KEY)
+    messages = [split(raw, DEFAULT_LIMITS) for raw in raws]
+    contents = [content.read(raw, DEFAULT_LIMITS) for raw in raws]
+    steps: list[tuple[str, Callable[[Any], object], Sequence[Any]]] = [
+        ("split", lambda raw: split(raw, DEFAULT_LIMITS), raws),
+        ("header fields", lambda message: fields.sections(fields.evidence(message.fields)), messages),
+        ("content, body only (with split)", lambda raw: content.read(raw, DEFAULT_LIMITS, body_only=True), raws),
+        ("content, everything (with split)", lambda raw: content.read(raw, DEFAULT_LIMITS), raws),
+        ("token hashes", lambda found: hasher.run(found.sections), contents),
+        ("traits", traits, contents),
+        ("numbers", lambda found: numbers(found, 5000), contents),
+        ("identity", lambda raw: digest(raw, KEY), raws),
+        ("words, the whole way", extractor.words, raws),
+        ("features, the whole way", extractor.features, raws),
+    ]
+    tokens = sum(len(extractor.features(raw).tokens) for raw in raws) / len(raws)
+    print(f"{title}: {len(raws)} messages, mean {sum(map(len, raws)) / len(raws):,.0f} bytes, {tokens:,.0f} tokens; µs per message")
+    for name, step, items in steps:
+        print(f"  {name:34}{microseconds(step, items, repeats):8.1f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    measure("made-up mail", [raw for _, raw in generate(options.messages, 1)], options.repeats)
+    if ARCHIVE.exists():
+        measure("SpamAssassin corpus", corpus(options.messages), options.repeats)
+    else:
+        print(f"SpamAssassin corpus: not there ({ARCHIVE})")
+
+
+if __name__ == "__main__":
+    main()
