@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -133,8 +134,12 @@ class TableStore:
 
     def _abandoned(self) -> list[Path]:
         """Snapshots that somebody began to write long ago: a killed process cannot remove its own."""
-        drafts = [(draft, draft.stat().st_mtime) for draft in self._directory.glob(f".tables-{EXTRACTOR}-*.new") if draft.exists()]
-        return [draft for draft, written in drafts if time.time() - written > _ABANDONED]
+        found = []
+        for draft in self._directory.glob(f".tables-{EXTRACTOR}-*.new"):
+            with suppress(FileNotFoundError):  # it was finished meanwhile
+                if time.time() - draft.stat().st_mtime > _ABANDONED:
+                    found.append(draft)
+        return found
 
 
 def _settled_later(line: str | None, seq: int) -> bool:
