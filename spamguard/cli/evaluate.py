@@ -1,0 +1,115 @@
+"""`evaluate`: how good the filter is on labelled mail. Never touches the user's filter and never judges what it was taught."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from spamguard import sources
+from spamguard.cli import rim
+from spamguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from spamguard.evaluation.protocols import Trial
+
+ABOUT = """Measure how good the filter is on labelled mail: a TREC index, or folders of ham and spam.
+
+A new filter in a temporary directory judges every message before it is taught (or not taught at all, `split`). Protocols:
+  online       every message is taught right after it was judged
+  delayed      every message is taught some messages later
+  corrections  only what was judged wrong or unsure is taught
+  split        the first part is taught, the rest judged
+
+Folders are taken side by side, each in its own order; an index in the order of its lines."""
+EXAMPLE = """  spamguard evaluate corpus/index
+  spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots pictures
+  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
+
+Messages = Callable[[], Iterable[sources.Message]]
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "evaluate", run, ABOUT, EXAMPLE)
+    rim.add_json(parser)
+    parser.add_argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one")
+    parser.add_argument("--ham", action="append", default=[], metavar="PATH", help="wanted mail (may be given again)")
+    parser.add_argument("--spam", action="append", default=[], metavar="PATH", help="unwanted mail (may be given again)")
+    parser.add_argument("--protocol", choices=("online", "delayed", "corrections", "split"), default="online", help="default: online")
+    parser.add_argument("--delay", type=_whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
+    parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
+    parser.add_argument("--scores", metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
+    parser.add_argument("--plots", metavar="DIR", help="draw ROC, calibration, scores and learning curve")
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError("must lie between 0 and 1")
+    return share
+
+
+def run(options: argparse.Namespace) -> int:
+    """Try it out and report."""
+    from spamguard.evaluation import metrics, plots, protocols, report
+
+    settings = protocols.Settings(options.profile, options.delay, options.share)
+    paths = [*options.paths, *options.ham, *options.spam]
+    trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), paths))
+    if not trials:
+        raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
+    gold, score, probability = _columns(trials)
+    labels = [trial.row.label for trial in trials]
+    name = f"{options.profile}, {options.protocol}"
+    found = metrics.measures(gold, score, labels, probability=probability)
+    matrix = metrics.confusion([trial.row.gold for trial in trials], labels)
+    curve = metrics.learning_curve(gold, score, labels)
+    if options.scores:
+        report.write_scores(options.scores, [trial.row for trial in trials])
+    if options.plots:
+        plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
+    if options.json:
+        print(json.dumps(report.document({name: found}, matrix, curve)))
+    else:
+        print(report.table({name: found}, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
+    return 0
+
+
+def _columns(trials: Sequence[Trial]) -> tuple[list[bool], list[float], list[float]]:
+    return [trial.row.gold == "spam" for trial in trials], [trial.row.score for trial in trials], [trial.probability for trial in trials]
+
+
+def _messages(options: argparse.Namespace) -> Messages:
+    """What gives the labelled messages, anew each time it is called."""
+    if options.paths and (options.ham or options.spam):
+        raise UsageError("name either an index, or --ham and --spam")
+    if options.paths:
+        return lambda: _labelled(options.paths)
+    if not (options.ham and options.spam):
+        raise UsageError("name a TREC index, or folders with both --ham and --spam")
+    return lambda: _folders(options.ham, options.spam)
+
+
+def _labelled(paths: Sequence[str]) -> Iterable[sources.Message]:
+    for message in rim.messages(paths):
+        if message.label is None:
+            raise UsageError(f"{message.name}: has no label: name a TREC index, or use --ham and --spam")
+        yield message
+
+
+def _folders(ham: Sequence[str], spam: Sequence[str]) -> Iterable[sources.Message]:
+    from spamguard.evaluation.protocols import interleaved
+
+    counts = [sum(1 for _ in chain.from_iterable(map(sources.messages, paths))) for paths in (ham, spam)]
+    return interleaved(rim.messages(ham), counts[0], rim.messages(spam), counts[1])
