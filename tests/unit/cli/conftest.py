@@ -1,0 +1,121 @@
+"""A small corpus of made-up mail, a filter taught with it, and commands run in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter
+from spamguard.cli import main
+
+BITS = 16  # tables of one megabyte: tests make many
+
+
+@dataclass
+class Done:
+    """What a command answered."""
+
+    status: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def failed(self, *words: str) -> bool:
+        """Whether it failed with one clear line that has these words, and nothing else."""
+        one_line = self.err.count("\n") == 1 and self.err.startswith("spamguard: ") and len(self.err) < 400
+        return self.status == 2 and one_line and all(word in self.err for word in words)
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """120 messages: a TREC corpus (index, data/), and the same by class: ham.mbox, spam (a Maildir)."""
+    place = tmp_path_factory.mktemp("mail") / "corpus"
+    synthetic.write(place, 120, 3)
+    for part in ("cur", "new", "tmp"):
+        (place / "spam" / part).mkdir(parents=True)
+    with (place / "ham.mbox").open("wb") as mbox:
+        for number, (label, raw) in enumerate(synthetic.generate(120, 3)):
+            if label == "ham":
+                mbox.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + raw.replace(b"\nFrom ", b"\n>From ") + b"\n")
+            else:
+                (place / "spam" / "cur" / f"{number:04d}.x:2,S").write_bytes(raw)
+    return place
+
+
+@pytest.fixture(scope="session")
+def counts() -> dict[str, int]:
+    labels = [label for label, _ in synthetic.generate(120, 3)]
+    return {"ham": labels.count("ham"), "spam": labels.count("spam")}
+
+
+@pytest.fixture(scope="session")
+def _master(tmp_path_factory, corpus) -> Path:
+    state = tmp_path_factory.mktemp("master") / "state"
+    Filter.open(state, bits=BITS, durable=False).close()
+    assert main(["--state", str(state), "learn", str(corpus)]) == 0
+    return state
+
+
+@pytest.fixture(scope="session")
+def clear(_master) -> dict[str, bytes]:
+    """The ham and the spam that the taught filter is surest of, however its thresholds are tuned."""
+    with Filter.open(_master) as spam_filter:
+        ranked = sorted((raw for _, raw in synthetic.generate(120, 3)), key=lambda raw: spam_filter.judge(raw).log_odds)
+    return {"ham": ranked[0], "spam": ranked[-1]}
+
+
+@pytest.fixture
+def state(tmp_path) -> Path:
+    """A new filter with small tables."""
+    Filter.open(tmp_path / "state", bits=BITS, durable=False).close()
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def taught(tmp_path, _master) -> Path:
+    """A filter that was taught the whole corpus; a copy of its own for each test."""
+    return Path(shutil.copytree(_master, tmp_path / "taught"))
+
+
+@pytest.fixture
+def run(capsysbinary, monkeypatch) -> Run:
+    """Runs a command: `run(state, "judge", path, stdin=b"")`."""
+
+    def command(state: Path | None, *arguments: object, stdin: bytes | None = None) -> Done:
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        capsysbinary.readouterr()
+        status = main([*([] if state is None else ["--state", str(state)]), *map(str, arguments)])
+        out, err = capsysbinary.readouterr()
+        return Done(status, out, err.decode())
+
+    return command
+
+
+def some(label: str, number: int = 1, seed: int = 99) -> list[bytes]:
+    """Messages of a class that the corpus does not have."""
+    return [raw for found, raw in synthetic.generate(20 * number + 20, seed) if found == label][:number]

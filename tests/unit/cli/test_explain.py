@@ -1,0 +1,103 @@
+"""`explain`: the parts that are printed sum to the score that is printed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.cli.conftest import some
+
+PART = re.compile(r" +([+-]\d+\.\d{3})  (.*?)(?:  |$)")
+
+
+@pytest.fixture(params=["ham", "spam"])
+def message(request, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(some(request.param)[0])
+    return path
+
+
+def tables(report):
+    """The (parts, sum) of each table of a report, in thousandths."""
+    found, parts = [], []
+    for line in report.splitlines():
+        if match := PART.match(line):
+            steps = round(float(match[1]) * 1000)
+            if match[2] == "sum":
+                found.append((parts, steps))
+                parts = []
+            else:
+                parts.append(steps)
+    return found
+
+
+def test_what_is_printed_adds_up(run, taught, message):
+    done = run(taught, "explain", message)
+    assert done.status == 0
+    (by_expert, first), (by_feature, second) = tables(done.out)
+    assert (sum(by_expert), sum(by_feature)) == (first, second)
+    log_odds = float(re.search(r"log-odds ([+-][\d.]+)\n", done.out)[1])
+    assert first == second == round(log_odds * 1000)
+    assert len(by_expert) > 5
+    assert len(by_feature) > 20
+
+
+def test_json_adds_up(run, taught, message):
+    (why,) = run(taught, "explain", "--json", "--words", "7", message).lines
+    assert why["prior"] + sum(one["share"] for one in why["experts"].values()) == pytest.approx(why["sum"], abs=1e-9)
+    words = sum(word["part"] for word in why["words"]) + why["other_words"]
+    features = words + sum(why["traits"].values()) + sum(why["numbers"].values()) + why["biases"] + why["prior"]
+    assert features == pytest.approx(why["sum"], abs=1e-9)
+    assert why["sum"] == pytest.approx(why["log_odds"], abs=1e-9)
+    assert set(why["words"][0]) == {"text", "part", "messages"}
+    assert set(why["words"][0]["messages"]) == {"ham", "spam"}
+
+
+def test_as_many_words_each_way_as_asked_for(run, taught, message):
+    (why,) = run(taught, "explain", "--json", "--words", "3", message).lines
+    parts = [word["part"] for word in why["words"]]
+    assert sum(part > 0 for part in parts) <= 3
+    assert sum(part < 0 for part in parts) <= 3
+    assert parts == sorted(parts, key=lambda part: -abs(part))
+
+
+def test_no_words_at_all(run, taught, message):
+    (_, _), (parts, whole) = tables(run(taught, "explain", "--words", "0", message).out)
+    assert sum(parts) == whole
+
+
+def test_a_negative_number_of_words(run, taught, message):
+    with pytest.raises(SystemExit) as stop:
+        run(taught, "explain", "--words", "-1", message)
+    assert stop.value.code == 2
+
+
+def test_it_tells_what_would_flip_it(run, taught, message):
+    assert re.search(r"for another label the log-odds would have to (fall|rise) by \d+\.\d{3}: ", run(taught, "explain", message).out)
+
+
+def test_a_filter_that_knows_nothing(run, state, message):
+    done = run(state, "explain", message)
+    assert done.status == 0
+    assert "unsure" in done.out
+
+
+def test_only_of_the_default_profile(run, taught, message):
+    assert run(taught, "--profile", "bernoulli", "explain", message).failed("--profile")
+
+
+def test_a_third_class(run, taught, message, corpus):
+    run(taught, "learn", "--as", "newsletter", corpus / "data" / "00001", corpus / "data" / "00002")
+    done = run(taught, "explain", message)
+    (by_expert, first), (by_feature, second) = tables(done.out)
+    assert (sum(by_expert), sum(by_feature)) == (first, second)
+    assert "newsletter" in done.out
+
+
+def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(b"Subject: \x1b[31m \x9b31m\n\nx\x1b]0;title\x07 \xe2\x80\xae\n")
+    out = run(taught, "explain", "--words", "100", path).out
+    assert out.isascii() or all(letter.isprintable() or letter == "\n" for letter in out)
+    assert "\x1b" not in out

@@ -1,0 +1,252 @@
+"""`export` and `import`: what goes out comes in, twice too; another key, a newer format and damage are refused whole."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard import Filter
+from spamguard.bayes.tables import counted_state
+from spamguard.cli import portable
+from spamguard.errors import SourceError
+from spamguard.ledger.lessons import winners
+from spamguard.records import Vote
+
+
+def knowledge(state):
+    """Votes in force, counts and classes of a filter. (What a later vote has replaced may be compacted here and not there.)"""
+    with Filter.open(state) as spam_filter:
+        votes = winners(spam_filter.ledger.votes())
+        return votes, {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}, spam_filter.ledger.classes()
+
+
+def assert_same(first, second):
+    assert first[0] == second[0]
+    assert first[2] == second[2]
+    assert first[1].keys() == second[1].keys()
+    assert all(np.array_equal(first[1][name], second[1][name]) for name in first[1])
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "file.spamguard"
+
+
+@pytest.fixture
+def keyed(run, taught, file):
+    """An export with receipts and key."""
+    assert run(taught, "export", "--with-key", file).status == 0
+    return file
+
+
+def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus):
+    with Filter.open(taught) as spam_filter:
+        spam_filter.define_class("offers", unwanted=True)
+    run(taught, "forget", corpus / "data" / "00001")
+    run(taught, "learn", "--as", "newsletter", "--user", "änna", corpus / "data" / "00002")
+    assert run(taught, "export", "--with-key", keyed).err.splitlines()[-1].endswith("keep it as secret as a password")
+    done = run(tmp_path / "new", "import", "--json", keyed)
+    assert done.status == 0
+    assert done.json["new"] == done.json["receipts"] >= 121
+    assert_same(knowledge(taught), knowledge(tmp_path / "new"))
+    run(taught, "rebuild")
+    assert run(tmp_path / "new", "judge", "--json", corpus / "data").out == run(taught, "judge", "--json", corpus / "data").out
+
+
+def test_twice_changes_nothing(run, tmp_path, keyed):
+    run(tmp_path / "new", "import", keyed)
+    before = knowledge(tmp_path / "new")
+    assert run(tmp_path / "new", "import", keyed).out == "imported 120 receipts, 0 of them new\n"
+    assert_same(before, knowledge(tmp_path / "new"))
+
+
+def test_receipts_are_added_to_what_is_here(run, taught, tmp_path, keyed, corpus, counts):
+    run(tmp_path / "new", "import", keyed)
+    run(tmp_path / "new", "forget", corpus / "spam")
+    run(taught, "forget", corpus / "ham.mbox")
+    assert run(taught, "export", keyed).status == 0
+    assert run(tmp_path / "new", "import", keyed).status == 0
+    assert all(one["messages"] == 0 for one in run(tmp_path / "new", "status", "--json").json["classes"].values())
+
+
+def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
+    assert run(taught, "export", file).status == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    key = (taught / "key").read_bytes()
+    assert key.hex().encode() not in file.read_bytes()
+    assert key not in file.read_bytes()
+    assert [one.name for one in file.parent.iterdir() if "spamguard" in one.name] == [file.name]
+
+
+def test_a_pipe(run, taught, tmp_path):
+    out = run(taught, "export", "--with-key", "-")
+    assert run(tmp_path / "new", "import", "-", stdin=out.raw).out == "imported 120 receipts, 120 of them new\n"
+
+
+def test_what_is_no_file_is_not_replaced(run, taught):
+    assert run(taught, "export", "/dev/null").status == 0
+    assert Path("/dev/null").is_char_device()
+
+
+# Tables without receipts
+
+
+@pytest.fixture
+def copy(run, taught, tmp_path, file):
+    """A filter that only judges."""
+    assert run(taught, "export", "--without-receipts", "--with-key", file).status == 0
+    done = run(tmp_path / "copy", "import", file)
+    assert (done.status, done.out) == (0, "imported tables without receipts\n")
+    return tmp_path / "copy"
+
+
+def test_a_copy_judges_as_the_original(run, taught, copy, corpus):
+    assert run(copy, "judge", corpus / "data").out == run(taught, "judge", corpus / "data").out
+    assert run(copy, "explain", corpus / "data" / "00001").out == run(taught, "explain", corpus / "data" / "00001").out
+    status = run(copy, "status", "--json").json
+    assert status["receipts"] is False
+    assert status["classes"] == run(taught, "status", "--json").json["classes"]
+    assert "can only judge" in run(copy, "status").out
+
+
+def test_a_copy_cannot_learn(run, copy, corpus, keyed, file):
+    for command in (
+        ["learn", "--as", "ham", corpus / "ham.mbox"],
+        ["forget", corpus / "spam"],
+        ["rebuild"],
+        ["export", file.with_name("other")],
+        ["import", keyed],
+    ):
+        assert run(copy, *command).failed("imported without receipts", "can only judge"), command
+    assert run(copy, "status", "--json").json["events"] == 0
+    assert not file.with_name("other").exists()
+
+
+def test_a_copy_is_brought_up_to_date(run, taught, copy, corpus, file):
+    run(taught, "forget", corpus / "data" / "00001", corpus / "data" / "00005")
+    run(taught, "export", "--without-receipts", file)
+    with Filter.open(copy) as running:
+        old = running.judge(b"Subject: x\n\nx\n")
+        assert run(copy, "import", file).status == 0
+        with Filter.open(taught) as original:
+            new = original.judge(b"Subject: x\n\nx\n")
+        assert running.judge(b"Subject: x\n\nx\n") == new != old
+    assert len(list(copy.glob("tables-*.bin"))) == 1
+    assert not list(copy.glob(".import*"))
+
+
+def test_tables_do_not_go_beside_receipts(run, taught, tmp_path, keyed, file):
+    run(tmp_path / "new", "import", keyed)
+    run(taught, "export", "--without-receipts", file)
+    assert run(tmp_path / "new", "import", file).failed("new state directory")
+    assert run(tmp_path / "new", "status", "--json").json["receipts"] is True
+
+
+# What is refused
+
+
+def test_another_key(run, taught, state, keyed):
+    assert run(state, "import", keyed).failed("was taught with key", "new state directory")
+    assert run(state, "status", "--json").json["events"] == 0
+
+
+def test_no_key(run, taught, tmp_path, file):
+    run(taught, "export", file)
+    assert run(tmp_path / "new", "import", file).failed("--with-key")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "key").write_bytes((taught / "key").read_bytes())
+    assert run(tmp_path / "new", "import", file).status == 0
+
+
+def test_a_file_of_something_else(run, state, tmp_path, corpus):
+    assert run(state, "import", corpus / "ham.mbox").failed("not a file that `spamguard export` wrote")
+    assert run(state, "import", tmp_path / "none").failed("none: cannot be read")
+    assert run(state, "import", "-", stdin=b"").failed("nothing was imported")
+    assert run(state, "import", tmp_path).failed("cannot be read")
+
+
+@pytest.mark.parametrize("receipts", [True, False])
+def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file, receipts):
+    run(taught, "export", "--with-key", *([] if receipts else ["--without-receipts"]), file)
+    whole = file.read_bytes()
+    for at in [*range(0, 40), *range(40, len(whole), max(1, len(whole) // 60)), len(whole) - 1]:
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        assert run(tmp_path / "new", "import", file).failed(str(file), "nothing was imported"), at
+        file.write_bytes(whole[:at])
+        assert run(tmp_path / "new", "import", file).failed(str(file), "nothing was imported"), at
+    file.write_bytes(whole + b"x")
+    assert run(tmp_path / "new", "import", file).failed("checksum")
+    assert not (tmp_path / "new").exists()
+
+
+def header(**changes):
+    values = {"program": "0", "extractor": 1, "fingerprint": "f", "key": "", "bits": 16, "classes": {}, "receipts": True}
+    return portable.Header(**{"format": portable.FORMAT, **values, **changes})
+
+
+def written(path, head, *votes):
+    with path.open("wb") as stream:
+        writer = portable.Writer(stream, head)
+        writer.votes(votes)
+        writer.end()
+    return path
+
+
+def test_a_newer_format(run, state, file):
+    assert run(state, "import", written(file, header(format=2))).failed("format 2", "update spamguard")
+
+
+def test_a_key_that_is_not_the_one(run, tmp_path, file):
+    for key in ("00" * 32, "zz", "00" * 100):
+        assert run(tmp_path / "new", "import", written(file, header(key=key))).failed("nothing was imported")
+    assert not (tmp_path / "new").exists()
+
+
+def test_tables_of_another_extractor(run, state, file):
+    assert run(state, "import", written(file, header(extractor=9, receipts=False))).failed("extractor 9", "same version")
+
+
+def test_a_label_that_cannot_be_a_class(run, state, file):
+    with Filter.open(state) as spam_filter:
+        head = header(fingerprint=spam_filter.ledger.fingerprint)
+    vote = Vote(b"d", "", 1, "n", "UPPER", b"x", b"", "", 0, 1)
+    assert run(state, "import", written(file, head, vote)).failed("'UPPER' cannot be a class")
+    assert run(state, "status", "--json").json["events"] == 0
+
+
+VOTES = st.builds(
+    Vote,
+    st.binary(min_size=1, max_size=40),
+    st.text(max_size=9),
+    st.integers(0, 2**62),
+    st.text(max_size=9),
+    st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+    st.binary(max_size=99),
+    st.binary(max_size=9),
+    st.text(max_size=9),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 255),
+)
+
+
+@settings(derandomize=True, deadline=None)
+@given(votes=st.lists(VOTES, max_size=9))
+def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
+    path = written(tmp_path_factory.mktemp("votes") / "file", header(), *votes)
+    with path.open("rb") as stream:
+        reader = portable.Reader("file", stream)
+        assert reader.check()[2] == len(votes)
+        assert list(reader.votes()) == votes
+
+
+def test_a_reader_never_takes_the_memory_a_damaged_length_asks_for(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"spamguard export\nH\xff\xff\xff\xff{}")
+    with path.open("rb") as stream, pytest.raises(SourceError, match="damaged"):
+        portable.Reader("file", stream).check()

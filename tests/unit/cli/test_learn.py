@@ -1,0 +1,150 @@
+"""`learn` and `forget`: what is taught, what is told, and what is refused with nothing taught."""
+
+from __future__ import annotations
+
+import json
+import mailbox
+
+import pytest
+
+from spamguard import Filter
+from spamguard.cli import main
+from tests.unit.cli.conftest import some
+
+
+def lessons(state):
+    with Filter.open(state) as spam_filter:
+        return dict(spam_filter.status().classes)
+
+
+def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
+    done = run(state, "learn", corpus)
+    assert done.status == 0
+    assert done.out == f"taught {counts['ham']} messages as ham, {counts['spam']} messages as spam\n"
+    assert done.err == ""
+    assert lessons(state) == counts
+
+
+def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
+    done = run(taught, "learn", "--json", corpus)
+    assert done.json == {"taught": {"ham": 0, "spam": 0}, "known": counts, "settled": False}
+    assert lessons(taught) == counts
+
+
+def test_the_same_mail_from_an_mbox_and_a_maildir(run, taught, corpus, counts):
+    assert run(taught, "learn", "--json", "--as", "ham", corpus / "ham.mbox").json["known"] == {"ham": counts["ham"]}
+    done = run(taught, "learn", "--as", "spam", corpus / "spam")
+    assert done.out == f"taught 0 messages as spam ({counts['spam']} already known)\n"
+
+
+def test_standard_input(run, state):
+    done = run(state, "learn", "--as", "spam", "-", stdin=some("spam")[0])
+    assert (done.status, done.out) == (0, "taught 1 message as spam\n")
+
+
+def test_several_paths_and_a_tree(run, state, tmp_path):
+    for number, raw in enumerate(some("ham", 6)):
+        place = tmp_path / "tree" / str(number % 2) / f"{number}.eml"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(raw)
+    assert run(state, "learn", "--as", "ham", tmp_path / "tree" / "0", tmp_path / "tree" / "1").out == "taught 6 messages as ham\n"
+
+
+def test_teaching_otherwise_moves_a_message(run, taught, corpus, counts):
+    run(taught, "learn", "--as", "ham", corpus / "spam")
+    assert lessons(taught) == {"ham": sum(counts.values()), "spam": 0}
+
+
+def test_users_outvote_one_another(run, taught, corpus, counts):
+    for user in ("anna", "ben"):
+        assert run(taught, "learn", "--as", "ham", "--user", user, corpus / "spam").status == 0
+    assert lessons(taught)["spam"] == 0
+    assert run(taught, "forget", "--user", "ben", "--json", corpus / "spam").json["forgotten"] == counts["spam"]
+    assert lessons(taught) == {"ham": counts["ham"], "spam": 0}  # one against one teaches nothing
+
+
+def test_a_class_of_ones_own_is_wanted_unless_said(run, state, corpus):
+    run(state, "learn", "--as", "newsletter", corpus / "ham.mbox")
+    run(state, "learn", "--as", "fraud", "--unwanted", corpus / "spam")
+    classes = run(state, "status", "--json").json["classes"]
+    assert (classes["newsletter"]["unwanted"], classes["fraud"]["unwanted"]) == (False, True)
+    assert run(state, "judge", corpus / "spam").status == 1
+
+
+def test_a_slip_of_the_pen(run, taught, corpus, counts):
+    assert run(taught, "learn", "--as", "spma", corpus / "spam").failed("did you mean 'spam'", "--new")
+    assert lessons(taught) == counts
+    assert run(taught, "learn", "--as", "spma", "--new", corpus / "spam").status == 0
+    assert lessons(taught)["spma"] == counts["spam"]
+
+
+@pytest.mark.parametrize("label", ["Spam", "unsure", "", "a b", "x" * 40, "é"])
+def test_what_cannot_be_a_class(run, taught, corpus, label):
+    assert run(taught, "learn", "--as", label, corpus / "spam").failed("cannot be a class")
+
+
+def test_ham_stays_wanted(run, taught, corpus):
+    assert run(taught, "learn", "--as", "ham", "--unwanted", corpus / "spam").failed("always wanted")
+
+
+def test_a_message_of_no_class(run, state, corpus):
+    assert run(state, "learn", corpus / "ham.mbox").failed("ham.mbox", "--as CLASS")
+    assert run(state, "learn", "--unwanted", corpus).failed("--unwanted", "--as")
+    assert lessons(state) == {"ham": 0, "spam": 0}
+
+
+def test_an_index_that_says_otherwise(run, state, corpus):
+    assert run(state, "learn", "--as", "spam", corpus).failed("index calls it ham")
+    assert lessons(state)["spam"] == 0
+
+
+def test_a_path_that_does_not_exist_is_told_before_anything_is_taught(run, tmp_path, corpus):
+    done = run(tmp_path / "new", "learn", "--as", "ham", corpus / "ham.mbox", tmp_path / "nothing\n\x1b[31m")
+    assert done.failed(r"nothing\n\x1b[31m: no such file or directory")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", [["learn", "--as", "ham"], ["forget"]])
+def test_an_empty_mailbox_is_no_mistake(run, taught, tmp_path, command):
+    (tmp_path / "empty.mbox").touch()
+    mailbox.Maildir(tmp_path / "maildir").close()
+    done = run(taught, *command, tmp_path / "empty.mbox", tmp_path / "maildir")
+    assert (done.status, done.err) == (0, "")
+    assert done.out in ("taught nothing: no messages there\n", "forgot 0 messages\n")
+
+
+def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
+    done = run(taught, "forget", corpus / "spam", "-", stdin=some("ham")[0])
+    assert (done.status, done.out) == (0, f"forgot {counts['spam']} messages (1 not known)\n")
+    assert lessons(taught) == {"ham": counts["ham"], "spam": 0}
+    assert run(taught, "forget", "--json", corpus / "spam").json == {"forgotten": 0, "unknown": counts["spam"], "settled": False}
+
+
+def test_forgetting_needs_a_filter(run, tmp_path, corpus):
+    assert run(tmp_path / "none", "forget", corpus / "spam").failed("no filter there", "--state")
+    assert not (tmp_path / "none").exists()
+
+
+def test_bulk_teaching_settles(run, state, corpus):
+    assert run(state, "learn", "--json", corpus).json["settled"] is True
+
+
+def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeypatch):
+    sizes = []
+    original = Filter.learn_ready
+
+    def watch(self, lessons, label, **settings):
+        sizes.append(len(lessons))
+        return original(self, lessons, label, **settings)
+
+    monkeypatch.setattr(Filter, "learn_ready", watch)
+    run(state, "learn", "--as", "ham", corpus / "data")
+    assert sizes == [64, 56]
+
+
+def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["taught"] == {"ham": 120}
+    assert "settling" in err

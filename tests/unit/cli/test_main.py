@@ -1,0 +1,142 @@
+"""The command line as a whole: help, where the filter is, errors in one line, what is loaded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from spamguard import __version__, cli
+from spamguard.cli import COMMANDS, main, rim
+
+
+def text_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_tells_the_exit_statuses(capsys):
+    text = text_of(capsys, "--help")
+    assert "exit status:" in text
+    assert all(f"    {name} " in text for name in COMMANDS)
+    assert "SPAMGUARD_STATE" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(capsys, name):
+    text = text_of(capsys, name, "--help")
+    assert f"spamguard {name}" in text.partition("example:\n")[2]
+    assert "exit status 2" in text or name == "filter"
+    assert all(len(line) < 140 for line in text.splitlines())
+
+
+def test_the_version(capsys):
+    assert text_of(capsys, "--version") == f"spamguard {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["lern"], ["learn"], ["judge", "--as", "x", "y"]])
+def test_wrong_usage_is_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: spamguard" in capsys.readouterr().err
+
+
+def test_where_the_filter_is(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+    def place():
+        return run(None, "status", "--json").json["state"]
+
+    assert place() == str(tmp_path / "home/.local/state/spamguard")
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    assert place() == str(tmp_path / "home/.local/state/spamguard")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert place() == str(tmp_path / "xdg/spamguard")
+    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
+    assert place() == str(tmp_path / "named")
+    assert run(tmp_path / "option", "status", "--json").json["state"] == str(tmp_path / "option")
+    assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
+
+
+def test_no_home(run, monkeypatch):
+    def nowhere(cls):
+        raise RuntimeError
+
+    for name in ("SPAMGUARD_STATE", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pathlib.Path.home", classmethod(nowhere))
+    assert run(None, "status").failed("no home directory", "--state")
+
+
+FAILURES = [
+    (
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/file"),
+        2,
+        "spamguard: /a/file: No space left on device: make room and try again\n",
+    ),
+    (OSError("odd"), 2, "spamguard: odd\n"),
+    (OSError(), 2, "spamguard: OSError\n"),
+    (MemoryError(), 2, "spamguard: there is not enough memory\n"),
+    (KeyboardInterrupt(), 130, ""),
+    (BrokenPipeError(), 141, ""),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "line"), FAILURES, ids=lambda value: type(value).__name__)
+def test_what_goes_wrong_is_a_line_and_a_status(run, taught, monkeypatch, error, status, line):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("spamguard.engine.Filter.status", fail)
+    monkeypatch.setattr(rim, "abandon_output", lambda: None)  # standard output is pytest's
+    done = run(taught, "status")
+    assert (done.status, done.raw, done.err) == (status, b"", line)
+
+
+def test_a_fault_of_the_program_is_not_hidden(run, taught, monkeypatch):
+    monkeypatch.setattr("spamguard.engine.Filter.status", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(taught, "status")
+
+
+LOADED = """
+import sys
+from spamguard.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sys.modules)
+"""
+
+
+def loaded_by(*arguments):
+    done = subprocess.run([sys.executable, "-c", LOADED, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_nothing_large():
+    assert not loaded_by("--help") & {"numpy", "sklearn", "tqdm", "matplotlib", "sqlite3", "multiprocessing"}
+
+
+def test_judging_loads_no_more_than_it_needs(taught, corpus):
+    loaded = loaded_by("--state", taught, "judge", corpus / "data" / "00001")
+    assert "numpy" in loaded
+    assert not loaded & {"sklearn", "scipy", "tqdm", "matplotlib", "pandas", "multiprocessing", "concurrent.futures"}
+
+
+def test_every_command_is_one_module_with_the_same_shape():
+    for name in COMMANDS:
+        module = sys.modules[f"spamguard.cli.{name}_" if name == "import" else f"spamguard.cli.{name}"]
+        assert callable(module.add)
+        assert callable(module.run)
+        assert f"`{name}`" in module.__doc__
+    assert cli.parser().parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run

@@ -1,0 +1,85 @@
+"""`status` and `rebuild`."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from spamguard import Filter, __version__
+from spamguard.bayes.tables import counted_state
+
+
+def test_json(run, taught, counts):
+    answer = run(taught, "status", "--json").json
+    assert answer["classes"] == {
+        "ham": {"messages": counts["ham"], "unwanted": False},
+        "spam": {"messages": counts["spam"], "unwanted": True},
+    }
+    assert answer["versions"] == {"program": __version__, "extractor": 1, "ledger": 1}
+    assert len(answer["key"]) == 16
+    assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (120, 0, True, "default")
+    assert set(answer["tables"]) == {"words", "clues", "pairs", "skips"}
+    for one in answer["tables"].values():
+        assert one["used"] / (answer["buckets"] / 4) == pytest.approx(one["load"])
+        assert 0 < one["expected_collisions"] < 1
+    assert answer["bytes"]["ledger"] > 0
+    assert answer["bytes"]["tables"] > 1 << 20
+
+
+def test_text(run, taught, counts):
+    out = run(taught, "status").out
+    assert f"state      {taught}\n" in out
+    assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
+    assert __version__ in out
+    assert "multinomial-ml" in out
+
+
+def test_a_new_filter(run, tmp_path):
+    done = run(tmp_path / "new", "status", "--json")
+    assert done.json["classes"] == {"ham": {"messages": 0, "unwanted": False}, "spam": {"messages": 0, "unwanted": True}}
+    assert "taught nothing yet" in done.err
+
+
+def test_a_class_without_messages_is_shown(run, taught):
+    with Filter.open(taught) as spam_filter:
+        spam_filter.define_class("offers", unwanted=True)
+    assert run(taught, "status", "--json").json["classes"]["offers"] == {"messages": 0, "unwanted": True}
+
+
+def state_of(directory):
+    with Filter.open(directory) as spam_filter:
+        return {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def head(file):
+    file.write_bytes(b"spamguard tables 9\n" + file.read_bytes()[19:])
+
+
+@pytest.mark.parametrize("damage", [truncate, head, lambda file: file.unlink(), lambda file: file.write_bytes(b"")])
+def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage):
+    before = state_of(taught)
+    (file,) = taught.glob("tables-*.bin")
+    damage(file)
+    for command in (["status"], ["judge", corpus / "data"], ["learn", "--as", "ham", corpus / "ham.mbox"], ["forget", corpus / "spam"]):
+        assert run(taught, *command).failed("nothing is lost", "spamguard rebuild")
+    done = run(taught, "rebuild", "--json")
+    assert done.status == 0
+    assert done.json["classes"] == counts
+    after = state_of(taught)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert len(list(taught.glob("tables-*.bin"))) == 1
+
+
+def test_rebuilding_says_from_how_much(run, taught):
+    assert run(taught, "rebuild").out.startswith("rebuilt the tables from the receipts of 120 messages in ")
+
+
+def test_there_is_nothing_to_rebuild(run, tmp_path):
+    assert run(tmp_path / "none", "rebuild").failed("no filter there")

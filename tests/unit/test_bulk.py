@@ -1,0 +1,141 @@
+"""Mail made ready on all cores: the same as on one, in order, with no more of it held than allowed, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from corpora import synthetic
+from spamguard import bulk
+from spamguard.errors import SpamguardError
+from spamguard.prepare import Preparer
+from spamguard.sources import Message
+
+KEY = bytes(32)
+ROOT = Path(__file__).parents[2]
+
+
+def mail(number):
+    return [Message(str(at), raw, label) for at, (label, raw) in enumerate(synthetic.generate(number, 5))]
+
+
+def assert_ready(found, messages):
+    preparer = Preparer(KEY)
+    for one, message in zip(found, messages, strict=True):
+        expected = preparer.ready(message.raw)
+        assert (one.label, one.teaching.digest) == (message.label, expected.digest)
+        assert np.array_equal(one.teaching.features.tokens, expected.features.tokens)
+        assert np.array_equal(one.teaching.features.numbers, expected.features.numbers)
+
+
+@pytest.mark.parametrize("number", [0, 1, 40])
+def test_few_are_made_ready_here(number, monkeypatch):
+    monkeypatch.setattr(bulk, "_in_pool", None)
+    assert_ready(bulk.ready(KEY, mail(number), 8), mail(number))
+
+
+def test_one_core_needs_no_pool(monkeypatch):
+    monkeypatch.setattr(bulk, "_in_pool", None)
+    assert_ready(bulk.ready(KEY, mail(bulk.FEW + 50), 1), mail(bulk.FEW + 50))
+
+
+def test_many_go_through_a_pool_in_order(monkeypatch):
+    monkeypatch.setattr(bulk, "_prepared", None)  # of this process
+    assert_ready(bulk.ready(KEY, mail(bulk.FEW + 150), 2), mail(bulk.FEW + 150))
+
+
+class Watched:
+    """Endless mail that counts what was taken from it."""
+
+    def __init__(self, raw):
+        self.taken = 0
+        self.raw = raw
+
+    def __iter__(self):
+        for self.taken in count(1):
+            yield Message("x", self.raw)
+
+
+def test_no_more_is_read_ahead_than_is_allowed(monkeypatch):
+    source = Watched(b"Subject: x\n\n" + bytes(200_000))
+    monkeypatch.setattr(bulk, "_IN_FLIGHT_BYTES", 2_000_000)
+    found = bulk.ready(KEY, source, 2)
+    for _ in range(100):
+        next(found)
+    assert source.taken <= 100 + bulk.FEW + 2_000_000 // 200_000 + 3 * bulk._CHUNK
+    found.close()  # what waits is not worked off
+
+
+def test_a_killed_process_is_a_clear_error():
+    found = bulk.ready(KEY, Watched(b"Subject: x\n\nx\n"), 2)
+    next(found)
+    for pid in children_of_the_fork_server():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SpamguardError, match="was killed"):
+        for _ in found:
+            pass
+
+
+def children_of_the_fork_server():
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver._forkserver_pid
+    return list(map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split()))
+
+
+FOR_EVER = """
+import itertools
+from spamguard import bulk
+from spamguard.sources import Message
+if __name__ == "__main__":
+    for number, _ in enumerate(bulk.ready(bytes(32), (Message("x", b"Subject: x") for _ in itertools.count()), 2)):
+        if number == 1000:
+            print("working", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_teacher(tmp_path, how):
+    (tmp_path / "teach.py").write_text(FOR_EVER)
+    teacher = subprocess.Popen(
+        [sys.executable, tmp_path / "teach.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    with teacher:
+        assert teacher.stdout.readline() == b"working\n"
+        assert len(group(teacher.pid)) >= 4  # teacher, fork server, two at work
+        teacher.send_signal(how)
+        teacher.communicate(timeout=20)
+    deadline = time.monotonic() + 20
+    while group(teacher.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group(teacher.pid) == []
+
+
+def group(session):
+    """Living processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(of) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_batches():
+    assert list(bulk.batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(bulk.batches([])) == []
