@@ -148,9 +148,10 @@ def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
 def run_sums(terms: NDArray[Any], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
     wide = np.dtype(np.int64) if terms.dtype.kind == "i" else terms.dtype
-    if terms.shape[1] == 0:
-        return np.zeros((len(terms), len(sizes)), wide)
-    sums = np.add.reduceat(terms, np.minimum(starts, terms.shape[1] - 1), axis=1, dtype=wide)
-    if not sizes.all():
-        sums[:, sizes == 0] = 0
-    return np.asarray(sums)
+    if sizes.all():
+        return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
+    filled = sizes.nonzero()[0]  # reduceat cannot say that a run is empty
+    sums = np.zeros((len(terms), len(sizes)), wide)
+    if len(filled):
+        sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=wide)
+    return sums
