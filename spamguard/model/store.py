@@ -48,38 +48,58 @@ class TableStore:
         self._directory = directory
         self._ledger = ledger
         self._durable = durable
+        self._bits = bits
+        self._current = False  # whether all that is known to have been committed is folded
+        self._start_again()
+
+    def _start_again(self) -> None:
         self._line: str | None = None  # the ledger's line about the snapshot that we descend from
         self.stamp = Stamp()
         self.seq = 0  # last event folded
-        self.tables = empty_tables(bits, len(TRAITS), len(NUMBERS), fusion.START)
+        self.tables = empty_tables(self._bits, len(TRAITS), len(NUMBERS), fusion.START)
 
-    def refresh(self) -> None:
-        """Fold what has been taught since the last call, here or in another process; microseconds when nothing was."""
+    def refresh(self) -> bool:
+        """Fold what was taught since the last call, here or in another process; whether anything was committed at all.
+
+        Microseconds when nothing was. What could not be folded is tried again at the next call.
+        """
         if self._ledger.grown():
-            self.catch_up()
+            self._current = False
+        if self._current:
+            return False
+        self.catch_up()
+        return True
 
     def catch_up(self) -> None:
         """Take the current snapshot and fold the events after it. TableError, LedgerError: one of them is damaged."""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
+            line = self._ledger.get_meta(_KEY)
+            from_nothing = self.seq == 0
             try:
-                self._take_snapshot()
-                changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
-                self.seq = fold(self.tables, changes) or self.seq
+                self._fold_from(line)
             except (LedgerError, TableError):
-                # a newer snapshot may have been published meanwhile, and what it replaces removed
-                if attempt + 1 == _ATTEMPTS or self._ledger.get_meta(_KEY) == self._line:
+                # What we held may not fit the ledger any more (an older one was restored), or a newer snapshot was published
+                # meanwhile and what it replaces removed.
+                if attempt == _ATTEMPTS or (from_nothing and self._ledger.get_meta(_KEY) == line):
                     raise
             else:
                 return
 
-    def _take_snapshot(self) -> None:
+    def _fold_from(self, line: str | None) -> None:
+        try:
+            self._take_snapshot(line)
+            self.seq = fold(self.tables, self._ledger.changes_after(self.seq, extractor=EXTRACTOR)) or self.seq
+            self._current = True
+        except BaseException:
+            self._start_again()  # some of it may have been folded already: nothing may ever be folded twice
+            raise
+
+    def _take_snapshot(self, line: str | None) -> None:
         """Map the ledger's current snapshot, unless what we hold descends from the same settled state and is ahead of it."""
-        line = self._ledger.get_meta(_KEY)
         if line is None or line == self._line:
             return
         stamp = Stamp(**json.loads(line))
         if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
-            self._line, self.stamp = line, stamp
             self.tables = snapshot.read(self._directory / stamp.file)
             self.seq = stamp.seq
         self._line, self.stamp = line, stamp
@@ -96,13 +116,19 @@ class TableStore:
         Looks at nothing but the ledger, so it mends damaged tables too.
         """
         upto = self._ledger.last_seq()
-        tables = settled(self._ledger, upto, self.tables.bits)
+        try:
+            self._publish_settled(settled(self._ledger, upto, self._bits), upto)
+        except LedgerError:
+            if not _settled_later(self._ledger.get_meta(_KEY), upto):
+                raise  # else another process has settled more meanwhile, and compacted what we were reading
+        self._ledger.compact(upto)
+        self.catch_up()
+
+    def _publish_settled(self, tables: Tables, upto: int) -> None:
         lineage = secrets.token_hex(8)
         line = self._ledger.get_meta(_KEY)
         while not _settled_later(line, upto) and not self._publish(tables, self._new_stamp(upto, upto, lineage), line):
             line = self._ledger.get_meta(_KEY)
-        self._ledger.compact(upto)
-        self.catch_up()
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if they were what the events so far had taught."""
@@ -125,11 +151,11 @@ class TableStore:
         # Listed before ours counts: what another process writes afterwards may be the current one by the time we remove.
         older = [other for other in self._directory.glob(f"tables-{EXTRACTOR}-*.bin") if other != path]
         if not self._ledger.replace_meta(_KEY, expected, line):
-            path.unlink(missing_ok=True)  # the faster one may have removed it already
+            _remove(path)  # unless the faster one has done it already
             return False
         self._line, self.stamp, self.tables, self.seq = line, stamp, tables, stamp.seq
         for other in (*older, *self._abandoned()):
-            other.unlink(missing_ok=True)
+            _remove(other)
         return True
 
     def _abandoned(self) -> list[Path]:
@@ -140,6 +166,12 @@ class TableStore:
                 if time.time() - draft.stat().st_mtime > _ABANDONED:
                     found.append(draft)
         return found
+
+
+def _remove(path: Path) -> None:
+    """One file too many harms nobody, and what counts has been published."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _settled_later(line: str | None, seq: int) -> bool:
