@@ -11,7 +11,7 @@ UNSURE = "unsure"
 # Where "unsure" ends, as probability of being unwanted (corpora/RESULTS.md, "Thresholds")
 SPAM_FROM = 0.95
 HAM_TO = 0.1
-FEWEST_LESSONS = 2  # of each side, before any label but "unsure" is given (corpora/RESULTS.md, "Thresholds")
+FEWEST_LESSONS = 3  # of each side, before any label but "unsure" is given (corpora/RESULTS.md, "Thresholds")
 REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
 
 

@@ -26,6 +26,7 @@ CLIP = 12.0  # nats
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 TRAIT_ALPHA = 0.5
+NUMBER_VALUES = 256  # numbers are 0 to 255
 NUMBER_FLOOR = 16.0  # least variance of a number: half a doubling
 
 
@@ -46,22 +47,18 @@ class Parts:
 class Parameters:
     """What the counting experts estimate from the sums in the tables, before they see a message.
 
-    shares (K, SETS): of `multinomial_shares`. traits (K-1, T, TRAIT_VALUES): each value's log-likelihood ratio against the first
-    class. mean, variance (K, D): of the numbers.
+    shares (K, SETS): of `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
+    ratio against the first class of everything a trait or number can be.
     """
 
     shares: Floats
     traits: Floats
-    mean: Floats
-    variance: Floats
+    numbers: Floats
 
 
 def parameters(tables: Tables) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change."""
-    squares = np.diagonal(tables.number_products, axis1=1, axis2=2)
-    mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
-    traits = trait_ratios(tables.trait_counts, tables.messages)
-    return Parameters(multinomial_shares(tables.totals), traits, mean, np.maximum(variance, NUMBER_FLOOR))
+    return Parameters(multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
 
 
 def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
@@ -69,8 +66,8 @@ def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
     return Parts(
         multinomial_parts(rows.counts, known.shares, seen.sizes),
         rows.weights,
-        trait_parts(known.traits, seen.traits),
-        number_parts(seen.numbers, known),
+        looked_up(known.traits, seen.traits),
+        looked_up(known.numbers, seen.numbers),
     )
 
 
@@ -102,21 +99,25 @@ def multinomial_parts(counts: NDArray[np.integer], shares: Floats, sizes: NDArra
     return np.asarray(np.log(rates[1:] / rates[0]))
 
 
-def trait_ratios(trait_counts: Integers, messages: Integers) -> Floats:
+def trait_ratios(tables: Tables) -> Floats:
     """Log-likelihood ratio of every value of every trait against the first class, (K-1, T, TRAIT_VALUES)."""
-    logs = formulas.smoothed_log(trait_counts, messages[:, np.newaxis, np.newaxis], TRAIT_ALPHA, TRAIT_VALUES)
+    totals = tables.messages[:, np.newaxis, np.newaxis]
+    logs = formulas.smoothed_log(tables.trait_counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
     return np.asarray(logs[1:] - logs[0])
 
 
-def trait_parts(ratios: Floats, traits: NDArray[np.intp]) -> Floats:
-    """Of these traits (..., T): their log-likelihood ratios, (K-1, ..., T)."""
-    return np.asarray(ratios[:, np.arange(traits.shape[-1]), traits])
+def number_ratios(tables: Tables) -> Floats:
+    """Log-density ratio of everything a number can be against the first class, (K-1, D, NUMBER_VALUES)."""
+    squares = np.diagonal(tables.number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
+    values = np.arange(NUMBER_VALUES)[:, np.newaxis]
+    logs = formulas.gaussian_log_density(values, mean, np.maximum(variance, NUMBER_FLOOR))  # (values, K, D)
+    return np.ascontiguousarray((logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
 
 
-def number_parts(numbers: Integers, known: Parameters) -> Floats:
-    """Log-density ratios of numbers (..., D) against the first class, (K-1, ..., D)."""
-    logs = np.moveaxis(formulas.gaussian_log_density(numbers, known.mean, known.variance), -2, 0)
-    return np.asarray(logs[1:] - logs[0])
+def looked_up(ratios: Floats, values: NDArray[np.intp]) -> Floats:
+    """Ratios (K-1, m, V) of these values, (..., m): (K-1, ..., m)."""
+    return np.asarray(ratios[:, np.arange(values.shape[-1]), values])
 
 
 def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:

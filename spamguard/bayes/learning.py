@@ -9,17 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes.experts import Integers
 from spamguard.bayes.tables import Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
 
 
-def add(tables: Tables, seen: Evidence, name: str, *, first_time: bool) -> None:
-    """Teach one message as class `name`. first_time: it was not taught before, so fusion may learn from its scores."""
+def add(tables: Tables, seen: Evidence, name: str, scores: Integers) -> None:
+    """Teach one message as class `name`.
+
+    scores: what the experts said of it before it was taught for the first time, flat, for fusion to learn from; empty when it was
+    taught before. Scores among other classes than there are now teach nothing.
+    """
     index = class_index(tables, name)
     rows = read_rows(tables, seen.buckets)
-    if first_time:
-        parts = experts.parts(experts.parameters(tables), seen, rows)
-        scores = experts.scores(parts, seen, tables.biases)
-        fusion.learn(scores[np.newaxis], np.array([index]), tables.fusion_weights, tables.fusion_biases)
+    if len(scores) == (len(tables.classes) - 1) * len(experts.EXPERTS):
+        fusion.learn(scores.reshape(1, -1, len(experts.EXPERTS)), np.array([index]), tables.fusion_weights, tables.fusion_biases)
     _step(tables, seen, rows, index, 1)
     count(tables, seen, rows, index, 1)
     write_rows(tables, seen.buckets, rows)

@@ -100,12 +100,12 @@ def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
 
 
 def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
-    parts = experts.trait_parts(known.traits, seen.traits)
+    parts = experts.looked_up(known.traits, seen.traits)
     return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
 
 
 def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
-    parts = experts.number_parts(seen.numbers, known)
+    parts = experts.looked_up(known.numbers, seen.numbers)
     return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
 
 

@@ -106,8 +106,8 @@ class _Player:
         parts = experts.multinomial_parts(counts, shares, sizes)
         raw = np.zeros((len(parts), len(lessons.targets), len(experts.EXPERTS)))
         raw[:, :, :SETS] = experts.run_sums(parts, sizes.cumsum() - sizes, sizes).reshape(len(parts), -1, SETS)
-        raw[:, :, -2] = experts.trait_parts(known.traits, lessons.traits).sum(axis=-1)
-        raw[:, :, -1] = experts.number_parts(lessons.numbers, known).sum(axis=-1)
+        raw[:, :, -2] = experts.looked_up(known.traits, lessons.traits).sum(axis=-1)
+        raw[:, :, -1] = experts.looked_up(known.numbers, lessons.numbers).sum(axis=-1)
         return raw
 
     def _step(self, lessons: _Lessons) -> Integers:

@@ -204,14 +204,11 @@ def not_counted(name: str) -> TableError:
 def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
     """Keep vocabulary and histogram; `rows` still hold the counts before."""
     words = int(seen.sizes[0])
-    mine = rows.counts[index]
-    if sign > 0:
-        changed = np.flatnonzero(~rows.counts.any(axis=0))  # new: no class had them
-    else:
-        changed = np.flatnonzero((mine == 1) & (rows.counts.sum(axis=0, dtype=np.int64) == 1))  # going: nobody keeps them
-    borders = seen.sizes.cumsum()
-    tables.vocabulary += sign * np.diff(changed.searchsorted(borders), prepend=0)
-    before = mine[:words]
+    everybody = np.add.reduce(rows.counts, axis=0)
+    changed = everybody == 0 if sign > 0 else everybody == 1  # new here; or going, since the only one is ours
+    by_set = [np.count_nonzero(some) for some in np.split(changed, seen.starts[1:])]
+    tables.vocabulary += sign * np.array(by_set)
+    before = rows.counts[index, :words]
     width = int(before.max(initial=0)) + 2
     if width > tables.histogram.shape[1]:
         tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - tables.histogram.shape[1])))
@@ -221,7 +218,7 @@ def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, si
         tables.histogram[index, 1:width] += moved[: width - 1]
     else:
         tables.histogram[index, : width - 1] += moved[1:]
-    tables.histogram[:, 0] += sign * int(changed.searchsorted(words))
+    tables.histogram[:, 0] += sign * by_set[0]
 
 
 def counted_state(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+import numpy as np
+
 from spamguard.bayes import learning
+from spamguard.bayes.experts import STEPS, Integers
 from spamguard.bayes.replay import BLOCK, Block, replay
 from spamguard.bayes.tables import BASE_CLASSES, Tables, evidence
 from spamguard.ledger import Change, Lesson, SqliteLedger, codec
@@ -17,6 +20,7 @@ from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features
 
 _CHUNK = 128  # events unpacked together
+_NO_SCORES: Integers = np.zeros(0, np.int64)
 
 
 def features_of(packed: Sequence[bytes]) -> list[Features]:
@@ -53,7 +57,13 @@ def _apply(tables: Tables, before: Lesson | None, after: Lesson | None, unpacked
     if before is not None:
         learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label)
     if after is not None:
-        learning.add(tables, evidence(next(unpacked), tables.bits), after.label, first_time=before is None)
+        scores = _first_scores(after) if before is None else _NO_SCORES
+        learning.add(tables, evidence(next(unpacked), tables.bits), after.label, scores)
+
+
+def _first_scores(lesson: Lesson) -> Integers:
+    """The receipt's scores in the experts' own steps."""
+    return np.asarray(np.rint(np.array(codec.unpack_scores(lesson.scores)) * STEPS), np.int64)
 
 
 def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
