@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import exp
@@ -18,6 +19,7 @@ import numpy as np
 
 from spamguard import policy, secret
 from spamguard.bayes import experts
+from spamguard.bayes.experts import Floats
 from spamguard.bayes.explanation import Dissection, dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
@@ -27,7 +29,7 @@ from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import snapshot
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching
-from spamguard.records import EXTRACTOR, Features, Verdict
+from spamguard.records import EXTRACTOR, TOKEN_SETS, Features, Verdict
 
 _CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -72,8 +74,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the filter knows. used, collisions: by token set, share of buckets in use, and expected share of new tokens that
-    fall on one. unsettled: events since the error-driven experts were settled."""
+    """What the filter knows. classes: lessons of each. vocabulary, used: by token set, buckets in use and their share of all,
+    which is also the expected share of new tokens that fall on one in use. events: number of the last; unsettled: since the
+    error-driven experts were settled. tables_bytes: what the snapshots take on the disk, holes not counted."""
 
     classes: Mapping[str, int]
     unwanted: frozenset[str]
@@ -150,14 +153,14 @@ class Filter:
 
     def judge_features(self, features: Features) -> Verdict:
         """The same for a message that was read already."""
-        self._store.refresh()
+        self._refresh()
         return self._verdict(self._judgement(evidence(features, self._store.tables.bits)))
 
     def explain(self, raw: bytes) -> Explanation:
         """Why: the parts that sum to the log-odds. UsageError with a profile other than the default."""
         if self._profile.name != DEFAULT:
             raise UsageError("explanations are of the default profile: leave --profile out")
-        self._store.refresh()
+        self._refresh()
         seen = evidence(self._read(raw), self._store.tables.bits)
         verdict = self._verdict(self._judgement(seen))
         favoured = self._strongest(verdict, unwanted=True)
@@ -166,11 +169,15 @@ class Filter:
         found = dissect(self._store.tables, self._parameters(), seen, classes.index(favoured), classes.index(against))
         return _explanation(verdict, favoured, against, found, self._clues(raw, seen, found))
 
+    def _refresh(self) -> None:
+        """Take in what was committed, lessons and classes, here or elsewhere."""
+        if self._store.refresh():
+            self._unwanted = self._read_unwanted()
+
     def _parameters(self) -> experts.Parameters:
         tables = self._store.tables
         if self._known_for[0] is not tables or self._known_for[1] != tables.changes:
             self._known, self._known_for = experts.parameters(tables), (tables, tables.changes)
-            self._unwanted = self._read_unwanted()
         return self._known
 
     def _read(self, raw: bytes) -> Features:
@@ -193,7 +200,7 @@ class Filter:
         lessons = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
         return policy.verdict(probabilities, self._log_odds(joint), self._unwanted, lessons)
 
-    def _log_odds(self, joint: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    def _log_odds(self, joint: Floats) -> float:
         """Of all unwanted classes together against all wanted ones."""
         bad = np.array([name in self._unwanted for name in self._store.tables.classes])
         odds = float(np.logaddexp.reduce(joint[bad]) - np.logaddexp.reduce(joint[~bad]))
@@ -236,7 +243,7 @@ class Filter:
     def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
         """Teach several messages in one transaction; for each, whether it changed anything."""
         self.check_class(label)
-        self._store.refresh()
+        self._refresh()
         now = int(time.time())
         receipts = [(one.digest, codec.pack(one.features), self._first_scores(one.features)) for one in lessons]
         return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
@@ -255,7 +262,7 @@ class Filter:
     def _cast(self, votes: list[NewVote]) -> list[bool]:
         self.refuse_without_receipts()
         changed = self._ledger.append(votes)
-        self._store.refresh()
+        self._refresh()
         self._store.save_long_tail()
         return changed
 
@@ -292,7 +299,7 @@ class Filter:
 
     def settle_if_due(self) -> bool:
         """Settle when enough has been taught or taken back since the last time; whether it was done."""
-        self._store.refresh()
+        self._refresh()
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         if self._store.seq - self._store.stamp.settled < due:
             return False
@@ -306,7 +313,7 @@ class Filter:
 
     def save_tables(self, path: Path) -> None:
         """Write the tables as they judge now, under a new name, for `adopt_tables` elsewhere. OSError when that fails."""
-        self._store.refresh()
+        self._refresh()
         snapshot.write(path, self._store.tables, durable=False)
 
     def adopt_tables(self, path: Path) -> None:
@@ -329,23 +336,29 @@ class Filter:
 
     def status(self) -> Status:
         """What there is, as of now."""
-        self._store.refresh()
+        self._refresh()
         tables = self._store.tables
         quarter = len(tables.rows) // len(tables.vocabulary)
-        names = ("words", "clues", "pairs", "skips")
         return Status(
             dict(zip(tables.classes, tables.messages.tolist(), strict=True)),
             self._unwanted,
             len(tables.rows),
-            dict(zip(names, tables.vocabulary.tolist(), strict=True)),
-            dict(zip(names, (tables.vocabulary / quarter).tolist(), strict=True)),
+            dict(zip(TOKEN_SETS, tables.vocabulary.tolist(), strict=True)),
+            dict(zip(TOKEN_SETS, (tables.vocabulary / quarter).tolist(), strict=True)),
             self._ledger.last_seq(),
             self._store.seq - self._store.stamp.settled,
             self._ledger.path.stat().st_size,
-            sum(file.stat().st_size for file in self.directory.glob("tables-*.bin")),
+            sum(map(_bytes_on_disk, self.directory.glob("tables-*.bin"))),
             EXTRACTOR,
             self._ledger.fingerprint,
         )
+
+
+def _bytes_on_disk(file: Path) -> int:
+    """Without holes; nothing if another process has replaced the file meanwhile."""
+    with suppress(FileNotFoundError):
+        return 512 * file.stat().st_blocks
+    return 0
 
 
 def _table_bits(ledger: SqliteLedger, bits: int) -> int:
