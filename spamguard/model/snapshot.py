@@ -1,8 +1,8 @@
 """Tables as a file: written once, complete before it has a name, mapped copy-on-write by every process.
 
 A snapshot is a cache of the ledger: it must never be changed in place, and a damaged one is an error that names the remedy,
-never a wrong verdict. One file holds all arrays, each on a page border, so that replacing it is one rename; pages that hold
-only zeros are left out (the file has holes).
+never a wrong verdict. One file holds all arrays, each on a page border, so that replacing it is one rename; megabytes that
+hold only zeros are left out (the file has holes).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from spamguard.errors import TableError
 _MAGIC = b"spamguard tables 1\n"
 _PAGE = 4096
 _CHUNK = 1 << 20
+_LONGEST_HEAD = 1 << 24  # some 200 bytes for each class
 _SMALL = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
 
@@ -40,22 +41,24 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
     OSError when it cannot be written; then nothing is left behind.
     """
     layout: list[tuple[str, str, tuple[int, ...], int]] = []
-    position = _PAGE
+    position = 0
     for name, array in _arrays(tables):
         layout.append((name, array.dtype.str, array.shape, position))
-        position += -(-array.nbytes // _PAGE) * _PAGE
-    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position}
+        position += _whole_pages(array.nbytes)
+    head = _head({"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position})
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with open(draft, "xb", opener=_private) as file:
-            file.write(_head(header))
+            file.write(head)
             for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
-                _write_array(file, np.ascontiguousarray(array), start)
-            file.truncate(position)
+                _write_array(file, np.ascontiguousarray(array), len(head) + start)
+            file.truncate(len(head) + position)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         draft.rename(path)
+        if durable:
+            _sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -67,19 +70,29 @@ def _private(name: str, flags: int) -> int:
 def _head(header: dict[str, Any]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
-    if len(head) > _PAGE:
-        raise TableError("too many classes for one table file: teach fewer than about 40")
-    return head.ljust(_PAGE, b"\0")
+    return head.ljust(_whole_pages(len(head)), b"\0")
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+def _sync_directory(directory: Path) -> None:
+    """The file's name too is on the disk from now on."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_array(file: BinaryIO, array: NDArray[Any], start: int) -> None:
-    data = array.view(np.uint8).ravel().data if array.size else memoryview(b"")
-    zeros = bytes(_CHUNK)
+    data = array.ravel().view(np.uint8)
     for at in range(0, len(data), _CHUNK):
         chunk = data[at : at + _CHUNK]
-        if chunk != zeros[: len(chunk)]:
+        if chunk.any():
             file.seek(start + at)
-            file.write(chunk)
+            file.write(chunk.data)
 
 
 def read(path: Path) -> Tables:
@@ -95,10 +108,11 @@ def read(path: Path) -> Tables:
 
 def _map(path: Path) -> Tables:
     with path.open("rb") as file:
-        header = _header(path, file.read(_PAGE))
-        if os.fstat(file.fileno()).st_size != header["bytes"]:
+        header = _header(path, file)
+        data = _whole_pages(file.tell())
+        if os.fstat(file.fileno()).st_size != data + header["bytes"]:
             raise _damaged(path, "its length is wrong")
-        arrays = {name: _load(file, dtype, shape, start) for name, dtype, shape, start in header["arrays"]}
+        arrays = {name: _load(file, dtype, shape, data + start) for name, dtype, shape, start in header["arrays"]}
     columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
     small: dict[str, Any] = {name: arrays[name] for name in _SMALL}
     return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
@@ -114,10 +128,10 @@ def _load(file: BinaryIO, dtype: str, shape: list[int], start: int) -> NDArray[A
     return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
 
 
-def _header(path: Path, page: bytes) -> dict[str, Any]:
-    if not page.startswith(_MAGIC):
+def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
+    if file.read(len(_MAGIC)) != _MAGIC:
         raise _damaged(path, "it is not a table file of this version")
-    checksum, _, text = page[len(_MAGIC) :].partition(b"\n")[0].partition(b" ")
+    checksum, _, text = file.readline(_LONGEST_HEAD).rstrip(b"\n").partition(b" ")
     if b"%08x" % zlib.crc32(text) != checksum:
         raise _damaged(path, "its head is damaged")
     header: dict[str, Any] = json.loads(text)
