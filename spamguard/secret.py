@@ -45,7 +45,8 @@ def store(path: Path, key: bytes) -> bytes:
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error.strerror}): choose a state directory you may write to") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk there is no draft, and even asking to remove it is refused
+            draft.unlink(missing_ok=True)
     return load(path, create=False)
 
 
