@@ -15,7 +15,8 @@ def with_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) ->
     Line ends follow the message's own. A message whose first line begins with a blank would become the tail of the last
     field: it gets an empty line in between, so that it is all body, as mail servers read it.
     """
-    line_end = b"\r\n" if raw[:4096].partition(b"\n")[0].endswith(b"\r") else b"\n"
+    first = raw.find(b"\n")
+    line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
     match = _ENVELOPE.match(raw)
     start = match.end() if match else 0
     rest = _without(raw, start, frozenset(name.lower() for name in forged))
