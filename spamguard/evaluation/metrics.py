@@ -181,9 +181,7 @@ def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPL
     return _interval(ranked.area(), _resampled([ranked], resamples, seed)[:, 0])
 
 
-def paired_bootstrap(
-    gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1
-) -> Interval:
+def paired_bootstrap(gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1) -> Interval:
     """1-ROCA % of a minus that of b on the same messages, with its 95 % interval; below zero, a is better.
 
     Both runs are measured on the same resamples, so what is hard for both cancels out: the interval is much narrower
