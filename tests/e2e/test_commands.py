@@ -133,6 +133,18 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
     assert_receipts_and_tables_agree(state)
 
 
+@pytest.mark.parametrize("delay", [0.3, 0.45, 0.6, 0.75, 0.9, 1.2])
+def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(state, corpus, delay):
+    """It reaches every process of the terminal, also those that are just starting."""
+    line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 6]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
+        time.sleep(delay)
+        os.killpg(learn.pid, signal.SIGINT)
+        assert learn.stderr.read() == b""
+    assert learn.returncode == 130
+    assert_receipts_and_tables_agree(state)
+
+
 def as_mbox(corpus, number):
     """The first messages of the corpus as an mbox."""
     found = io.BytesIO()
