@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing import forkserver, resource_tracker
@@ -93,21 +94,39 @@ def _prepared(preparer: Preparer, messages: Iterable[Message]) -> Iterator[Ready
 def _in_pool(key: bytes, messages: Iterable[Message], processes: int) -> Iterator[Ready]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    _start_fork_server()
-    pool = ProcessPoolExecutor(processes, context, _begin, (key,))
+    with _interrupts_wait():
+        _start_fork_server()
+        pool = ProcessPoolExecutor(processes, context, _begin, (key,))
     try:
         yield from _ordered(pool, messages, 2 * processes)
     except BrokenProcessPool as error:
         raise SpamguardError(
-            "a process that reads mail was killed (is memory short?): what was taught before is kept, run it again"
+            "a process that reads mail was killed (is memory short?): what was taught so far is kept, run it again"
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        with _interrupts_wait():
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """An interrupt inside is taken up at the end: the pool's own code would lose processes if it were interrupted half-way."""
+    if threading.current_thread() is not threading.main_thread():  # others never see one
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _start_fork_server() -> None:
-    """Start it with interrupts held back, which it inherits: while it loads it would answer one with a traceback of its own."""
-    resource_tracker.ensure_running()  # else the fork server starts it, which ends the holding back
+    """Start it with interrupts blocked, which it inherits: while it loads it would answer one with a traceback of its own."""
+    resource_tracker.ensure_running()  # else the fork server starts it, which ends the blocking
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -121,7 +140,8 @@ def _ordered(pool: ProcessPoolExecutor, messages: Iterable[Message], most: int) 
     weight = 0
     for chunk in _chunks(messages):
         size = sum(len(message.raw) for message in chunk)
-        under_way.append((pool.submit(_prepare, chunk), size))
+        with _interrupts_wait():
+            under_way.append((pool.submit(_prepare, chunk), size))
         weight += size
         while len(under_way) > most or weight > _IN_FLIGHT_BYTES:
             done, size = under_way.popleft()
