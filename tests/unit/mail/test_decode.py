@@ -101,6 +101,7 @@ def test_soft_line_breaks_and_damage_in_quoted_printable() -> None:
 
 def test_a_damaged_uuencoded_line_ends_the_text() -> None:
     assert transfer_decode(b"begin 644 x\n" + binascii.b2a_uu(b"hello") + b"\x7f\x7f\n", b"uuencode") == (b"hello", [b"uuencode"])
+    assert len(transfer_decode(b"=\n" * 1000, b"uuencode")[0]) <= 2000  # short lines are not blown up
 
 
 @pytest.mark.parametrize(

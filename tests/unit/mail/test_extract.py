@@ -117,6 +117,9 @@ def test_texts_beyond_the_limits_leave_a_defect() -> None:
     assert "clue:defect_text_size" in found
     assert "outside" not in found
     assert "clue:defect_text_size" not in texts(header(b"A: 1", body=b"x" * 100), small)
+    assert "clue:defect_text_size" in texts(header(b"Content-Transfer-Encoding: quoted-printable", body=b"=\n" * 500 + b"x"), small)
+    two = header(b"Content-Type: multipart/mixed; boundary=b", body=b"--b\n\n" + b"x" * 100 + b"\n--b\n\nsecond\n--b--")
+    assert "clue:defect_text_size" in texts(two, small)
     assert "clue:defect_message_size" in texts(header(b"A: 1", body=b"x" * 500), Limits(message_bytes=200))
 
 
