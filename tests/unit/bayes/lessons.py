@@ -1,0 +1,93 @@
+"""What the tests of tables and experts share: lessons made up from a seed, small tables, and states to compare bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes import fusion, learning
+from spamguard.bayes.experts import Integers
+from spamguard.bayes.replay import BLOCK, Block, replay
+from spamguard.bayes.tables import BASE_CLASSES, PER_OTHER_CLASS, TRAIT_VALUES, Tables, counted_state, empty_tables, evidence
+from spamguard.records import Features
+
+BITS = 10  # so few buckets that features of one lesson share some
+TRAITS, NUMBERS = 3, 2
+NO_SCORES: Integers = np.zeros(0, np.int64)
+
+
+class Taught(NamedTuple):
+    """One lesson."""
+
+    label: str
+    features: Features
+
+
+def features(random: np.random.Generator, tokens: int = 30) -> Features:
+    """Of a made-up message: some tokens that many messages share, some of its own, in every token set or none."""
+    common = random.integers(0, 60, tokens).astype(np.uint32) * np.uint32(2**32 // 60)
+    own = random.integers(0, 2**32, tokens // 3, dtype=np.uint32)
+    kept = np.unique(np.concatenate([common, own]))
+    least = np.uint32(random.integers(0, 4)) << np.uint32(30)  # now and then a token set is empty
+    some = kept[kept >= least] if random.random() < 0.5 else kept[kept < (1 << 32) - int(least)]
+    return Features(some, random.integers(0, TRAIT_VALUES, TRAITS).astype(np.uint8), random.integers(0, 256, NUMBERS).astype(np.int16))
+
+
+def made_up(seed: int, size: int, classes: Sequence[str] = BASE_CLASSES) -> list[Taught]:
+    """Lessons, each class leaning to traits and numbers of its own."""
+    random = np.random.default_rng(seed)
+    return [Taught(classes[random.integers(len(classes))], features(random)) for _ in range(size)]
+
+
+def empty() -> Tables:
+    return empty_tables(BITS, TRAITS, NUMBERS, fusion.START)
+
+
+def add(tables: Tables, lesson: Taught) -> None:
+    learning.add(tables, evidence(lesson.features, tables.bits), lesson.label, NO_SCORES)
+
+
+def take_away(tables: Tables, lesson: Taught) -> None:
+    learning.take_away(tables, evidence(lesson.features, tables.bits), lesson.label)
+
+
+def folded(lessons: Iterable[Taught]) -> Tables:
+    """Taught one by one."""
+    tables = empty()
+    for lesson in lessons:
+        add(tables, lesson)
+    return tables
+
+
+def replayed(lessons: Sequence[Taught], size: int = BLOCK) -> Tables:
+    """Replayed from nothing, in this order, `size` to a block."""
+    blocks = (_block(lessons[at : at + size]) for at in range(0, len(lessons), size))
+    names = sorted({lesson.label for lesson in lessons} - set(BASE_CLASSES))
+    return replay(blocks, len(lessons), names, BITS, TRAITS, NUMBERS)
+
+
+def _block(lessons: Sequence[Taught]) -> Block:
+    tokens = [lesson.features.tokens for lesson in lessons]
+    offsets = np.concatenate(([0], np.cumsum([len(one) for one in tokens]))).astype(np.int64)
+    return Block(
+        [lesson.label for lesson in lessons],
+        np.concatenate(tokens).astype(np.uint32),
+        offsets,
+        np.stack([lesson.features.traits for lesson in lessons]),
+        np.stack([lesson.features.numbers for lesson in lessons]),
+    )
+
+
+def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes]]:
+    """All sums over the lessons, comparable bit for bit."""
+    return {name: (tables.classes, array.shape, array.tobytes()) for name, array in counted_state(tables)}
+
+
+def learnt(tables: Tables) -> dict[str, bytes]:
+    """All that depends on the order of lessons, comparable bit for bit."""
+    columns: list[NDArray[np.int32]] = [tables.rows[:, 2], *(column[:, 1] for column in tables.columns)]
+    small = {name: getattr(tables, name).tobytes() for name in (*PER_OTHER_CLASS, "fusion_weights")}
+    return {"weights": b"".join(column.tobytes() for column in columns), **small}

@@ -1,0 +1,95 @@
+"""Lessons taken in and given back one at a time: the counts exactly, the error-driven weights in the right direction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.bayes import experts, fusion, learning, logistic
+from spamguard.bayes.experts import EXPERTS, Floats
+from spamguard.bayes.profiles import fuse
+from spamguard.bayes.tables import Tables, evidence
+from tests.unit.bayes.lessons import BITS, Taught, add, counted, empty, folded, learnt, made_up, take_away
+from tests.unit.bayes.support import repeatable, seeds
+
+CLASSES = ("ham", "spam", "news")
+
+
+def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
+    """Of the sets the lesson has features in, (K-1, sets)."""
+    seen = evidence(lesson.features, tables.bits)
+    scores = fuse(tables, experts.parameters(tables), seen).scores
+    return scores[:, 4:8][:, seen.sizes > 0] / experts.STEPS
+
+
+@repeatable
+@given(seeds, st.sampled_from(CLASSES))
+def test_a_lesson_raises_the_odds_of_its_class_at_once(seed: int, label: str) -> None:
+    lessons = made_up(seed, 6, CLASSES)
+    tables = folded(lessons)
+    lesson = Taught(label, lessons[0].features)
+    add(tables, Taught("news", lesson.features))  # so that the class is there
+    take_away(tables, Taught("news", lesson.features))
+    add(tables, Taught("news", made_up(seed + 1, 1)[0].features))
+    before = logistic_scores(tables, lesson)
+    add(tables, lesson)
+    after = logistic_scores(tables, lesson)
+    mine = tables.classes.index(label)
+    assert (after < before + 1e-9).all() if mine == 0 else (after[mine - 1] > before[mine - 1] - 1e-9).all()
+
+
+def test_taking_back_is_a_step_the_other_way_from_where_the_weights_are_now() -> None:
+    lesson = Taught("spam", made_up(1, 1)[0].features)
+    tables = folded([lesson, lesson])
+    sure = logistic_scores(tables, lesson)
+    take_away(tables, lesson)
+    assert (logistic_scores(tables, lesson) == sure).all()  # the step it would cause now is none
+    tables.rows[:, 2] = 0  # as if later lessons had said the contrary
+    undecided = logistic_scores(tables, lesson)
+    take_away(tables, lesson)
+    assert (logistic_scores(tables, lesson) < undecided).all()
+
+
+def test_overflow_is_out_of_reach_under_ten_thousand_identical_lessons() -> None:
+    lesson = made_up(2, 1)[0]
+    tables = empty()
+    for _ in range(10_000):
+        add(tables, Taught("spam", lesson.features))
+    assert int(np.abs(tables.rows[:, 2]).max()) < 20 * logistic.ONE
+    assert int(np.abs(tables.biases).max()) < 100 * logistic.ONE
+    assert tables.messages.tolist() == [0, 10_000]
+    for _ in range(10_000):
+        take_away(tables, Taught("spam", lesson.features))
+    assert counted(tables) == counted(empty())
+    assert int(np.abs(tables.rows[:, 2]).max()) < 100 * logistic.ONE
+
+
+def test_fusion_learns_from_the_scores_of_a_first_lesson_only() -> None:
+    lesson = made_up(3, 1)[0]
+    for scores, learns in ((np.full(len(EXPERTS), 700), True), (np.zeros(0, np.int64), False), (np.full(2 * len(EXPERTS), 700), False)):
+        tables = folded(made_up(4, 10))
+        learning.add(tables, evidence(lesson.features, BITS), "ham", scores)
+        assert (tables.fusion_weights.tolist() != fusion.START.tolist()) is learns
+
+
+@repeatable
+@given(seeds)
+def test_the_same_lessons_in_the_same_order_give_the_same_bits(seed: int) -> None:
+    lessons = made_up(seed, 12, CLASSES)
+    assert learnt(folded(lessons)) == learnt(folded(lessons))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_any_number_of_features_can_be_taught_and_taken_back(size: int) -> None:
+    tokens = np.unique(np.random.default_rng(5).integers(0, 2**32, size, dtype=np.uint32))
+    lesson = Taught("spam", replace(made_up(6, 1)[0].features, tokens=tokens))
+    tables = folded(made_up(7, 5))
+    before = counted(tables)
+    add(tables, lesson)
+    assert counted(tables) != before
+    take_away(tables, lesson)
+    assert counted(tables) == before

@@ -1,0 +1,121 @@
+"""Whole numbers against floats: the same regression, up to rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from spamguard.bayes import logistic
+from spamguard.bayes.logistic import ONE
+from tests.unit.bayes.support import repeatable, seeds
+
+odds = st.lists(st.floats(-40, 40), min_size=1, max_size=4)
+
+
+def softmax(nats: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of all classes, the first having log-odds 0."""
+    joint = np.concatenate(([0.0], nats))
+    powers = np.exp(joint - joint.max())
+    return np.asarray(powers / powers.sum())
+
+
+def fixed(nats: list[float]) -> NDArray[np.int64]:
+    return np.rint(np.array(nats) * ONE).astype(np.int64)
+
+
+@repeatable
+@given(st.lists(st.integers(0, 10**9), min_size=1))
+def test_roots_are_rounded_down(sizes: list[int]) -> None:
+    exact = 2.0**20 / np.sqrt(np.maximum(sizes, 1))
+    found = logistic.inverse_roots(np.array(sizes))
+    assert ((found <= exact) & (found > exact - 1)).all()
+
+
+@repeatable
+@given(seeds, st.integers(1, 400))
+def test_margins_are_sums_over_root_n_plus_bias(seed: int, size: int) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.integers(-50 * ONE, 50 * ONE, (size, 3))
+    biases = random.integers(-5 * ONE, 5 * ONE, 3)
+    found = logistic.margins(weights.sum(axis=0), biases, logistic.inverse_roots(np.array([size])))
+    exact = weights.sum(axis=0) / np.sqrt(size) + biases
+    assert np.abs(found - exact).max() <= 1 + np.abs(weights.sum(axis=0)).max() / 2**20
+
+
+@repeatable
+@given(odds, st.data())
+def test_errors_are_truth_less_probability(nats: list[float], data: st.DataObject) -> None:
+    target = data.draw(st.integers(0, len(nats)))
+    found = logistic.errors(fixed(nats), np.array([target]))
+    truth = np.eye(len(nats) + 1)[target]
+    assert np.abs(found / ONE - (truth - softmax(np.array(nats)))[1:]).max() < 2 / ONE
+
+
+@repeatable
+@given(st.floats(-40, 40), st.integers(0, 1))
+def test_softmax_of_two_classes_is_the_binary_case(nats: float, target: int) -> None:
+    found = logistic.errors(fixed([nats]), np.array([target]))
+    assert abs(found[0] / ONE - (target - 1 / (1 + np.exp(-nats)))) < 2 / ONE
+
+
+@repeatable
+@given(st.floats(-40, 40), st.integers(0, 2))
+def test_a_class_that_is_out_of_the_question_changes_nothing_for_the_others(nats: float, target: int) -> None:
+    three = logistic.errors(fixed([nats, -100.0]), np.array([target]))
+    if target < 2:
+        assert three[0] == logistic.errors(fixed([nats]), np.array([target]))[0]
+        assert three[1] == 0
+
+
+@repeatable
+@given(odds, st.data())
+def test_a_step_goes_towards_the_true_class(nats: list[float], data: st.DataObject) -> None:
+    target = data.draw(st.integers(0, len(nats)))
+    error = logistic.errors(fixed(nats), np.array([target]))
+    steps = logistic.steps(error, logistic.inverse_roots(np.array([9])))
+    for number, step in enumerate(steps.tolist(), start=1):
+        assert step >= 0 if number == target else step <= 0
+    assert (logistic.bias_steps(error) * np.sign(error) >= 0).all()
+
+
+def test_a_step_is_rate_times_error_times_root() -> None:
+    error = np.array([ONE // 2, -ONE // 4])
+    for rate in (logistic.FIRST_RATE, logistic.LAST_RATE):
+        found = logistic.steps(error, logistic.inverse_roots(np.array([4])), rate)
+        assert found.tolist() == [rate * ONE // 64, -rate * ONE // 128]
+
+
+def test_who_is_all_but_certain_is_not_taught() -> None:
+    sure = np.array([logistic.CERTAIN, -logistic.CERTAIN])
+    assert logistic.steps(sure, np.array([1 << 20])).tolist() == [0, 0]
+    assert logistic.steps(sure + np.sign(sure), np.array([1 << 20])).all()
+
+
+def test_extremes_neither_overflow_nor_warn() -> None:
+    far = np.array([[10**15], [-(10**15)]])
+    assert logistic.errors(far, np.array([[0], [1]])).tolist() == [[-ONE], [ONE]]
+    heaviest = np.array([(1 << 28) * 100_000_000])
+    root = logistic.inverse_roots(np.array([100_000_000]))
+    assert logistic.margins(heaviest, np.array([0]), root)[0] > 0
+    limit = np.array([2**31 - 1, -(2**31)], np.int32)
+    assert logistic.capped(limit).tolist() == [1 << 28, -(1 << 28)]
+    assert logistic.capped(limit).dtype == np.int32
+
+
+def test_a_little_corpus_is_learnt() -> None:
+    """Features 0-4 speak for one class, 5-9 for the other: whole numbers find what gradient descent on floats finds."""
+    random = np.random.default_rng(1)
+    weights, exact = np.zeros((10, 1), np.int64), np.zeros((10, 1))
+    root = logistic.inverse_roots(np.array([3]))
+    for _ in range(300):
+        target = int(random.integers(2))
+        seen = 5 * target + random.permutation(5)[:3]
+        error = logistic.errors(logistic.margins(weights[seen].sum(axis=0), np.array([0]), root), np.array([target]))
+        weights[seen] += logistic.steps(error, root)
+        slope = target - softmax(exact[seen].sum(axis=0) / np.sqrt(3))[1]
+        exact[seen] += logistic.FIRST_RATE / 16 * (slope if abs(slope) > logistic.CERTAIN / ONE else 0.0) / np.sqrt(3)
+    assert np.abs(weights / ONE - exact).max() < 0.01
+    assert (weights[:5] < 0).all()
+    assert (weights[5:] > 0).all()

@@ -1,0 +1,104 @@
+"""The settled state: a function of the lessons in their canonical order, with the same counts as teaching one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.bayes import logistic, replay
+from spamguard.bayes.tables import BASE_CLASSES
+from tests.unit.bayes.lessons import NUMBERS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
+from tests.unit.bayes.support import repeatable, seeds
+
+CLASSES = {2: BASE_CLASSES, 3: (*BASE_CLASSES, "news"), 5: ("ham", "spam", "alpha", "news", "zoo")}
+_MUCH = 100 * logistic.ONE  # where weights are capped is forty times as far
+several = pytest.mark.parametrize("classes", CLASSES.values(), ids=str)
+
+
+@several
+@repeatable
+@given(seeds, st.randoms(use_true_random=False))
+def test_folding_in_any_order_and_forgetting_counts_what_replay_counts(classes: tuple[str, ...], seed: int, random: Random) -> None:
+    lessons = made_up(seed, 70, classes)
+    tables = empty()
+    for lesson in random.sample(lessons, 70):
+        slips = [Taught(random.choice(classes), lesson.features) for _ in range(random.randrange(3))]
+        for slip in slips:  # first something else is said, and taken back
+            add(tables, slip)
+            take_away(tables, slip)
+        add(tables, lesson)
+    for lesson in random.sample(lessons, 10):  # taught again after it was forgotten
+        take_away(tables, lesson)
+        add(tables, lesson)
+    assert counted(tables) == counted(replayed(lessons))
+
+
+@several
+@pytest.mark.parametrize("size", [0, 1, 7, 64, 65, 200])
+def test_replaying_twice_gives_the_same_bits_in_everything(classes: tuple[str, ...], size: int) -> None:
+    lessons = made_up(size, size, classes)
+    one, other = replayed(lessons), replayed(lessons)
+    assert counted(one) == counted(other) == counted(folded(lessons))
+    assert learnt(one) == learnt(other)
+
+
+def test_replay_of_nothing_is_the_empty_table() -> None:
+    assert (counted(replayed([])), learnt(replayed([]))) == (counted(empty()), learnt(empty()))
+
+
+@pytest.mark.parametrize("label", ["ham", "spam", "news"])
+def test_one_class_alone_can_be_replayed(label: str) -> None:
+    tables = replayed([Taught(label, lesson.features) for lesson in made_up(1, 100)])
+    assert tables.messages.sum() == 100
+    assert learnt(tables)["weights"].strip(b"\0")  # something was learnt
+
+
+def test_lessons_that_say_nothing_at_all_can_be_replayed() -> None:
+    silent = [Taught(label, replace(said, tokens=np.zeros(0, np.uint32))) for label, said in made_up(2, 20)]
+    assert counted(replayed(silent)) == counted(folded(silent))
+
+
+def test_forty_classes() -> None:
+    names = [f"class{number:02}" for number in range(40)]
+    lessons = made_up(3, 400, (*BASE_CLASSES, *names))
+    assert counted(replayed(lessons)) == counted(folded(lessons))
+
+
+def test_ten_thousand_identical_lessons_stay_far_from_overflow() -> None:
+    lesson = Taught("spam", made_up(4, 1)[0].features)
+    tables = replayed([lesson] * 10_000)
+    assert int(np.abs(tables.rows[:, 2]).max()) < _MUCH
+    assert int(np.abs(tables.fusion_weights).max()) < 100 * logistic.ONE
+    assert tables.number_products.max() == 10_000 * int(lesson.features.numbers.astype(int).max()) ** 2
+    assert tables.number_sums.shape == (2, NUMBERS)
+
+
+def test_contradicting_lessons_stay_far_from_overflow_too() -> None:
+    lesson = made_up(5, 1)[0]
+    tables = replayed([Taught(BASE_CLASSES[at % 2], lesson.features) for at in range(5_000)])
+    assert int(np.abs(tables.rows[:, 2]).max()) < _MUCH
+
+
+def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    scores, count = replay._Player._counting_scores, replay._Player._count
+
+    def noting_scores(player: replay._Player, lessons: replay._Lessons) -> object:
+        seen.append(int(player.tables.messages.sum()))
+        return scores(player, lessons)
+
+    monkeypatch.setattr(replay._Player, "_counting_scores", noting_scores)
+    replayed(made_up(6, 150))
+    assert seen == [0, 64, 128]
+    assert count is replay._Player._count
+
+
+def test_the_order_is_the_callers() -> None:
+    lessons = made_up(7, 200)
+    assert learnt(replayed(lessons)) != learnt(replayed(lessons[::-1]))
+    assert counted(replayed(lessons)) == counted(replayed(lessons[::-1]))

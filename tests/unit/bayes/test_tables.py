@@ -1,0 +1,135 @@
+"""Counting and its inverse, and sums that always equal a recount from the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, evidence, read_rows, write_rows
+from spamguard.errors import TableError
+from spamguard.records import Features
+from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, add, counted, empty, folded, learnt, made_up, take_away
+from tests.unit.bayes.support import repeatable, seeds
+
+CLASSES = ("ham", "spam", "alpha", "news", "zoo")
+
+
+def recounted(tables: Tables) -> tuple[list[int], list[list[int]]]:
+    """Vocabulary by token set, and how many words have each count in each class, from the rows alone."""
+    counts = np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)])
+    used = counts.any(axis=0)
+    vocabulary = used.reshape(SETS, -1).sum(axis=1).tolist()
+    words = counts[:, : 1 << (tables.bits - 2)][:, used[: 1 << (tables.bits - 2)]]
+    return vocabulary, [np.bincount(row, minlength=tables.histogram.shape[1]).tolist() for row in words]
+
+
+def assert_sums_are_true(tables: Tables) -> None:
+    vocabulary, histogram = recounted(tables)
+    assert tables.vocabulary.tolist() == vocabulary
+    assert tables.histogram.tolist() == histogram
+    totals = [tables.rows[:, :2].T, *(column[:, :1].T for column in tables.columns)]
+    assert tables.totals.tolist() == np.vstack(totals).reshape(len(tables.classes), SETS, -1).sum(axis=2).tolist()
+    assert tables.trait_counts.sum(axis=2).tolist() == np.repeat(tables.messages, TRAITS).reshape(-1, TRAITS).tolist()
+
+
+@repeatable
+@given(seeds, st.lists(st.integers(0, 19), max_size=40))
+def test_sums_equal_a_recount_after_any_teaching_and_taking_away(seed: int, moves: list[int]) -> None:
+    lessons = made_up(seed, 20, CLASSES)
+    tables, held = empty(), set()
+    for move in moves:
+        (take_away if move in held else add)(tables, lessons[move])
+        held ^= {move}
+        assert_sums_are_true(tables)
+        assert tables.classes == [*BASE_CLASSES, *sorted({lessons[one].label for one in held} - set(BASE_CLASSES))]
+    assert counted(tables) == counted(folded(lessons[one] for one in sorted(held)))
+
+
+@repeatable
+@given(seeds)
+def test_taking_away_is_the_exact_inverse_of_counting(seed: int) -> None:
+    lessons = made_up(seed, 12, CLASSES)
+    tables = folded(lessons[:6])
+    before = counted(tables)
+    for lesson in lessons[6:]:
+        add(tables, lesson)
+    for lesson in lessons[6:]:
+        take_away(tables, lesson)
+    assert counted(tables) == before
+
+
+@pytest.mark.parametrize("classes", [BASE_CLASSES, CLASSES])
+def test_a_lesson_that_was_never_counted_is_refused_and_nothing_changes(classes: tuple[str, ...]) -> None:
+    lessons = made_up(3, 20, classes)
+    tables = folded(lessons)
+    before, state = counted(tables), learnt(tables)
+    strangers = [lesson for lesson in made_up(4, 20, (*classes, "never")) if len(lesson.features.tokens)]
+    for lesson in strangers:
+        with pytest.raises(TableError, match=r"never counted.*rebuild"):
+            take_away(tables, lesson)
+    assert counted(tables) == before
+    assert learnt(tables) == state
+
+
+def test_a_class_without_lessons_and_a_trait_that_was_never_seen_are_refused_too() -> None:
+    nothing = np.zeros(0, np.uint32)
+    numbers = np.zeros(NUMBERS, np.int16)
+    seen, other = (Features(nothing, np.full(TRAITS, value, np.uint8), numbers) for value in (1, 2))
+    tables = folded([Taught("ham", seen)])
+    for lesson in (Taught("spam", seen), Taught("ham", other)):
+        with pytest.raises(TableError):
+            take_away(tables, lesson)
+    take_away(tables, Taught("ham", seen))
+    assert counted(tables) == counted(empty())
+
+
+@repeatable
+@given(seeds, st.permutations(range(15)))
+def test_the_order_of_lessons_and_the_appearance_of_classes_do_not_matter(seed: int, order: list[int]) -> None:
+    lessons = made_up(seed, 15, CLASSES)
+    assert counted(folded(lessons[at] for at in order)) == counted(folded(lessons))
+
+
+def test_a_new_class_starts_with_a_count_of_zero_for_every_word_in_use() -> None:
+    tables = folded(made_up(5, 10))
+    index = class_index(tables, "beta")
+    assert (index, tables.classes) == (2, ["ham", "spam", "beta"])
+    assert tables.histogram[index].tolist() == [tables.vocabulary[0], *[0] * (tables.histogram.shape[1] - 1)]
+    assert class_index(tables, "alpha") == 2
+    assert tables.classes == ["ham", "spam", "alpha", "beta"]
+
+
+def test_tokens_that_share_a_bucket_are_counted_once() -> None:
+    top = np.uint32(1) << np.uint32(32 - BITS)
+    tokens = np.array([0, 1, top - 1, top, 2 * top, 2**30, 2**30 + 5, 2**32 - 2, 2**32 - 1], np.uint32)
+    seen = evidence(Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS)
+    assert seen.buckets.tolist() == [0, 1, 2, 1 << (BITS - 2), (1 << BITS) - 1]
+    assert (seen.sizes.tolist(), seen.starts.tolist()) == ([3, 1, 0, 1], [0, 3, 4, 4])
+
+
+@repeatable
+@given(seeds, st.sampled_from((BASE_CLASSES, CLASSES)))
+def test_rows_are_written_where_they_were_read(seed: int, classes: tuple[str, ...]) -> None:
+    lessons = made_up(seed, 8, classes)
+    tables = folded(lessons)
+    before, state = counted(tables), learnt(tables)
+    buckets = evidence(lessons[0].features, BITS).buckets
+    rows = read_rows(tables, buckets)
+    assert rows.counts.shape == (len(tables.classes), len(buckets))
+    assert rows.weights.shape == (len(tables.classes) - 1, len(buckets))
+    write_rows(tables, buckets, rows)
+    assert (counted(tables), learnt(tables)) == (before, state)
+    rows.counts += 1
+    assert counted(tables) == before  # what was read is a copy
+
+
+def test_every_change_is_told_to_caches() -> None:
+    tables = empty()
+    lesson = made_up(6, 1)[0]
+    seen = [tables.changes]
+    for change in (add, take_away, add):
+        change(tables, lesson)
+        seen.append(tables.changes)
+    assert seen == sorted(set(seen))
