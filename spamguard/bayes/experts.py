@@ -28,6 +28,7 @@ PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their
 TRAIT_ALPHA = 0.5
 NUMBER_VALUES = 256  # numbers are 0 to 255
 NUMBER_FLOOR = 16.0  # least variance of a number: half a doubling
+WARM_UP = 2  # lessons of the rarer class at which half of full confidence is reached (corpora/RESULTS.md, "Few lessons")
 
 
 @dataclass(slots=True)
@@ -48,9 +49,10 @@ class Parameters:
     """What the counting experts estimate from the sums in the tables, before they see a message.
 
     shares (K, SETS): of `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
-    ratio against the first class of everything a trait or number can be.
+    ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
     """
 
+    confidence: Floats
     shares: Floats
     traits: Floats
     numbers: Floats
@@ -58,7 +60,20 @@ class Parameters:
 
 def parameters(tables: Tables) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change."""
-    return Parameters(multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
+    return Parameters(confidence(tables.messages), multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
+
+
+def confidence(messages: Integers) -> Floats:
+    """How far the odds of each class but the first can be trusted, (K-1,), in (0, 1): rises smoothly with lessons.
+
+    What counts is the rarer one of that class and of all it could be confused with, the most taught other one standing for them:
+    so neither one class alone nor a third one is a reason to be sure, and a filter without ham learns all the same.
+    """
+    fewest = messages.copy()
+    most = fewest.argmax()
+    fewest[most] = 0
+    fewest[most] = fewest.max()
+    return np.asarray((fewest[1:] + 1) / (fewest[1:] + 1 + WARM_UP))
 
 
 def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:

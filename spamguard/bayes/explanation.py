@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Integers, Parameters
-from spamguard.bayes.profiles import confidence
 from spamguard.bayes.tables import SETS, Evidence, Tables, read_rows
 
 _NO_COUNTS = np.zeros((0, 0), np.int32)
@@ -42,14 +41,13 @@ def dissect(tables: Tables, known: Parameters, seen: Evidence, favoured: int, ag
     rows = read_rows(tables, seen.buckets)
     found = experts.parts(known, seen, rows)
     scores = experts.scores(found, seen, tables.biases)
-    trust = confidence(tables)
-    weights = trust * tables.fusion_weights / fusion.ONE
     buckets, traits, numbers = (np.zeros(part.shape[1]) for part in (found.multinomial, found.categorical, found.gaussian))
     nothing = np.zeros(len(EXPERTS))
     total = Dissection(0.0, 0.0, nothing, nothing, 0.0, buckets, traits, numbers, rows.counts)
     for number, sign in ((favoured, 1.0), (against, -1.0)):
         if number:
-            prior = trust * tables.fusion_biases[number - 1] / fusion.ONE
+            trust = float(known.confidence[number - 1]) / fusion.ONE
+            weights, prior = np.multiply(trust, tables.fusion_weights, dtype=np.float64), trust * float(tables.fusion_biases[number - 1])
             total = _plus(total, _one_class(found, scores, seen, tables, weights, number - 1), sign, prior)
     return total
 

@@ -15,8 +15,6 @@ from spamguard.bayes import experts, formulas, fusion, logistic
 from spamguard.bayes.experts import Floats, Integers, Parameters
 from spamguard.bayes.tables import Evidence, Rows, Tables, read_rows
 
-WARM_UP = 2  # lessons of the rarer side at which half of full confidence is reached (corpora/RESULTS.md, "Few lessons")
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -44,13 +42,7 @@ def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
     rows = read_rows(tables, seen.buckets)
     scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases)
     fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
-    return Judgement(np.concatenate(([0.0], confidence(tables) * fused)), scores)
-
-
-def confidence(tables: Tables) -> float:
-    """Factor of the fused log-odds, in (0, 1]: rises smoothly with the lessons of the class that has fewest."""
-    fewest = int(tables.messages[:2].min())
-    return (fewest + 1) / (fewest + 1 + WARM_UP)
+    return Judgement(np.concatenate(([0.0], known.confidence * fused)), scores)
 
 
 def words_of(tables: Tables, seen: Evidence) -> Rows:
