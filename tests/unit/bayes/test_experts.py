@@ -1,0 +1,173 @@
+"""What each expert makes of a message: sums of parts, nothing from what was never seen, bounded and rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from spamguard.bayes import experts, logistic
+from spamguard.bayes.experts import CLIP, EXPERTS, STEPS, Floats, Parts
+from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
+from spamguard.records import Features
+from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
+from tests.unit.bayes.support import repeatable, seeds
+
+CLASSES = ("ham", "spam", "news")
+
+
+def seen_by(tables: Tables, seed: int, tokens: int = 30) -> tuple[Evidence, Parts]:
+    seen = evidence(features(np.random.default_rng(seed), tokens), tables.bits)
+    return seen, experts.parts(experts.parameters(tables), seen, read_rows(tables, seen.buckets))
+
+
+def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
+    """Each expert's log-odds with loops and no numpy tricks, (K-1, EXPERTS)."""
+    found = np.zeros((len(tables.classes) - 1, len(EXPERTS)))
+    for other in range(len(found)):
+        for kind in range(SETS):
+            mine = [at for at, bucket in enumerate(seen.buckets.tolist()) if bucket >> (tables.bits - 2) == kind]
+            many = max(len(mine), 1)
+            found[other, kind] = sum(parts.multinomial[other, at] for at in mine) / many**0.75
+            weights = sum(int(parts.logistic[other, at]) for at in mine) / many**0.5
+            found[other, SETS + kind] = (weights + tables.biases[other, kind]) / logistic.ONE
+        found[other, -2] = sum(parts.categorical[other]) / TRAITS**0.5
+        found[other, -1] = sum(parts.gaussian[other]) / NUMBERS**0.5
+    return found
+
+
+@repeatable
+@given(seeds, st.sampled_from((0, 1, 2, 3, 30, 300)))
+def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int, tokens: int) -> None:
+    tables = folded(made_up(seed, 12, CLASSES))
+    seen, parts = seen_by(tables, seed + 1, tokens)
+    found = experts.scores(parts, seen, tables.biases)
+    assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
+    exact = np.clip(sums_by_hand(tables, seen, parts), -CLIP, CLIP)
+    assert np.abs(found / STEPS - exact).max() <= 0.5 / STEPS + 1e-6
+
+
+@repeatable
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), seeds)
+def test_sums_of_runs_with_empty_ones_anywhere(sizes: list[int], seed: int) -> None:
+    terms = np.random.default_rng(seed).integers(-100, 100, (2, sum(sizes)))
+    ends = np.cumsum(sizes)
+    found = experts.run_sums(terms, ends - sizes, np.array(sizes))
+    assert found.tolist() == [[sum(row[end - size : end]) for size, end in zip(sizes, ends, strict=True)] for row in terms.tolist()]
+
+
+def test_sums_of_32_bits_do_not_overflow() -> None:
+    terms = np.full((1, 100_000), 1 << 28, np.int32)
+    assert experts.run_sums(terms, np.array([0]), np.array([100_000])).tolist() == [[100_000 << 28]]
+
+
+@repeatable
+@given(seeds)
+def test_features_never_seen_say_nothing(seed: int) -> None:
+    tables = folded(made_up(seed, 10, CLASSES))
+    strangers = np.flatnonzero(~np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]).any(axis=0))
+    seen = evidence(Features((strangers << (32 - BITS)).astype(np.uint32), np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS)
+    parts = experts.parts(experts.parameters(tables), seen, read_rows(tables, seen.buckets))
+    assert not parts.multinomial.any()
+    assert not parts.logistic.any()
+
+
+def test_tables_that_were_taught_nothing_say_nothing() -> None:
+    seen, parts = seen_by(empty(), 1)
+    assert not experts.scores(parts, seen, empty().biases).any()
+
+
+def test_scores_are_clipped() -> None:
+    tables = empty()
+    tables.biases[:] = 100 * logistic.ONE
+    seen, parts = seen_by(tables, 2)
+    assert experts.scores(parts, seen, tables.biases)[0, SETS : 2 * SETS].tolist() == [CLIP * STEPS] * SETS
+
+
+@pytest.mark.parametrize(("raw", "kept"), [(0.0, 0), (1 / 512 - 1e-9, 0), (1.0, 256), (-1.004, -257), (99.0, 3072), (-1e300, -3072)])
+def test_rounding(raw: float, kept: int) -> None:
+    assert experts.quantised(np.array([[raw]])).tolist() == [[kept]]
+
+
+@repeatable
+@given(seeds)
+def test_a_multinomial_part_is_the_ratio_of_smoothed_rates(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    totals = random.integers(1, 10_000, (3, SETS))
+    counts = random.integers(0, 5, (3, 8))
+    sizes = np.array([2, 2, 2, 2])
+    shares = experts.multinomial_shares(totals)
+    found = experts.multinomial_parts(counts, shares, sizes)
+    each = shares.repeat(sizes, axis=1)
+    smoothed = (counts + experts.PSEUDO_COUNT * each) / each
+    np.testing.assert_allclose(found, np.log(smoothed[1:] / smoothed[0]), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
+
+
+@repeatable
+@given(seeds)
+def test_ratios_of_traits_and_numbers_are_those_of_the_formulas(seed: int) -> None:
+    lessons = made_up(seed, 25, CLASSES)
+    tables = folded(lessons)
+    known = experts.parameters(tables)
+    for at, name in enumerate(tables.classes[1:]):
+        for trait in range(TRAITS):
+            ratios = [probability(lessons, name, trait, value) / probability(lessons, "ham", trait, value) for value in range(16)]
+            np.testing.assert_allclose(np.exp(known.traits[at, trait]), ratios, rtol=1e-9)
+    mine, ham = ([lesson.features.numbers for lesson in lessons if lesson.label == name] for name in ("spam", "ham"))
+    if mine and ham:
+        values = np.arange(256)[:, np.newaxis]
+        np.testing.assert_allclose(known.numbers[0].T, density(values, mine) - density(values, ham), rtol=1e-9, atol=1e-9)
+
+
+def probability(lessons: list[Taught], name: str, trait: int, value: int) -> float:
+    mine = [lesson.features.traits[trait] for lesson in lessons if lesson.label == name]
+    return (mine.count(value) + experts.TRAIT_ALPHA) / (len(mine) + 16 * experts.TRAIT_ALPHA)
+
+
+def density(values: NDArray[np.int64], samples: list[NDArray[np.int16]]) -> Floats:
+    mean, variance = np.mean(samples, axis=0), np.maximum(np.var(samples, axis=0), experts.NUMBER_FLOOR)
+    return np.asarray(-0.5 * (values - mean) ** 2 / variance - 0.5 * np.log(variance))
+
+
+def test_a_constant_number_gives_no_certainty() -> None:
+    tables = folded(lesson._replace(label="ham") for lesson in made_up(3, 2))
+    known = experts.parameters(tables)
+    assert np.isfinite(known.numbers).all()
+
+
+@repeatable
+@given(seeds)
+def test_many_messages_are_looked_up_as_one_is(seed: int) -> None:
+    ratios = np.random.default_rng(seed).normal(size=(2, 5, 16))
+    values = np.random.default_rng(seed).integers(0, 16, (7, 5))
+    found = experts.looked_up(ratios, values)
+    assert found.shape == (2, 7, 5)
+    for at, one in enumerate(values):
+        assert found[:, at].tolist() == experts.looked_up(ratios, one).tolist()
+
+
+def test_a_hundred_thousand_features() -> None:
+    tokens = np.unique(np.random.default_rng(4).integers(0, 2**32, 100_000, dtype=np.uint32))
+    tables = folded(made_up(4, 10))
+    seen = evidence(Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS)
+    rows = read_rows(tables, seen.buckets)
+    assert isinstance(rows, Rows)
+    scores = experts.scores(experts.parts(experts.parameters(tables), seen, rows), seen, tables.biases)
+    assert np.abs(scores).max() <= CLIP * STEPS
+
+
+def test_confidence_rises_with_the_lessons_of_the_rarer_class() -> None:
+    found = [experts.confidence(np.array(messages)).item() for messages in ((0, 0), (0, 100), (1, 100), (5, 5), (1000, 50))]
+    assert found == sorted(found)
+    assert found[0] == found[1] == 1 / 3
+    assert 0.9 < found[-1] < 1
+    assert experts.confidence(np.array([100, 7])) == experts.confidence(np.array([7, 100]))
+
+
+def test_confidence_among_more_classes_is_that_of_each_against_the_most_taught_other() -> None:
+    assert experts.confidence(np.array([0, 500, 400])).tolist() == [401 / 403, 401 / 403]
+    assert experts.confidence(np.array([500, 1, 500])).tolist() == [2 / 4, 501 / 503]
+    assert experts.confidence(np.array([500, 0, 0])).tolist() == [1 / 3, 1 / 3]
