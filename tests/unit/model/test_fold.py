@@ -1,0 +1,61 @@
+"""Events to tables, one by one in the order of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.bayes import fusion
+from spamguard.bayes.tables import empty_tables
+from spamguard.ledger import Lesson, codec
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.model import fold
+from spamguard.records import Features
+from tests.unit.bayes.lessons import counted
+from tests.unit.filters import BITS, bits_of, mail, opened, teach
+
+
+def test_how_many_events_are_folded_at_once_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    with opened(tmp_path) as one:
+        teach(one, mail(40))
+        teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in mail(10)])
+        for chunk in (1, 7, 128):
+            monkeypatch.setattr(fold, "_CHUNK", chunk)
+            tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START)
+            assert fold.fold(tables, one.ledger.changes_after(0)) == 50
+            found.append(bits_of(tables))
+    assert found[0] == found[1] == found[2]
+
+
+def test_nothing_to_fold() -> None:
+    tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START)
+    assert fold.fold(tables, []) is None
+    assert fold.fold(tables, [(7, None, None)]) == 7
+    assert fold.features_of([]) == []
+
+
+def test_features_come_out_of_receipts_as_they_went_in() -> None:
+    random = np.random.default_rng(1)
+    tokens = [np.unique(random.integers(0, 2**32, size, dtype=np.uint32)) for size in (0, 1, 500, 2000)]
+    some = [Features(one, np.full(2, len(one) % 7, np.uint8), np.full(3, len(one) % 99, np.int16)) for one in tokens]
+    found = fold.features_of([codec.pack(one) for one in some])
+    assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in some]
+    assert [one.traits.tolist() for one in found] == [one.traits.tolist() for one in some]
+    assert [one.numbers.tolist() for one in found] == [one.numbers.tolist() for one in some]
+
+
+def test_settled_tables_count_what_folding_counts(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, mail(70))
+        teach(one, [("news", raw) for _, raw in mail(70)[:9]])
+        assert counted(fold.settled(one.ledger, one.ledger.last_seq(), BITS)) == counted(one._store.tables)
+        assert fold.settled(one.ledger, 0, BITS).messages.tolist() == [0, 0]
+
+
+def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
+    steps = np.array([0, 1, -1, 3072, -3072, 255])
+    lesson = Lesson(b"x", "ham", b"", codec.pack_scores((steps / 256).tolist()))
+    assert fold._first_scores(lesson).tolist() == steps.tolist()

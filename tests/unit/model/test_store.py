@@ -1,0 +1,278 @@
+"""Tables that keep up with the ledger: whoever folds the same log holds the same bits, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.errors import LedgerError, TableError
+from spamguard.model import store
+from tests.unit.filters import bits_of, held, mail, opened, python, teach
+
+MAIL = mail(60)
+Open = Callable[..., Filter]
+
+
+@pytest.fixture
+def open_one(tmp_path: Path) -> Iterator[Open]:
+    """Opens the same filter again and again, as other processes would."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(opened(tmp_path, **settings))
+
+
+def snapshots(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*tables-*"))
+
+
+def test_two_stores_on_one_ledger_hold_the_same_bits(open_one: Open) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:10])
+    teach(other, MAIL[10:20])
+    one.forget_ready([one._preparer.digest(MAIL[0][1])])
+    teach(other, [("news", MAIL[1][1])])
+    assert held(one) == held(other) == held(open_one())
+    assert not one._store.refresh()  # nothing new
+
+
+def test_settling_by_one_is_swapped_in_by_the_others(open_one: Open, tmp_path: Path) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:30])
+    before = held(other)
+    one.settle()
+    assert held(one) == held(other) == held(open_one())
+    assert held(one) != before
+    assert len(snapshots(tmp_path)) == 1
+    assert other._store.stamp == one._store.stamp
+    teach(other, MAIL[30:40])
+    assert held(one) == held(other) == held(open_one())
+
+
+def test_a_long_tail_is_saved_with_the_bits_it_has(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LONG_TAIL", 8)
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:20])
+    (name,) = snapshots(tmp_path)
+    assert name.startswith("tables-1-16-")
+    assert one._store.stamp.settled == 0
+    assert held(one) == held(other) == held(open_one())
+    one.settle()
+    teach(other, MAIL[20:30])
+    teach(one, MAIL[30:40])
+    assert held(one) == held(other) == held(open_one())
+    assert one._store.stamp.settled == 20
+    assert len(snapshots(tmp_path)) == 1
+
+
+def test_whoever_is_ahead_of_a_snapshot_of_its_own_lineage_keeps_its_tables(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:10])
+    held(other)
+    monkeypatch.setattr(store, "_LONG_TAIL", 1)
+    one._store.save_long_tail()
+    mine = other._store.tables
+    assert held(other) == held(one)
+    assert other._store.tables is mine
+    assert other._store.stamp.seq == 10
+
+
+def test_a_snapshot_published_between_reading_its_line_and_mapping_it(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:10])
+    one.settle()
+    read, races = store.snapshot.read, [1, 2, 3]
+
+    def late(path: Path) -> object:
+        if races:
+            races.pop()
+            teach(one, [MAIL[10 + len(races)]])
+            monkeypatch.setattr(store.snapshot, "read", read)
+            one.settle()  # replaces the file that is about to be mapped
+            monkeypatch.setattr(store.snapshot, "read", late)
+        return read(path)
+
+    monkeypatch.setattr(store.snapshot, "read", late)
+    other._store.refresh()
+    assert not races
+    assert held(other) == held(one) == held(open_one())
+
+
+def test_of_two_that_settle_at_once_the_one_that_saw_more_wins(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:20])
+    teach(one, [("spam", MAIL[0][1]), ("ham", MAIL[0][1])])  # something to compact
+    settled = store.settled
+
+    def slow(*arguments: object) -> object:
+        monkeypatch.setattr(store, "settled", settled)
+        teach(one, MAIL[20:25])
+        one.settle()
+        return settled(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "settled", slow)
+    other.settle()
+    assert one._store.stamp.settled == other._store.stamp.settled == 27
+    assert held(other) == held(one) == held(open_one())
+
+
+def test_a_settled_state_is_never_overtaken_by_an_older_one(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:20])
+    settled = store.settled
+
+    def slow(*arguments: object) -> object:
+        tables = settled(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(store, "settled", settled)
+        teach(one, MAIL[20:25])
+        one.settle()
+        return tables
+
+    monkeypatch.setattr(store, "settled", slow)
+    other.settle()
+    assert other._store.stamp.settled == 25
+    assert held(other) == held(one) == held(open_one())
+    assert len(snapshots(tmp_path)) == 1
+
+
+def test_a_lock_in_the_middle_of_folding_folds_nothing_twice(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:40])
+    monkeypatch.setattr("spamguard.model.fold._CHUNK", 8)
+    whole = other._ledger.changes_after
+
+    def interrupted(seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[object]:
+        yield from list(whole(seq, limit, extractor=extractor))[:20]
+        raise LedgerError("locked for too long")
+
+    monkeypatch.setattr(other._ledger, "changes_after", interrupted)
+    with pytest.raises(LedgerError, match="locked"):
+        other.judge(MAIL[0][1])
+    monkeypatch.undo()
+    assert other.judge(MAIL[50][1]) == one.judge(MAIL[50][1])  # tried again though nothing new was committed
+    assert held(other) == held(one)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.write_bytes(b"")])
+def test_a_damaged_snapshot_is_told_and_mended_by_settling(open_one: Open, tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    one = open_one()
+    teach(one, MAIL[:20])
+    one.settle()
+    state = held(one)
+    damage(tmp_path / snapshots(tmp_path)[0])
+    with pytest.raises(TableError, match="run `spamguard rebuild`"):
+        open_one()
+    open_one(load=False).settle()
+    assert held(open_one()) == held(one) == state
+
+
+def test_an_older_ledger_that_was_restored(open_one: Open, tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:10])
+        state = held(one)
+    shutil.copytree(tmp_path, backup := tmp_path.with_name("backup"))
+    with opened(tmp_path) as one:
+        teach(one, MAIL[10:20])
+        one.settle()
+    for path in tmp_path.glob("ledger*"):
+        path.unlink()
+    shutil.copy(backup / "ledger.sqlite", tmp_path)
+    assert held(open_one()) == state  # the newer snapshot is not the one of this ledger
+    open_one().settle()
+    assert len(snapshots(tmp_path)) == 1
+
+
+def test_a_ledger_restored_in_place_makes_whoever_is_ahead_start_again(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = open_one()
+    teach(one, MAIL[:10])
+    one._store.seq = 99  # what the tables hold, the ledger has lost
+    monkeypatch.setattr(one._ledger, "grown", lambda: True)
+    assert held(one) == held(open_one())
+    assert one._store.seq == 10
+
+
+def test_compaction_makes_readers_that_were_behind_start_from_the_snapshot(open_one: Open) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:10])
+    held(other)
+    for label in ("spam", "ham", "spam"):
+        teach(one, [(label, raw) for _, raw in MAIL[:10]])
+    events = sum(1 for _ in one.ledger.votes())
+    one.settle()
+    assert sum(1 for _ in one.ledger.votes()) < events
+    assert held(other) == held(one) == held(open_one())
+
+
+def test_settling_during_appends_by_other_processes(open_one: Open, tmp_path: Path) -> None:
+    one = open_one()
+    teach(one, MAIL[:5])
+    code = "with opened(Path(sys.argv[1])) as f: teach(f, mail(60)[int(sys.argv[2]):int(sys.argv[3])]); print('taught')"
+    outcomes = []
+    others = [threading.Thread(target=lambda a=a: outcomes.append(python(code, str(tmp_path), str(a), str(a + 20)))) for a in (20, 40)]
+    for other in others:
+        other.start()
+    while any(other.is_alive() for other in others):
+        one.settle()
+        time.sleep(0.01)
+    assert [(done.stdout, done.stderr) for done in outcomes] == [("taught\n", "")] * 2
+    counted = one.ledger.lesson_counts()
+    assert sum(counted.values()) == 45
+    assert held(one) == held(open_one())
+    one.settle()
+    fresh = held(one)
+    one.settle()
+    assert held(one) == fresh  # settled state is a function of the receipts
+    assert dict(zip(one._store.tables.classes, one._store.tables.messages.tolist(), strict=True)) == counted
+
+
+def test_opening_after_a_kill_needs_no_repair(open_one: Open, tmp_path: Path) -> None:
+    code = """
+import os
+from spamguard.model import store
+with opened(Path(sys.argv[1])) as f:
+    teach(f, mail(60)[:20])
+    store.snapshot.write.__globals__['_write_array'] = lambda *a: os.kill(os.getpid(), 9)
+    f.settle()
+"""
+    assert python(code, str(tmp_path)).returncode == -9
+    assert [name for name in snapshots(tmp_path) if name.endswith(".new")]
+    one = open_one()
+    assert sum(one.status().classes.values()) == 20
+    one.settle()
+    assert held(one) == held(open_one())
+    assert len(snapshots(tmp_path)) == 2  # the draft might be somebody's who is still writing
+    for draft in tmp_path.glob(".tables*"):
+        os.utime(draft, (0, 0))
+    one.settle()
+    assert len(snapshots(tmp_path)) == 1
+
+
+def test_a_full_disk_loses_nothing(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = open_one()
+    teach(one, MAIL[:20])
+    state = held(one)
+
+    def full(*_arguments: object, **_settings: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.snapshot, "write", full)
+    with pytest.raises(TableError, match=r"No space left.*safe in the ledger"):
+        one.settle()
+    assert held(one) == held(open_one()) == state
+    assert snapshots(tmp_path) == []
+
+
+def test_the_line_about_a_snapshot_names_what_it_holds(open_one: Open, tmp_path: Path) -> None:
+    one = open_one()
+    teach(one, MAIL[:10])
+    one.settle()
+    line = json.loads(one.ledger.get_meta("tables.1") or "")
+    assert (line["seq"], line["settled"], line["file"]) == (10, 10, snapshots(tmp_path)[0])
+    assert bits_of(store.snapshot.read(tmp_path / line["file"])) == held(one)
