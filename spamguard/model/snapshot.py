@@ -1,8 +1,9 @@
 """Tables as a file: written once, complete before it has a name, mapped copy-on-write by every process.
 
-A snapshot is a cache of the ledger: it must never be changed in place, and a damaged one is an error that names the remedy,
-never a wrong verdict. One file holds all arrays, each on a page border, so that replacing it is one rename; megabytes that
-hold only zeros are left out (the file has holes).
+A snapshot is a cache of the ledger: it must never be changed in place, and one that is cut short, or whose head is damaged, is an
+error that names the remedy, never a wrong verdict. (What the disk does to the arrays is left to its own checks: to sum 64 MB
+up at every opening would cost more than all else that opening does.) One file holds all arrays, each on a page border, so that
+replacing it is one rename; megabytes that hold only zeros are left out (the file has holes).
 """
 
 from __future__ import annotations
