@@ -125,10 +125,12 @@ def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
 
 
 def _cut(text: str, limits: Limits, content: Content) -> str:
-    if len(text) <= 2 * limits.text_bytes:  # folding may lengthen a text
+    """What of a text becomes tokens: readers look at its start, and what is appended stands at its end."""
+    most = limits.token_characters
+    if len(text) <= most:
         return text
-    content.defects.append(b"text-size")
-    return text[: 2 * limits.text_bytes]
+    content.defects.append(b"text-cut")
+    return text[: most - most // 4] + "\n" + text[-(most // 4) :]
 
 
 def _take_spaceless(content: Content, section: bytes, text: str) -> bytes:

@@ -19,6 +19,8 @@ from spamguard.records import Features
 _UNPAIRED = frozenset(
     (b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
 )
+# Pairs with a gap are made of so many tokens from the start on, the body's first (RESULTS.md, "How much text")
+_SKIPPED = 100
 
 
 class Extractor:
@@ -59,7 +61,7 @@ class Extractor:
         body = int(run.counts[0])
         paired = int(run.counts[: sum([name not in _UNPAIRED for name, _ in content.sections])].sum())
         groups = [Group(WORDS, run.hashes[:body], run), Group(CLUES, run.hashes[body:], run, body)]
-        groups += [self._pairs(run, paired, gap, kind) for gap, kind in ((0, PAIRS), (1, SKIPS))]
+        groups += [self._pairs(run, paired, 0, PAIRS), self._pairs(run, min(paired, _SKIPPED), 1, SKIPS)]
         for bigrams in self._bigrams(content):
             groups.append(Group(CLUES if bigrams.sections[0] else WORDS, bigrams.hashes, bigrams))
             groups.append(self._pairs(bigrams, len(bigrams.hashes), 0, PAIRS))
