@@ -119,12 +119,8 @@ class Filter:
         if profile not in PROFILES:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
         place = Path(directory)
-        try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise LedgerError(f"{place}: cannot be made ({error.strerror}): choose a state directory you may write to") from error
         file = place / "ledger.sqlite"
-        key = secret.load(place / "key", create=not file.exists())
+        key = secret.load(place / "key", create=_is_new(place, file))
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
         try:
             store = TableStore(place, ledger, _table_bits(ledger, bits), durable=durable)
@@ -242,8 +238,8 @@ class Filter:
 
     def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
         """Teach several messages in one transaction; for each, whether it changed anything."""
-        self.check_class(label)
         self._refresh()
+        self.check_class(label)
         now = int(time.time())
         receipts = [(one.digest, codec.pack(one.features), self._first_scores(one.features)) for one in lessons]
         return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
@@ -352,6 +348,15 @@ class Filter:
             EXTRACTOR,
             self._ledger.fingerprint,
         )
+
+
+def _is_new(place: Path, ledger: Path) -> bool:
+    """Whether there is no ledger yet; its directory is made."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return not ledger.exists()
+    except OSError as error:
+        raise LedgerError(f"{place}: cannot be used ({error.strerror}): choose a state directory you may write to") from error
 
 
 def _bytes_on_disk(file: Path) -> int:
