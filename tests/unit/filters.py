@@ -60,3 +60,11 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, in which `opened`, `mail` and `teach` are known."""
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.filters import *\nfrom pathlib import Path\n"
     return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def serve(directory: str, connection: Any) -> None:
+    """Judge what comes through a connection, in a process of its own, until nothing comes."""
+    with opened(Path(directory)) as spam_filter:
+        while raw := connection.recv():
+            verdict = spam_filter.judge(raw)
+            connection.send((verdict.label, verdict.log_odds))

@@ -1,0 +1,411 @@
+"""Judging and explaining by a filter in a directory, and everything that can be wrong with the directory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import product
+from math import log
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter, policy
+from spamguard.bayes.tables import evidence
+from spamguard.engine import Explanation
+from spamguard.errors import LedgerError, SpamguardError, TableError, UnknownClassError, UsageError
+from tests.unit.filters import BITS, KEY, files, mail, opened, python, serve, teach
+
+MAIL = mail(90)
+HAM, SPAM = ([raw for label, raw in MAIL if label == kind] for kind in ("ham", "spam"))
+ODD = (b"", b"\n", b"\r\n", b"no header", b"\0" * 500, b": \n :\n", b"x" * 100_000, b"A: b\n\n" + bytes(range(256)) * 9)
+
+
+@pytest.fixture
+def spam_filter(tmp_path: Path) -> Iterator[Filter]:
+    with opened(tmp_path / "state") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filter]:
+    """Of four classes, settled; not to be changed."""
+    with opened(tmp_path_factory.mktemp("engine") / "state") as one:
+        one.define_class("promo", unwanted=True)
+        one.define_class("news", unwanted=False)
+        for number, (label, raw) in enumerate(MAIL[:60]):
+            other = {"ham": "news", "spam": "promo"}[label]
+            teach(one, [(other if number % 3 == 0 else label, raw)])
+        one.settle()
+        yield one
+
+
+# Judging
+
+
+def test_it_learns_to_tell_spam_from_ham(tmp_path: Path) -> None:
+    much = mail(400, seed=2)
+    with opened(tmp_path, bits=18) as one:
+        teach(one, much[:300])
+        for settles in (False, True):
+            if settles:
+                one.settle()
+            judged = [(label, one.judge(raw).label) for label, raw in much[300:]]
+            assert sum(label == gold for gold, label in judged) >= 75
+            assert sum(label not in (gold, "unsure") for gold, label in judged) <= 3
+
+
+def test_a_new_filter_is_unsure(spam_filter: Filter) -> None:
+    for raw in (MAIL[0][1], *ODD):
+        verdict = spam_filter.judge(raw)
+        assert (verdict.label, verdict.probability, verdict.log_odds) == ("unsure", 0.5, 0.0)
+        assert verdict.probabilities == {"ham": 0.5, "spam": 0.5}
+
+
+def test_probabilities_sum_to_one_and_probability_to_those_unwanted(taught: Filter) -> None:
+    assert taught.unwanted == {"spam", "promo"}
+    for raw in (*HAM, *SPAM, *ODD):
+        verdict = taught.judge(raw)
+        assert list(verdict.probabilities) == ["ham", "spam", "news", "promo"]
+        assert sum(verdict.probabilities.values()) == pytest.approx(1.0)
+        bad = verdict.probabilities["spam"] + verdict.probabilities["promo"]
+        assert verdict.probability == pytest.approx(bad, abs=1e-9)
+        if verdict.label != "unsure":
+            side = [name for name in verdict.probabilities if (name in taught.unwanted) == (bad > 0.5)]
+            assert verdict.label == max(side, key=verdict.probabilities.__getitem__)
+
+
+@pytest.mark.parametrize("label", ["ham", "spam"])
+def test_one_class_alone_ranks_but_gives_no_label(spam_filter: Filter, label: str) -> None:
+    mine, others = (SPAM, HAM) if label == "spam" else (HAM, SPAM)
+    teach(spam_filter, [(label, raw) for raw in mine[:20]])
+    spam_filter.settle()
+    judged = [[spam_filter.judge(raw) for raw in some] for some in (mine[20:], others)]
+    assert {verdict.label for some in judged for verdict in some} == {"unsure"}
+    means = [sum(verdict.log_odds for verdict in some) / len(some) for some in judged]
+    assert (means[0] > means[1]) is (label == "spam")
+    assert all(0 < verdict.probability < 1 for some in judged for verdict in some)
+
+
+def test_few_lessons_are_unsure(spam_filter: Filter) -> None:
+    for number in range(policy.FEWEST_LESSONS):
+        assert spam_filter.judge(SPAM[-1]).label == "unsure"
+        teach(spam_filter, [("ham", HAM[number]), ("spam", SPAM[number])])
+    assert {spam_filter.judge(raw).label for raw in (*HAM[20:], *SPAM[20:])} > {"unsure"}
+
+
+def test_odd_messages_are_judged_taught_and_taken_back(spam_filter: Filter) -> None:
+    teach(spam_filter, MAIL[:10])
+    for raw in ODD:
+        assert isinstance(spam_filter.judge(raw).probability, float)
+        assert spam_filter.learn(raw, "spam")
+        assert spam_filter.forget(raw)
+
+
+def test_judging_and_explaining_never_write(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as one:
+        teach(one, MAIL[:30])
+        one.settle()
+        teach(one, MAIL[30:40])
+        before = files(one.directory)
+        with opened(tmp_path / "state") as other:
+            for raw in (*HAM[-5:], *SPAM[-5:], *ODD):
+                other.judge(raw)
+                other.explain(raw)
+            other.status()
+            assert files(one.directory) == before
+
+
+def test_judging_goes_on_while_another_process_holds_the_lock_and_after_its_snapshot_is_gone(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        teach(one, MAIL[:30])
+        one.settle()
+        verdict = other.judge(HAM[-1])
+        for path in tmp_path.glob("tables-*"):
+            path.unlink()
+        db = sqlite3.connect(tmp_path / "ledger.sqlite")
+        db.execute("BEGIN IMMEDIATE")
+        assert other.judge(HAM[-1]) == verdict
+        db.close()
+
+
+def test_a_lesson_is_in_force_at_the_next_judgement_of_another_process(tmp_path: Path) -> None:
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    with opened(tmp_path) as one:
+        process = context.Process(target=serve, args=(str(tmp_path), there))
+        process.start()
+        try:
+            for step in range(8):
+                teach(one, MAIL[4 * step : 4 * step + 4])
+                if step == 5:
+                    one.settle()
+                for raw in (HAM[-1], SPAM[-1]):
+                    here.send(raw)
+                    assert here.poll(30)
+                    verdict = one.judge(raw)
+                    assert here.recv() == (verdict.label, verdict.log_odds)
+        finally:
+            here.send(b"")
+            process.join(30)
+    assert process.exitcode == 0
+
+
+def test_a_class_that_another_process_makes_unwanted_counts_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        teach(one, [("ham", raw) for raw in HAM[:10]] + [("promo", raw) for raw in SPAM[:10]])
+        assert other.judge(SPAM[0]).probability < 0.5
+        one.define_class("promo", unwanted=True)
+        assert other.judge(SPAM[0]).probability > 0.5
+        assert other.judge(SPAM[0]).label == "promo"
+
+
+# Explaining
+
+
+def assert_it_adds_up(found: Explanation) -> None:
+    exact = pytest.approx(found.log_odds, abs=1e-9)
+    assert found.prior + sum(found.shares.values()) == exact
+    clues = sum(clue.part for clue in found.clues)
+    assert found.prior + found.biases + clues + sum(found.traits.values()) + sum(found.numbers.values()) == exact
+
+
+def test_explanations_add_up_to_the_verdict(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        for step in range(4):
+            for raw in (*HAM[-6:], *SPAM[-6:], *ODD[:6]):
+                found = one.explain(raw)
+                assert (found.favoured, found.against) == ("spam", "ham")
+                assert found.verdict == one.judge(raw)
+                assert found.log_odds == pytest.approx(found.verdict.log_odds, abs=1e-9)
+                assert_it_adds_up(found)
+            teach(one, MAIL[15 * step : 15 * step + 15])
+            if step == 2:
+                one.settle()
+
+
+def test_explanations_among_many_classes_are_of_the_two_strongest(taught: Filter) -> None:
+    for raw in (*HAM[-8:], *SPAM[-8:], *ODD[:6]):
+        found = taught.explain(raw)
+        assert_it_adds_up(found)
+        of = found.verdict.probabilities
+        assert of[found.favoured] == max(of["spam"], of["promo"])
+        assert of[found.against] == max(of["ham"], of["news"])
+        joint = taught._judgement(evidence(taught._preparer.extractor.features(raw), BITS)).log_joint
+        classes = taught._store.tables.classes
+        assert found.log_odds == pytest.approx(joint[classes.index(found.favoured)] - joint[classes.index(found.against)], abs=1e-9)
+
+
+def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        flipped = 0
+        for raw in (*HAM[-15:], *SPAM[-15:]):
+            found = one.explain(raw)
+            lessons = one.status().classes
+            holding = [clue.part for clue in found.clues if clue.part * found.to_threshold < 0]
+            assert found.log_odds + found.to_threshold == pytest.approx(_nearest_border(found.log_odds))
+            if found.flip is None:
+                assert sum(map(abs, holding)) < abs(found.to_threshold)
+                continue
+            flipped += 1
+            labels = []
+            for gone in (found.flip - 1, found.flip):
+                left = found.log_odds - sum(holding[:gone])
+                labels.append(policy.verdict(found.verdict.probabilities, left, one.unwanted, lessons).label)
+            assert labels[0] == found.verdict.label != labels[1]
+        assert flipped > 5
+
+
+def _nearest_border(odds: float) -> float:
+    borders = [log(at / (1 - at)) for at in (policy.HAM_TO, policy.SPAM_FROM)]
+    return min(borders, key=lambda border: abs(border - odds))
+
+
+def test_clues_are_told_in_words_with_their_counts(spam_filter: Filter) -> None:
+    teach(spam_filter, [("spam", b"Subject: x\n\nwatches\n"), ("spam", b"Subject: y\n\nwatches now\n"), ("ham", b"Subject: z\n\nnow\n")])
+    clues = {clue.text: clue.counts for clue in spam_filter.explain(b"Subject: q\n\nwatches now never\n").clues}
+    assert clues["watches"] == {"ham": 0, "spam": 2}
+    assert clues["now"] == {"ham": 1, "spam": 1}
+    assert clues["never"] == {"ham": 0, "spam": 0}
+    strongest = [abs(clue.part) for clue in spam_filter.explain(SPAM[0]).clues]
+    assert strongest == sorted(strongest, reverse=True)
+
+
+def test_only_the_default_profile_is_explained(tmp_path: Path) -> None:
+    with opened(tmp_path, profile="bernoulli") as one, pytest.raises(UsageError, match="default profile"):
+        one.explain(MAIL[0][1])
+
+
+# The directory
+
+
+def test_a_filter_is_made_where_there_is_none_and_found_again(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b"
+    with Filter.open(place, bits=12, durable=False) as one:
+        assert one.learn(SPAM[0], "spam")
+        assert one.status().buckets == 1 << 12
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
+    with Filter.open(str(place)) as one:
+        assert one.status().buckets == 1 << 12  # chosen once
+        assert one.status().classes == {"ham": 0, "spam": 1}
+
+
+def test_durable_is_a_setting_of_the_ledger(tmp_path: Path) -> None:
+    for durable, level in ((True, 2), (False, 1)):
+        with opened(tmp_path, durable=durable) as one:
+            assert one.ledger._db.execute("PRAGMA synchronous").fetchone()[0] == level
+            teach(one, MAIL[:3])
+            one.settle()
+
+
+def test_status_counts(taught: Filter) -> None:
+    found = taught.status()
+    assert found.classes == taught.ledger.lesson_counts()
+    assert sum(found.classes.values()) == 60
+    assert (found.events, found.unsettled, found.extractor) == (60, 0, 1)
+    assert set(found.vocabulary) == set(found.used) == {"words", "clues", "pairs", "skips"}
+    assert all(found.used[name] == found.vocabulary[name] / (found.buckets / 4) for name in found.used)
+    assert 0 < found.used["words"] < 1
+    assert found.ledger_bytes > 10_000
+    assert 10_000 < found.tables_bytes < 40 * found.buckets
+    assert found.fingerprint == taught.ledger.fingerprint
+
+
+def _remove_key(place: Path) -> None:
+    (place / "key").unlink()
+
+
+def _cut_key(place: Path) -> None:
+    (place / "key").write_bytes(KEY[:-1])
+
+
+def _change_key(place: Path) -> None:
+    (place / "key").write_bytes(KEY[::-1])
+
+
+def _other_version(place: Path) -> None:
+    with sqlite3.connect(place / "ledger.sqlite") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+
+
+def _no_ledger(place: Path) -> None:
+    for path in place.glob("ledger.sqlite*"):
+        path.unlink()
+    (place / "ledger.sqlite").write_bytes(b"something else" * 100)
+
+
+def _cut_tables(place: Path) -> None:
+    (path,) = place.glob("tables-*")
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (_remove_key, "the key is missing.*backup"),
+        (_cut_key, "not a key of 32 bytes"),
+        (_change_key, "was taught with key .*restore its key"),
+        (_other_version, "schema 99, this program writes 1"),
+        (_no_ledger, "not a spamguard ledger"),
+        (_cut_tables, "run `spamguard rebuild`"),
+    ],
+)
+def test_damage_is_one_clear_line_and_nothing_is_changed(tmp_path: Path, damage: object, told: str) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:10])
+        one.settle()
+    damage(tmp_path)  # type: ignore[operator]
+    before = files(tmp_path)
+    with pytest.raises((LedgerError, TableError), match=told) as error:
+        Filter.open(tmp_path)
+    assert "\n" not in str(error.value)
+    assert {name: content for name, content in files(tmp_path).items() if "wal" not in name} == before
+
+
+def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(LedgerError, match="choose a state directory"):
+            Filter.open(place)
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+NOBODY = """
+import os
+from spamguard.errors import SpamguardError
+opened(Path(sys.argv[2])).close()
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    Filter.open(sys.argv[1])
+except SpamguardError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("mode", "exists"), [*product((0o500, 0o000), (True, False))])
+def test_a_directory_that_another_user_may_not_write_or_enter(tmp_path: Path, mode: int, exists: bool) -> None:
+    place = tmp_path / "state"
+    if exists:
+        opened(place).close()
+    else:
+        place.mkdir()
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    place.chmod(mode)
+    done = python(NOBODY, str(place), str(tmp_path / "other"))
+    place.chmod(0o700)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    assert str(place) in done.stdout
+
+
+def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose one of default, bernoulli"):
+        Filter.open(tmp_path / "state", profile="magic")
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Spam", "cannot be a class"),
+        ("", "cannot be a class"),
+        ("unsure", "cannot be a class"),
+        ("a" * 33, "cannot be a class"),
+        ("a b", "cannot be a class"),
+        ("spma", "did you mean 'spam'"),
+    ],
+)
+def test_class_names(spam_filter: Filter, name: str, told: str) -> None:
+    with pytest.raises(UnknownClassError, match=told):
+        spam_filter.learn(MAIL[0][1], name)
+    assert spam_filter.status().events == 0
+
+
+def test_a_name_that_looks_like_a_slip_can_be_meant(spam_filter: Filter) -> None:
+    spam_filter.define_class("spam2", unwanted=True)
+    assert spam_filter.learn(MAIL[0][1], "spam2")
+    assert spam_filter.unwanted == {"spam", "spam2"}
+    with pytest.raises(UnknownClassError, match="did you mean 'spam2'"):
+        spam_filter.learn(MAIL[1][1], "sspam2")
+    for name, unwanted in (("ham", True), ("spam", False)):
+        with pytest.raises(UnknownClassError, match="is always"):
+            spam_filter.define_class(name, unwanted=unwanted)
+
+
+def test_a_class_defined_but_never_taught_changes_no_verdict(spam_filter: Filter) -> None:
+    teach(spam_filter, MAIL[:20])
+    before = spam_filter.judge(SPAM[-1])
+    spam_filter.define_class("promo", unwanted=True)
+    assert spam_filter.judge(SPAM[-1]) == before
+    spam_filter.settle()
+    assert list(spam_filter.judge(SPAM[-1]).probabilities) == ["ham", "spam"]
+
+
+def test_all_errors_are_of_one_family() -> None:
+    assert all(issubclass(kind, SpamguardError) for kind in (LedgerError, TableError, UnknownClassError, UsageError))

@@ -1,0 +1,191 @@
+"""Teaching a filter and taking it back: twice is nothing, people may disagree, and what was undone was never there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.bayes.tables import evidence
+from spamguard.errors import UsageError
+from spamguard.ledger import codec
+from spamguard.mail.rewrite import with_fields
+from tests.unit.filters import held, mail, opened, teach
+
+MAIL = mail(60)
+HAM, SPAM = ([raw for label, raw in MAIL if label == kind] for kind in ("ham", "spam"))
+
+
+@pytest.fixture
+def spam_filter(tmp_path: Path) -> Iterator[Filter]:
+    with opened(tmp_path / "state") as one:
+        yield one
+
+
+def classes(spam_filter: Filter) -> dict[str, int]:
+    return dict(spam_filter.status().classes)
+
+
+def test_learning_relearning_and_forgetting(spam_filter: Filter) -> None:
+    raw = SPAM[0]
+    assert [spam_filter.learn(raw, "spam"), spam_filter.learn(raw, "spam")] == [True, False]
+    assert classes(spam_filter) == {"ham": 0, "spam": 1}
+    assert [spam_filter.learn(raw, "ham"), spam_filter.learn(raw, "ham")] == [True, False]
+    assert classes(spam_filter) == {"ham": 1, "spam": 0}
+    assert [spam_filter.learn(raw, "news"), spam_filter.forget(raw), spam_filter.forget(raw)] == [True, True, False]
+    assert classes(spam_filter) == {"ham": 0, "spam": 0}
+    assert spam_filter.learn(raw, "spam")
+    assert not spam_filter.forget(HAM[0])
+    assert classes(spam_filter) == {"ham": 0, "spam": 1}
+
+
+def test_a_batch_is_taught_in_one_transaction_and_sees_itself(spam_filter: Filter) -> None:
+    ready = [spam_filter._preparer.ready(raw) for raw in (SPAM[0], SPAM[1], SPAM[0])]
+    assert spam_filter.learn_ready(ready, "spam") == [True, True, False]
+    digests = [one.digest for one in ready]
+    assert spam_filter.forget_ready([*digests, b"0123456789abcdef"]) == [True, True, False, False]
+    assert spam_filter.learn_ready([], "spam") == []
+    assert spam_filter.status().events == 4
+
+
+def test_a_message_is_the_same_after_delivery(spam_filter: Filter) -> None:
+    assert spam_filter.learn(SPAM[0], "spam")
+    delivered = with_fields(SPAM[0], [b"Received: from a by b", b"X-Spamguard: spam"], []).replace(b"\n", b"\r\n")
+    assert not spam_filter.learn(delivered, "spam")
+    assert spam_filter.forget(delivered)
+
+
+def test_the_majority_of_users_teaches_and_a_tie_teaches_nothing(spam_filter: Filter) -> None:
+    raw = SPAM[0]
+    steps = [
+        ("anna", "spam", {"ham": 0, "spam": 1}),
+        ("bob", "ham", {"ham": 0, "spam": 0}),
+        ("cleo", "spam", {"ham": 0, "spam": 1}),
+        ("", "spam", {"ham": 0, "spam": 1}),
+        ("anna", "ham", {"ham": 0, "spam": 0}),
+        ("cleo", "ham", {"ham": 1, "spam": 0}),
+    ]
+    for user, label, expected in steps:
+        assert spam_filter.learn(raw, label, user=user)
+        assert classes(spam_filter) == expected
+    assert not spam_filter.forget(raw, user="dora")
+    for user in ("anna", "bob", "cleo"):
+        assert spam_filter.forget(raw, user=user)
+    assert classes(spam_filter) == {"ham": 0, "spam": 1}
+    assert spam_filter.forget(raw)
+    assert not spam_filter._store.tables.rows[:, :2].any()
+
+
+def test_receipts_say_who_where_and_what_was_thought_before(spam_filter: Filter) -> None:
+    teach(spam_filter, MAIL[:10])
+    spam_filter.learn(SPAM[-1], "spam", user="anna", origin="Junk")
+    vote = spam_filter.ledger.vote(spam_filter._preparer.digest(SPAM[-1]), "anna")
+    assert vote is not None
+    assert (vote.label, vote.user, vote.origin, vote.extractor) == ("spam", "anna", "Junk", 1)
+    assert len(vote.scores) == 2 * 10
+    assert any(vote.scores)
+
+
+def test_first_scores_are_taken_before_the_lesson(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:20])
+        features = one._preparer.ready(SPAM[-1]).features
+        before = one._judgement(evidence(features, one._store.tables.bits)).scores.ravel() / 256
+        one.learn(SPAM[-1], "spam")
+        vote = one.ledger.vote(one._preparer.digest(SPAM[-1]), "")
+        assert vote is not None
+        assert codec.unpack_scores(vote.scores) == tuple(before.tolist())
+
+
+def test_settling_comes_when_it_is_due(spam_filter: Filter) -> None:
+    settled = []
+    for label, raw in MAIL:
+        spam_filter.learn(raw, label)
+        settled.append(spam_filter.status().unsettled == 0)
+    assert [number for number, was in enumerate(settled, start=1) if was] == [10, 20, 30, 40, 50, 60]
+    assert not spam_filter.settle_if_due()
+
+
+def test_what_was_poisoned_and_undone_was_never_there(tmp_path: Path) -> None:
+    poison = [raw for label, raw in mail(500, seed=9) if label == "spam"][:150]
+    with opened(tmp_path / "poisoned") as one, opened(tmp_path / "clean") as clean:
+        for spam_filter in (one, clean):
+            teach(spam_filter, MAIL[:40])
+        one.learn_ready([one._preparer.ready(raw) for raw in poison], "ham")
+        one.settle()
+        teach(one, MAIL[40:50])
+        teach(clean, MAIL[40:50])
+        assert one.judge(SPAM[-1]) != clean.judge(SPAM[-1])
+        assert all(one.forget_ready([one._preparer.digest(raw) for raw in poison]))
+        for spam_filter in (one, clean):
+            spam_filter.settle()
+        assert held(one) == held(clean)
+        assert [one.judge(raw) for _, raw in MAIL] == [clean.judge(raw) for _, raw in MAIL]
+
+
+def test_teaching_class_by_class_and_settling_is_teaching_them_mixed(tmp_path: Path) -> None:
+    lessons = [*MAIL[:50], *(("news", raw) for _, raw in mail(12, seed=5))]
+    with opened(tmp_path / "sorted") as one, opened(tmp_path / "mixed") as other:
+        teach(one, sorted(lessons))
+        teach(other, lessons)
+        other.settle()
+        teach(other, lessons)  # nothing new
+        assert held(one) != held(other)
+        for spam_filter in (one, other):
+            spam_filter.settle()
+        assert held(one) == held(other)
+
+
+def test_relearning_by_many_users_and_settling_depends_on_the_lessons_alone(tmp_path: Path) -> None:
+    with opened(tmp_path / "quarrel") as one, opened(tmp_path / "plain") as other:
+        for label, raw in MAIL[:20]:
+            teach(one, [("spam" if label == "ham" else "ham", raw), (label, raw)], user="anna")
+            teach(one, [("news", raw)], user="bob")
+            one.forget(raw, user="bob")
+        teach(other, MAIL[:20])
+        for spam_filter in (one, other):
+            spam_filter.settle()
+        assert held(one) == held(other)
+
+
+def test_forty_classes(spam_filter: Filter) -> None:
+    lessons = [(f"class{number % 40:02}", raw) for number, (_, raw) in enumerate(mail(80, seed=3))]
+    for label, _ in lessons:
+        spam_filter.define_class(label, unwanted=label > "class30")
+    teach(spam_filter, lessons)
+    spam_filter.settle()
+    with opened(spam_filter.directory) as other:
+        verdict = other.judge(lessons[0][1])
+        assert len(verdict.probabilities) == 42
+        assert held(other) == held(spam_filter)
+        for _, raw in lessons:
+            spam_filter.forget(raw)
+        assert list(other.judge(lessons[0][1]).probabilities) == ["ham", "spam"]
+
+
+def test_tables_that_came_without_receipts_judge_and_cannot_be_taught(spam_filter: Filter, tmp_path: Path) -> None:
+    teach(spam_filter, MAIL[:30])
+    spam_filter.save_tables(tmp_path / "tables")
+    with opened(tmp_path / "copy") as copy, opened(tmp_path / "copy") as third:
+        copy.adopt_tables(tmp_path / "tables")
+        for raw in (*HAM[-3:], *SPAM[-3:]):
+            assert copy.judge(raw) == third.judge(raw) == spam_filter.judge(raw)
+        for forbidden in (lambda: copy.learn(SPAM[0], "spam"), lambda: third.forget(SPAM[0]), copy.settle):
+            with pytest.raises(UsageError, match="without receipts"):
+                forbidden()
+        assert copy.adopted
+    with pytest.raises(UsageError, match="receipts of its own"):
+        spam_filter.adopt_tables(tmp_path / "tables")
+
+
+def test_a_hundred_thousand_tokens(spam_filter: Filter) -> None:
+    raw = b"Subject: long\n\n" + b" ".join(b"w%d" % number for number in range(100_000))
+    teach(spam_filter, MAIL[:6])
+    before = spam_filter._store.tables.rows[:, :2].copy()
+    spam_filter.learn(raw, "spam")
+    assert spam_filter.judge(raw).log_odds > 0
+    assert (spam_filter._store.tables.rows[:, 1] > before[:, 1]).mean() > 0.1
+    spam_filter.forget(raw)
+    assert (spam_filter._store.tables.rows[:, :2] == before).all()
