@@ -1,9 +1,9 @@
 """spamguard: a statistics-only spam filter.
 
-    from spamguard import Filter
+from spamguard import Filter
 
-    with Filter.open(directory) as spam_filter:
-        verdict = spam_filter.judge(raw)
+with Filter.open(directory) as spam_filter:
+    verdict = spam_filter.judge(raw)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import exp
+from math import exp, inf, log
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from spamguard import policy, secret
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats
 from spamguard.bayes.explanation import Dissection, dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
@@ -185,22 +184,15 @@ class Filter:
 
     def _verdict(self, found: Judgement) -> Verdict:
         tables = self._store.tables
-        joint = found.log_joint
-        highest = float(joint.max())
-        if highest == -np.inf:  # every class is impossible: the evidence says nothing, the prior answers
-            joint = np.log(tables.messages + 1.0)
-            highest = float(joint.max())
-        weights = [exp(value - highest) for value in joint.tolist()]
-        whole = sum(weights)
-        probabilities = {name: weight / whole for name, weight in zip(tables.classes, weights, strict=True)}
+        joint = found.log_joint.tolist()
+        if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior answers
+            joint = [log(count + 1) for count in tables.messages.tolist()]
+        whole = _log_sum(joint)
+        probabilities = {name: exp(value - whole) for name, value in zip(tables.classes, joint, strict=True)}
+        bad = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name in self._unwanted])
+        good = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name not in self._unwanted])
         lessons = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
-        return policy.verdict(probabilities, self._log_odds(joint), self._unwanted, lessons)
-
-    def _log_odds(self, joint: Floats) -> float:
-        """Of all unwanted classes together against all wanted ones."""
-        bad = np.array([name in self._unwanted for name in self._store.tables.classes])
-        odds = float(np.logaddexp.reduce(joint[bad]) - np.logaddexp.reduce(joint[~bad]))
-        return min(max(odds, -_CERTAIN), _CERTAIN)
+        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), self._unwanted, lessons)
 
     def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
         side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]
@@ -364,6 +356,12 @@ def _bytes_on_disk(file: Path) -> int:
     with suppress(FileNotFoundError):
         return 512 * file.stat().st_blocks
     return 0
+
+
+def _log_sum(values: list[float]) -> float:
+    """Logarithm of the sum of what these are the logarithms of; of one or two, which is the usual case, faster than an array."""
+    highest = max(values)
+    return highest if highest == -inf else highest + log(sum([exp(value - highest) for value in values]))
 
 
 def _table_bits(ledger: SqliteLedger, bits: int) -> int:
