@@ -29,10 +29,9 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ABOVE_ALL = ("__init__", "__main__")  # the package's own two files, which only pass on
 APART = {"doors": {"bayes", "ledger"}}  # allowed by rank, forbidden all the same
 PURE = ("mail", "bayes", "policy")
-WORLD = frozenset(
-    ("asyncio", "datetime", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3")
-    + ("subprocess", "tempfile", "threading", "time")
-)
+FILES = ("io", "os", "pathlib", "shutil", "sqlite3", "tempfile")
+OTHERS = ("asyncio", "datetime", "logging", "multiprocessing", "random", "secrets", "socket", "subprocess", "threading", "time")
+WORLD = frozenset((*FILES, *OTHERS))
 HEAVY = frozenset(("sklearn", "scipy", "matplotlib", "tqdm", "pandas"))
 ESTIMATORS = frozenset(("bernoulli", "categorical", "estimator_base", "gaussian", "multinomial"))  # of bayes, imported when asked for
 
