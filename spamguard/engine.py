@@ -15,8 +15,6 @@ from math import exp, inf, log
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
-
 from spamguard import policy, secret
 from spamguard.bayes import experts
 from spamguard.bayes.explanation import Dissection, dissect
@@ -374,7 +372,7 @@ def _table_bits(ledger: SqliteLedger, bits: int) -> int:
 
 
 def _explanation(verdict: Verdict, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:
-    threshold = _threshold(verdict)
+    distance = policy.distance(verdict.log_odds)
     return Explanation(
         verdict,
         favoured,
@@ -387,23 +385,6 @@ def _explanation(verdict: Verdict, favoured: str, against: str, found: Dissectio
         clues,
         dict(zip(TRAITS, found.traits.tolist(), strict=True)),
         dict(zip(NUMBERS, found.numbers.tolist(), strict=True)),
-        threshold - verdict.log_odds,
-        _flips(clues, threshold - verdict.log_odds),
+        distance,
+        policy.flips([clue.part for clue in clues], distance),
     )
-
-
-def _threshold(verdict: Verdict) -> float:
-    """Log-odds of the nearest border to another label."""
-    borders = [float(np.log(at / (1 - at))) for at in (policy.HAM_TO, policy.SPAM_FROM)]
-    return min(borders, key=lambda border: abs(border - verdict.log_odds))
-
-
-def _flips(clues: list[Clue], distance: float) -> int | None:
-    """How many clues, strongest first, must go before the log-odds have moved by `distance`."""
-    left = abs(distance)
-    pushing = [abs(clue.part) for clue in clues if clue.part * distance < 0]
-    for number, part in enumerate(pushing, start=1):
-        left -= part
-        if left <= 0:
-            return number
-    return None

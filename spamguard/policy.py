@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import exp, log
 
 from spamguard.records import Verdict
@@ -29,6 +29,22 @@ def _label(probabilities: Mapping[str, float], probability: float, unwanted: fro
         return UNSURE
     side = [name for name in probabilities if (name in unwanted) == (probability >= SPAM_FROM)]
     return max(side, key=lambda name: probabilities[name])
+
+
+def distance(log_odds: float) -> float:
+    """How far the log-odds would have to move to reach the nearest border to another label."""
+    borders = [log(at / (1.0 - at)) for at in (HAM_TO, SPAM_FROM)]
+    return min((border - log_odds for border in borders), key=abs)
+
+
+def flips(parts: Iterable[float], away: float) -> int | None:
+    """How many of these parts of the log-odds, in this order, must go before the rest has moved by `away`; None: all do not do it."""
+    left = abs(away)
+    for number, part in enumerate((part for part in parts if part * away < 0), start=1):
+        left -= abs(part)
+        if left <= 0:
+            return number
+    return None
 
 
 def score(found: Verdict) -> float:

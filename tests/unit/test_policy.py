@@ -107,3 +107,18 @@ def test_a_class_name_becomes_a_name_of_a_test() -> None:
 def test_a_reason_is_one_short_line_of_ascii(reason: str) -> None:
     (field,) = policy.not_scanned(reason)
     assert re.fullmatch(rb"X-Spamguard: not-scanned; reason=[A-Za-z0-9?-]{1,60}", field)
+
+
+@pytest.mark.parametrize(("at", "border"), [(0.99, "SPAM_FROM"), (0.9, "SPAM_FROM"), (0.2, "HAM_TO"), (0.001, "HAM_TO")])
+def test_the_nearest_border_is_so_far_away(at: float, border: str) -> None:
+    odds = math.log(at / (1 - at))
+    reached = 1 / (1 + math.exp(-(odds + policy.distance(odds))))
+    assert reached == pytest.approx(getattr(policy, border))
+
+
+@pytest.mark.parametrize(
+    ("parts", "away", "number"),
+    [([3.0, -1.0, 2.0], -4.0, 2), ([3.0, -1.0, 2.0], -3.0, 1), ([3.0, 2.0], -5.5, None), ([3.0, -2.0], 2.0, 1), ([], 1.0, None)],
+)
+def test_how_many_parts_must_go_for_another_label(parts: list[float], away: float, number: int | None) -> None:
+    assert policy.flips(parts, away) == number
