@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
-from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
-from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Hashes, Run, TokenHasher, narrow
+from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features
 
@@ -21,6 +21,8 @@ _UNPAIRED = frozenset(
 )
 # Pairs with a gap are made of so many tokens from the start on, the body's first (RESULTS.md, "How much text")
 _SKIPPED = 100
+
+Whole = TypeVar("Whole", np.uint32, np.uint64)
 
 
 class Extractor:
@@ -33,80 +35,90 @@ class Extractor:
 
     def features(self, raw: bytes) -> Features:
         """All features of a message: every token set, traits and numbers."""
-        content = reading.read(raw, self._limits)
-        tokens = _counted(self._groups(content))
-        return Features(tokens, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
+        return self.features_of([raw])[0]
+
+    def features_of(self, messages: Sequence[bytes]) -> list[Features]:
+        """The same for several messages at once: each is read by itself, all are hashed in one pass, at two thirds of the cost."""
+        contents = [reading.read(raw, self._limits) for raw in messages]
+        tokens = _counted(self._groups(contents), len(contents))
+        return [
+            Features(mine, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
+            for raw, content, mine in zip(messages, contents, tokens, strict=True)
+        ]
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
         content = reading.read(raw, self._limits, body_only=True)
-        runs = [self._hasher.run(content.sections), *self._bigrams(content)]
-        tokens = _counted([Group(WORDS, run.hashes, run) for run in runs])
+        runs = [self._hasher.run(content.sections), *[self._hasher.bigrams(section, text) for section, text in content.spaceless]]
+        tokens = unique(narrow(np.concatenate([run.hashes for run in runs])) | WORDS)
         return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
 
     def texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash: for explanations only (one Python object per token)."""
         found: dict[int, str] = {}
-        for group in self._groups(reading.read(raw, self._limits)):
-            found.update(zip((narrow(group.hashes) | group.kind).tolist(), group.names(), strict=True))
+        for group in self._groups([reading.read(raw, self._limits)]):
+            found.update(zip(group.tokens.tolist(), group.names(), strict=True))
         return found
 
-    def _bigrams(self, content: Content) -> list[Run]:
-        return [self._hasher.bigrams(section, runs) for section, runs in content.spaceless]
-
-    def _groups(self, content: Content) -> list[Group]:
-        # stable: what may be paired comes first, so that a slice holds it
-        content.sections.sort(key=_is_unpaired)
-        run = self._hasher.run(content.sections)
-        body = int(run.counts[0])
-        paired = int(run.counts[: sum([name not in _UNPAIRED for name, _ in content.sections])].sum())
-        groups = [Group(WORDS, run.hashes[:body], run), Group(CLUES, run.hashes[body:], run, body)]
-        groups += [self._pairs(run, paired, 0, PAIRS), self._pairs(run, min(paired, _SKIPPED), 1, SKIPS)]
-        for bigrams in self._bigrams(content):
-            groups.append(Group(CLUES if bigrams.sections[0] else WORDS, bigrams.hashes, bigrams))
-            groups.append(self._pairs(bigrams, len(bigrams.hashes), 0, PAIRS))
+    def _groups(self, contents: list[Content]) -> list[Group]:
+        """All tokens of some messages."""
+        sections = [section for content in contents for section in content.sections]
+        owners = np.arange(len(contents)).repeat([len(content.sections) for content in contents])
+        run = self._hasher.run(sections)
+        kinds = np.array([CLUES if name else WORDS for name, _ in sections]).repeat(run.counts)
+        owner = owners.repeat(run.counts)
+        groups = [Group(narrow(run.hashes) | kinds, owner, run, np.arange(len(owner)))]
+        paired = np.array([name not in _UNPAIRED for name, _ in sections]).repeat(run.counts)
+        early = np.arange(len(owner)) - owner.searchsorted(np.arange(len(contents))).take(owner) < _SKIPPED
+        groups += [self._pairs(run, owner, paired, 0, PAIRS), self._pairs(run, owner, paired & early, 1, SKIPS)]
+        for number, content in enumerate(contents):
+            for section, text in content.spaceless:
+                groups += self._bigrams(number, section, text)
         return groups
 
-    def _pairs(self, run: Run, length: int, gap: int, kind: np.uint32) -> Group:
-        """Of the first `length` tokens those with `gap` others between them, never across the border of a section."""
+    def _bigrams(self, number: int, section: bytes, text: str) -> list[Group]:
+        run = self._hasher.bigrams(section, text)
+        owner = np.full(len(run.hashes), number)
+        singles = Group(narrow(run.hashes) | (CLUES if section else WORDS), owner, run, np.arange(len(owner)))
+        return [singles, self._pairs(run, owner, np.ones(len(owner), np.bool_), 0, PAIRS)]
+
+    def _pairs(self, run: Run, owner: NDArray[np.intp], paired: NDArray[np.bool_], gap: int, kind: np.uint32) -> Group:
+        """Tokens with `gap` others between them, never across the border of a section."""
         step = gap + 1
-        inside = run.bound[step:length] == run.bound[: max(length - step, 0)]
-        return Group(kind, self._hasher.pairs(run.hashes[:length], gap)[inside], run, 0, step, inside)
+        left = ((run.bound[step:] == run.bound[:-step]) & paired[step:]).nonzero()[0]
+        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + step), gap)
+        return Group(narrow(hashes) | kind, owner.take(left), run, left, step)
 
 
-def _is_unpaired(section: Section) -> bool:
-    return section[0] in _UNPAIRED
+class Group(NamedTuple):
+    """Tokens, each with the number of its message, and where they come from: token number `left` of a run, paired with
+    the one `step` later."""
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Hashes of one kind, and where they come from: the tokens of a run from number `first` on; or, if there is a step,
-    the tokens `chosen` (a mask) of the run, each with the one `step` later."""
-
-    kind: np.uint32
-    hashes: Hashes
+    tokens: NDArray[np.uint32]
+    owner: NDArray[np.intp]
     run: Run
-    first: int = 0
+    left: NDArray[np.intp]
     step: int = 0
-    chosen: NDArray[np.bool_] | None = None
 
     def names(self) -> list[str]:
-        """Readable text of each hash."""
+        """Readable text of each token."""
         names = self.run.names()
-        if self.chosen is None:
-            return names[self.first : self.first + len(self.hashes)]
+        if not self.step:
+            return [names[at] for at in self.left.tolist()]
         between = " " if self.step == 1 else " … "
-        return [names[at] + between + names[at + self.step].rpartition(":")[2] for at in np.flatnonzero(self.chosen).tolist()]
+        return [names[at] + between + names[at + self.step].rpartition(":")[2] for at in self.left.tolist()]
 
 
-def _counted(groups: list[Group]) -> NDArray[np.uint32]:
-    """The distinct tokens of all groups, sorted: two bits of token set, thirty bits of hash."""
-    tokens = narrow(np.concatenate([group.hashes for group in groups]))
-    position = 0
-    for group in groups:
-        tokens[position : position + len(group.hashes)] |= group.kind
-        position += len(group.hashes)
-    return unique(tokens)
+def _counted(groups: list[Group], messages: int) -> list[NDArray[np.uint32]]:
+    """The distinct tokens of each message, sorted."""
+    tokens = np.concatenate([group.tokens for group in groups])
+    if messages == 1:
+        return [unique(tokens)]
+    keyed = np.concatenate([group.owner for group in groups]).astype(np.uint64) << np.uint64(32)
+    keyed |= tokens
+    distinct = unique(keyed)
+    borders = distinct.searchsorted(np.arange(1, messages, dtype=np.uint64) << np.uint64(32))
+    return np.split(distinct.astype(np.uint32), borders)
 
 
 def _body_size(content: Content, raw: bytes, limits: Limits) -> int:
@@ -114,7 +126,7 @@ def _body_size(content: Content, raw: bytes, limits: Limits) -> int:
     return len(content.message.body) + max(len(raw) - limits.message_bytes, 0)
 
 
-def unique(tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def unique(tokens: NDArray[Whole]) -> NDArray[Whole]:
     """Sorted, without repeats; `tokens` is sorted in place."""
     tokens.sort()
     if len(tokens) < 2:

@@ -8,9 +8,9 @@ a spammer who wants a token that collides with a good word can simply write the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ _GAP = b"\n"
 _PADDING = bytes(24)  # so that the loads of the last token stay inside the buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Tokens in order of appearance: hashes uint64 (n,); start and end of each; the text they stand in.
 
     counts: tokens of each section. bound: number of the section (of bigrams: of the run of characters) of each token, for
@@ -126,10 +125,10 @@ class TokenHasher:
         mixed ^= mixed >> _SHIFT
         return mixed
 
-    def pairs(self, hashes: Hashes, gap: int) -> Hashes:
-        """Hashes of all ordered pairs of tokens with `gap` others between (sparse bigrams: Siefkes et al. 2004)."""
-        mixed: Hashes = hashes[: -gap - 1] * self._left
-        mixed += hashes[gap + 1 :] * self._right
+    def pairs(self, left: Hashes, right: Hashes, gap: int) -> Hashes:
+        """Hashes of ordered pairs of tokens with `gap` others between (sparse bigrams: Siefkes et al. 2004)."""
+        mixed: Hashes = left * self._left
+        mixed += right * self._right
         mixed += np.uint64(gap) * self._skip
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
