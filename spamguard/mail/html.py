@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from spamguard.mail.decode import fold
 
@@ -46,8 +46,7 @@ _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "m
 _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """visible, hidden: text a reader does or does not see. tags: names of the tags and their distinct attributes.
 
     markup: characters of all tags. images: how many there are.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from spamguard.mail.limits import Limits
@@ -42,8 +43,7 @@ class ContentType:
         return self.media.partition(b"/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One MIME part without children: its fields, its media type and its undecoded body (line ends as LF)."""
 
     fields: FieldList
