@@ -231,7 +231,7 @@ class Filter:
         self._refresh()
         self.check_class(label)
         now = int(time.time())
-        receipts = [(one.digest, codec.pack(one.features), self._first_scores(one.features)) for one in lessons]
+        receipts = [(one.digest, codec.pack(one.features), self._first_scores(one)) for one in lessons]
         return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
 
     def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
@@ -239,9 +239,15 @@ class Filter:
         now = int(time.time())
         return self._cast([NewVote(name, user, None, b"", b"", origin, now, EXTRACTOR) for name in digests])
 
-    def _first_scores(self, features: Features) -> bytes:
-        """What the experts say before the message is taught: kept in its receipt, the truth about how good they are."""
-        seen = evidence(features, self._store.tables.bits)
+    def _first_scores(self, lesson: Teaching) -> bytes:
+        """What the experts said before the message was taught: kept in its receipt, the truth about how good they are.
+
+        Of a message that is taught already, whatever as and by whomever: what they said then.
+        """
+        known = self._ledger.first_scores(lesson.digest)
+        if known is not None:
+            return known
+        seen = evidence(lesson.features, self._store.tables.bits)
         scores = PROFILES[DEFAULT].judge(self._store.tables, self._parameters(), seen).scores
         return codec.pack_scores((scores / experts.STEPS).ravel().tolist())
 

@@ -1,50 +1,64 @@
-"""One lesson more or less, at once: counts exactly, error-driven weights by one step.
+"""One lesson more or less, at once: counts exactly, logistic weights by one step. Fusion waits for the settled state: its dozen
+weights serve every message, and ten corrections in a row, which contradict all experts, would turn them round
+(corpora/RESULTS.md, "Fusion between settlings").
 
-The step of a forgotten lesson is the inverse of the step it would cause now, not of the one it once caused: subtracting old
-steps is wrong, because later lessons have compensated. The exact state comes from `replay`.
+A lesson that is taken back soon after it was taught gives its own step back, so that a slip of the hand leaves nothing behind. One
+that is part of the settled state does not: subtracting old steps is wrong, because other lessons have compensated. Its step
+is the inverse of the one that it would cause now. Either way the exact state comes from `replay`.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.tables import Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
+from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
 
 
-def add(tables: Tables, seen: Evidence, name: str, scores: Integers) -> None:
-    """Teach one message as class `name`.
-
-    scores: what the experts said of it before it was taught for the first time, flat, for fusion to learn from; empty when it was
-    taught before. Scores among other classes than there are now teach nothing.
-    """
+def add(tables: Tables, seen: Evidence, name: str) -> None:
+    """Teach one message as class `name`."""
     index = class_index(tables, name)
     rows = read_rows(tables, seen.buckets)
-    if len(scores) == (len(tables.classes) - 1) * len(experts.EXPERTS):
-        fusion.learn(scores.reshape(1, -1, len(experts.EXPERTS)), np.array([index]), tables.fusion_weights, tables.fusion_biases)
-    _step(tables, seen, rows, index, 1)
+    roots, margins = _margins(tables, seen, rows)
+    _step(tables, seen, rows, roots, logistic.errors(margins, np.array([index])))
     count(tables, seen, rows, index, 1)
     write_rows(tables, seen.buckets, rows)
 
 
-def take_away(tables: Tables, seen: Evidence, name: str) -> None:
-    """Take back one message that is counted as class `name`. TableError, and nothing changed, when it is not."""
+def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> None:
+    """Take back one message that is counted as class `name`. TableError, and nothing changed, when it is not.
+
+    scores: what the experts said of it before it was taught as anything, flat, if it was taught by `add` on these tables; empty
+    when it came with the settled state.
+    """
     if name not in tables.classes:
         raise not_counted(name)
     index = tables.classes.index(name)
     rows = read_rows(tables, seen.buckets)
     count(tables, seen, rows, index, -1)
-    _step(tables, seen, rows, index, -1)
+    roots, margins = _margins(tables, seen, rows)
+    _step(tables, seen, rows, roots, _errors_back(tables, margins, scores, np.array([index])))
     write_rows(tables, seen.buckets, rows)
     drop_empty_class(tables, index)
 
 
-def _step(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
-    """Logistic steps of every token set on the rows and biases, in place."""
+def _margins(tables: Tables, seen: Evidence, rows: Rows) -> tuple[Integers, Integers]:
+    """Of every token set: 1/√size (SETS, 1), and the logistic expert's log-odds (SETS, K-1)."""
     roots = logistic.inverse_roots(seen.sizes)[:, np.newaxis]
-    margins = logistic.margins(experts.set_sums(rows.weights, seen).T, tables.biases.T, roots)
-    errors = sign * logistic.errors(margins, np.array([index]))
+    return roots, logistic.margins(experts.set_sums(rows.weights, seen).T, tables.biases.T, roots)
+
+
+def _errors_back(tables: Tables, margins: Integers, scores: Integers, target: NDArray[np.intp]) -> Integers:
+    if len(scores) != (len(tables.classes) - 1) * len(experts.EXPERTS):  # none, or of a time with other classes
+        return -logistic.errors(margins, target)
+    before = scores.reshape(-1, len(experts.EXPERTS))[:, SETS : 2 * SETS].T * (logistic.ONE // experts.STEPS)
+    return logistic.errors_back(margins, before, target)
+
+
+def _step(tables: Tables, seen: Evidence, rows: Rows, roots: Integers, errors: Integers) -> None:
+    """Logistic steps of every token set on the rows and biases, in place. errors (SETS, K-1)."""
     tables.biases += logistic.bias_steps(errors).T
     steps = logistic.steps(errors, roots)
     rows.weights = logistic.capped(rows.weights + steps.T.repeat(seen.sizes, axis=1))

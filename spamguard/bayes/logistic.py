@@ -55,6 +55,16 @@ def bias_steps(errors: Integers) -> Integers:
     return errors >> _BIAS_SHIFT
 
 
+def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp]) -> Integers:
+    """The errors whose step takes a lesson's own step back, as far as it is still there.
+
+    before: the log-odds from which the lesson was taught, as its own step is known from them; never further back than there.
+    """
+    caused = errors(before, targets)
+    all_the_way = ((before - log_odds) << 4) // FIRST_RATE
+    return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
+
+
 def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:
     """Weights after a step, bounded."""
     return np.minimum(np.maximum(weights, -_MAX_WEIGHT), _MAX_WEIGHT)

@@ -175,6 +175,15 @@ class SqliteLedger:
         rows = self._ask(statements.STANDING_VOTE, (digest, user))
         return Vote(*rows[0]) if rows else None
 
+    def first_scores(self, digest: bytes) -> bytes | None:
+        """The scores of the oldest vote in force on this message, or None when nobody teaches it."""
+        rows = self._ask(statements.FIRST_SCORES, (digest,))
+        return bytes(rows[0][0]) if rows else None
+
+    def touched(self, digest: bytes, after: int, before: int) -> bool:
+        """Whether there is an event on this message between two numbers, both excluded."""
+        return bool(self._ask(statements.TOUCHED, (digest, after, before)))
+
     def votes(self) -> Iterator[Vote]:
         """Every vote that was there at the start, in the order of the log."""
         seq, end = 0, self.last_seq()

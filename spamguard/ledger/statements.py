@@ -14,6 +14,13 @@ STANDING_VOTE = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"""
 
+FIRST_SCORES = """
+SELECT scores FROM events WHERE digest = ? AND label IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
+    AND (later.clock, later.node) > (events.clock, events.node)) ORDER BY clock, node, user LIMIT 1"""
+
+TOUCHED = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
+
 EVENTS_BETWEEN = """
 SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""

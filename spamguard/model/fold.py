@@ -6,7 +6,7 @@ that started from the same snapshot and folded the same events holds the same bi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -35,15 +35,22 @@ def features_of(packed: Sequence[bytes]) -> list[Features]:
     ]
 
 
-def fold(tables: Tables, changes: Iterable[Change]) -> int | None:
-    """Apply changes in order; the seq of the last one, or None when there was none."""
+def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]) -> int | None:
+    """Apply changes in order; the seq of the last one, or None when there was none.
+
+    is_new: whether the lesson of a digest, as it stood before an event (its seq), came after the settled state of the tables.
+    """
     last = None
     for chunk in _chunks(changes):
         lessons = [lesson for _, before, after in chunk if before != after for lesson in (before, after) if lesson is not None]
         unpacked = iter(features_of([lesson.packed for lesson in lessons]))
-        for last, before, after in chunk:  # noqa: B007
+        for last, before, after in chunk:
             if before != after:
-                _apply(tables, before, after, unpacked)
+                if before is not None:
+                    scores = _first_scores(before) if is_new(before.digest, last) else _NO_SCORES
+                    learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label, scores)
+                if after is not None:
+                    learning.add(tables, evidence(next(unpacked), tables.bits), after.label)
     return last
 
 
@@ -51,14 +58,6 @@ def _chunks(changes: Iterable[Change]) -> Iterator[list[Change]]:
     pending = iter(changes)
     while chunk := list(islice(pending, _CHUNK)):
         yield chunk
-
-
-def _apply(tables: Tables, before: Lesson | None, after: Lesson | None, unpacked: Iterator[Features]) -> None:
-    if before is not None:
-        learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label)
-    if after is not None:
-        scores = _first_scores(after) if before is None else _NO_SCORES
-        learning.add(tables, evidence(next(unpacked), tables.bits), after.label, scores)
 
 
 def _first_scores(lesson: Lesson) -> Integers:

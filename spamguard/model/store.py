@@ -88,7 +88,9 @@ class TableStore:
     def _fold_from(self, line: str | None) -> None:
         try:
             self._take_snapshot(line)
-            self.seq = fold(self.tables, self._ledger.changes_after(self.seq, extractor=EXTRACTOR)) or self.seq
+            changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+            settled = self.stamp.settled
+            self.seq = fold(self.tables, changes, lambda digest, seq: self._ledger.touched(digest, settled, seq)) or self.seq
             self._current = True
         except BaseException:
             self._start_again()  # some of it may have been folded already: nothing may ever be folded twice

@@ -297,6 +297,29 @@ def test_grown_is_true_once_after_each_change_here(ledger):
     assert not ledger.grown()
 
 
+def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
+    def first(label, scores, user=""):
+        ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, 1)])
+        return ledger.first_scores(b"d")
+
+    assert ledger.first_scores(b"d") is None
+    assert first("spam", b"\1\0") == b"\1\0"
+    assert first("ham", b"\2\0", "anna") == b"\1\0"
+    assert first("ham", b"\3\0") == b"\2\0"
+    assert first(None, b"", "anna") == b"\3\0"
+    assert first(None, b"") is None
+    assert first("spam", b"") == b""
+    assert ledger.first_scores(b"other") is None
+
+
+def test_touched_tells_of_events_on_one_message_between_two_others(ledger):
+    for digest in (b"a", b"b", b"a"):
+        ledger.append([new_vote("spam" if ledger.last_seq() else "ham", digest)])
+    for after, before, touched in ((0, 2, True), (1, 3, False), (1, 4, True), (0, 1, False), (3, 9, False)):
+        assert ledger.touched(b"a", after, before) is touched
+    assert not ledger.touched(b"c", 0, 9)
+
+
 def test_grown_is_true_once_after_a_change_elsewhere(shelf, ledger):
     other = shelf.open("a")
     for label in ("spam", "ham"):

@@ -99,6 +99,35 @@ def test_first_scores_are_taken_before_the_lesson(tmp_path: Path) -> None:
         assert codec.unpack_scores(vote.scores) == tuple(before.tolist())
 
 
+def test_a_slip_of_the_hand_that_is_taken_back_leaves_no_trace_even_before_settling(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:50])
+        one.settle()
+        for gold, raw in MAIL[50:]:
+            before = one.judge(raw).log_odds
+            wrong = "spam" if gold == "ham" else "ham"
+            teach(one, [(wrong, raw)])
+            assert abs(one.judge(raw).log_odds - before) > 1
+            one.forget_ready([one._preparer.digest(raw)])
+            assert one.judge(raw).log_odds == pytest.approx(before, abs=0.2)
+            teach(one, [(wrong, raw), (gold, raw)])  # said wrongly, corrected, and all taken back
+            one.forget_ready([one._preparer.digest(raw)])
+            assert one.judge(raw).log_odds == pytest.approx(before, abs=0.4)
+
+
+def test_whoever_teaches_a_message_again_keeps_what_was_thought_of_it_first(spam_filter: Filter) -> None:
+    teach(spam_filter, MAIL[:20])
+    name = spam_filter._preparer.digest(SPAM[-1])
+    teach(spam_filter, [("ham", SPAM[-1])], user="anna")
+    first = spam_filter.ledger.first_scores(name)
+    teach(spam_filter, [("spam", SPAM[-1])], user="bob")
+    teach(spam_filter, [("spam", SPAM[-1])], user="anna")
+    for user in ("anna", "bob"):
+        vote = spam_filter.ledger.vote(name, user)
+        assert vote is not None
+        assert vote.scores == first
+
+
 def test_settling_comes_when_it_is_due(spam_filter: Filter) -> None:
     settled = []
     for label, raw in MAIL:

@@ -47,11 +47,11 @@ def empty() -> Tables:
 
 
 def add(tables: Tables, lesson: Taught) -> None:
-    learning.add(tables, evidence(lesson.features, tables.bits), lesson.label, NO_SCORES)
+    learning.add(tables, evidence(lesson.features, tables.bits), lesson.label)
 
 
-def take_away(tables: Tables, lesson: Taught) -> None:
-    learning.take_away(tables, evidence(lesson.features, tables.bits), lesson.label)
+def take_away(tables: Tables, lesson: Taught, scores: Integers = NO_SCORES) -> None:
+    learning.take_away(tables, evidence(lesson.features, tables.bits), lesson.label, scores)
 
 
 def folded(lessons: Iterable[Taught]) -> Tables:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.bayes import experts, fusion, learning, logistic
-from spamguard.bayes.experts import EXPERTS, Floats
+from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes.experts import Floats
 from spamguard.bayes.profiles import fuse
 from spamguard.bayes.tables import Tables, evidence
-from tests.unit.bayes.lessons import BITS, Taught, add, counted, empty, folded, learnt, made_up, take_away
+from tests.unit.bayes.lessons import BITS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "news")
@@ -54,6 +54,33 @@ def test_taking_back_is_a_step_the_other_way_from_where_the_weights_are_now() ->
     assert (logistic_scores(tables, lesson) < undecided).all()
 
 
+@repeatable
+@given(seeds, st.sampled_from(("ham", "spam")))
+def test_a_lesson_that_is_taken_back_at_once_leaves_nothing_behind(seed: int, label: str) -> None:
+    tables = replayed(made_up(seed, 60))
+    lesson = Taught(label, made_up(seed + 1, 1)[0].features)
+    seen = evidence(lesson.features, BITS)
+    before = fuse(tables, experts.parameters(tables), seen)
+    add(tables, lesson)
+    take_away(tables, lesson, before.scores.ravel())
+    after = fuse(tables, experts.parameters(tables), seen)
+    assert np.abs(after.scores - before.scores).max() <= 0.1 * experts.STEPS
+    assert np.abs(after.log_joint - before.log_joint).max() <= 0.2
+
+
+def test_what_others_have_made_up_for_is_not_taken_back_again() -> None:
+    tables = folded(made_up(1, 20))
+    lesson = Taught("spam", made_up(2, 1)[0].features)
+    before = fuse(tables, experts.parameters(tables), evidence(lesson.features, BITS)).scores.ravel()
+    add(tables, lesson)
+    for _ in range(5):
+        add(tables, Taught("ham", lesson.features))
+    weights = tables.rows[:, 2].copy()
+    assert (logistic_scores(tables, lesson) < before[4:8][evidence(lesson.features, BITS).sizes > 0] / experts.STEPS).all()
+    take_away(tables, lesson, before)
+    assert tables.rows[:, 2].tolist() == weights.tolist()
+
+
 def test_overflow_is_out_of_reach_under_ten_thousand_identical_lessons() -> None:
     lesson = made_up(2, 1)[0]
     tables = empty()
@@ -68,12 +95,9 @@ def test_overflow_is_out_of_reach_under_ten_thousand_identical_lessons() -> None
     assert int(np.abs(tables.rows[:, 2]).max()) < 100 * logistic.ONE
 
 
-def test_fusion_learns_from_the_scores_of_a_first_lesson_only() -> None:
-    lesson = made_up(3, 1)[0]
-    for scores, learns in ((np.full(len(EXPERTS), 700), True), (np.zeros(0, np.int64), False), (np.full(2 * len(EXPERTS), 700), False)):
-        tables = folded(made_up(4, 10))
-        learning.add(tables, evidence(lesson.features, BITS), "ham", scores)
-        assert (tables.fusion_weights.tolist() != fusion.START.tolist()) is learns
+def test_fusion_waits_for_the_settled_state() -> None:
+    assert folded(made_up(4, 30)).fusion_weights.tolist() == fusion.START.tolist()
+    assert replayed(made_up(4, 30)).fusion_weights.tolist() != fusion.START.tolist()
 
 
 @repeatable

@@ -93,6 +93,20 @@ def test_who_is_all_but_certain_is_not_taught() -> None:
     assert logistic.steps(sure + np.sign(sure), np.array([1 << 20])).all()
 
 
+@repeatable
+@given(odds, st.data())
+def test_a_step_is_taken_back_as_far_as_it_is_still_there(nats: list[float], data: st.DataObject) -> None:
+    target = np.array([data.draw(st.integers(0, len(nats)))])
+    before = fixed(nats)
+    caused = logistic.errors(before, target)
+    whole = logistic.FIRST_RATE * caused // 16
+    assert np.abs(logistic.errors_back(before + whole, before, target) + caused).max() <= 1
+    assert np.abs(logistic.errors_back(before + whole // 2, before, target) + caused // 2).max() <= 1
+    assert np.abs(logistic.errors_back(before + 2 * whole, before, target) + caused).max() <= 0  # never more than its own
+    assert not logistic.errors_back(before, before, target).any()
+    assert not logistic.errors_back(before - whole, before, target).any()  # others have more than made up for it
+
+
 def test_extremes_neither_overflow_nor_warn() -> None:
     far = np.array([[10**15], [-(10**15)]])
     assert logistic.errors(far, np.array([[0], [1]])).tolist() == [[-ONE], [ONE]]
