@@ -29,6 +29,7 @@ from spamguard.prepare import Preparer, Teaching
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Features, Verdict
 
 _CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
+_BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How often to settle"): the
 # cost of each lesson stays the same however many there are.
@@ -115,6 +116,8 @@ class Filter:
         """
         if profile not in PROFILES:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        if not _BITS[0] <= bits <= _BITS[1]:
+            raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{_BITS[0]} and 2**{_BITS[1]}")
         place = Path(directory)
         file = place / "ledger.sqlite"
         key = secret.load(place / "key", create=_is_new(place, file))

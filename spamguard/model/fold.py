@@ -12,9 +12,10 @@ from itertools import islice
 import numpy as np
 
 from spamguard.bayes import learning
-from spamguard.bayes.experts import STEPS, Integers
+from spamguard.bayes.experts import NUMBER_VALUES, STEPS, Integers
 from spamguard.bayes.replay import BLOCK, Block, replay
-from spamguard.bayes.tables import BASE_CLASSES, Tables, evidence
+from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence
+from spamguard.errors import LedgerError
 from spamguard.ledger import Change, Lesson, SqliteLedger, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features
@@ -27,12 +28,22 @@ def features_of(packed: Sequence[bytes]) -> list[Features]:
     """The features of some receipts."""
     if not packed:
         return []
-    columns = codec.unpack_tokens(packed)
+    columns = _unpacked(packed)
     ends = columns.offsets.tolist()
     return [
         Features(columns.tokens[first:last], traits, numbers)
         for first, last, traits, numbers in zip(ends, ends[1:], columns.traits, columns.numbers, strict=False)
     ]
+
+
+def _unpacked(packed: Sequence[bytes]) -> codec.Columns:
+    """LedgerError unless traits and numbers are such as our extractor gives: they are places in tables."""
+    found = codec.unpack_tokens(packed)
+    traits, numbers = found.traits, found.numbers
+    as_many = (traits.shape[1], numbers.shape[1]) == (len(TRAITS), len(NUMBERS))
+    if not as_many or traits.max() >= TRAIT_VALUES or numbers.min() < 0 or numbers.max() >= NUMBER_VALUES:
+        raise LedgerError("a receipt in the ledger was not made by this extractor: restore the ledger from a backup")
+    return found
 
 
 def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]) -> int | None:
@@ -78,5 +89,5 @@ def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
 
 def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:
     while some := list(islice(lessons, BLOCK)):
-        columns = codec.unpack_tokens([lesson.packed for lesson in some])
+        columns = _unpacked([lesson.packed for lesson in some])
         yield Block([lesson.label for lesson in some], columns.tokens, columns.offsets, columns.traits, columns.numbers)

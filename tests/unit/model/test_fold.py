@@ -9,10 +9,11 @@ import pytest
 
 from spamguard.bayes import fusion
 from spamguard.bayes.tables import empty_tables
+from spamguard.errors import LedgerError
 from spamguard.ledger import Lesson, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import fold
-from spamguard.records import Features
+from spamguard.records import Features, Vote
 from tests.unit.bayes.lessons import counted
 from tests.unit.filters import BITS, bits_of, mail, opened, teach
 
@@ -40,7 +41,7 @@ def test_nothing_to_fold() -> None:
 def test_features_come_out_of_receipts_as_they_went_in() -> None:
     random = np.random.default_rng(1)
     tokens = [np.unique(random.integers(0, 2**32, size, dtype=np.uint32)) for size in (0, 1, 500, 2000)]
-    some = [Features(one, np.full(2, len(one) % 7, np.uint8), np.full(3, len(one) % 99, np.int16)) for one in tokens]
+    some = [Features(one, np.full(len(TRAITS), len(one) % 7, np.uint8), np.full(len(NUMBERS), 99, np.int16)) for one in tokens]
     found = fold.features_of([codec.pack(one) for one in some])
     assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in some]
     assert [one.traits.tolist() for one in found] == [one.traits.tolist() for one in some]
@@ -59,3 +60,18 @@ def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
     steps = np.array([0, 1, -1, 3072, -3072, 255])
     lesson = Lesson(b"x", "ham", b"", codec.pack_scores((steps / 256).tolist()))
     assert fold._first_scores(lesson).tolist() == steps.tolist()
+
+
+@pytest.mark.parametrize(
+    ("traits", "numbers"),
+    [([0] * 12, [0] * 15), ([0] * 13, [0] * 16), ([16] + [0] * 12, [0] * 15), ([0] * 13, [-1] + [0] * 14), ([0] * 13, [256] + [0] * 14)],
+)
+def test_a_receipt_that_our_extractor_cannot_have_made_is_told(tmp_path: Path, traits: list[int], numbers: list[int]) -> None:
+    assert (len(TRAITS), len(NUMBERS)) == (13, 15)
+    packed = codec.pack(Features(np.zeros(0, np.uint32), np.array(traits, np.uint8), np.array(numbers, np.int16)))
+    with pytest.raises(LedgerError, match="not made by this extractor"):
+        fold.features_of([packed])
+    with opened(tmp_path) as one:
+        one.ledger.merge([Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, 1)])
+        with pytest.raises(LedgerError, match="not made by this extractor"):
+            one.settle()
