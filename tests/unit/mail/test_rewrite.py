@@ -16,6 +16,7 @@ from spamguard.mail.split import split
 from tests.unit.mail.support import KEY, repeatable, seconds
 
 OURS = b"X-Spamguard: spam"
+LONG = b"A: " + b"x" * 10_000
 MAIL = [raw for _, raw in generate(40, 9)]
 
 
@@ -32,6 +33,8 @@ MAIL = [raw for _, raw in generate(40, 9)]
         (b"\nbody", b"X-Spamguard: spam\n\nbody"),
         (b"X-Spamguard: ham", b"X-Spamguard: spam\n"),
         (b"", b"X-Spamguard: spam\n"),
+        (LONG + b"\r\n\r\nbody", b"X-Spamguard: spam\r\n" + LONG + b"\r\n\r\nbody"),
+        (b"\r\n\nbody", b"X-Spamguard: spam\r\n\r\n\nbody"),
     ],
 )
 def test_fields_are_written(raw: bytes, written: bytes) -> None:

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from spamguard import Filter
 from spamguard.errors import LedgerError, TableError
 from spamguard.model import store
+from tests.unit.bayes.lessons import counted
 from tests.unit.filters import bits_of, held, mail, opened, python, teach
 
 MAIL = mail(60)
@@ -276,3 +278,29 @@ def test_the_line_about_a_snapshot_names_what_it_holds(open_one: Open, tmp_path:
     line = json.loads(one.ledger.get_meta("tables.1") or "")
     assert (line["seq"], line["settled"], line["file"]) == (10, 10, snapshots(tmp_path)[0])
     assert bits_of(store.snapshot.read(tmp_path / line["file"])) == held(one)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_several_do_in_turns_all_hold_the_same_bits(open_one: Open, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(store, "_LONG_TAIL", 7)
+    several = [open_one() for _ in range(3)]
+    for _ in range(60):
+        one = random.choice(several)
+        raw, user = random.choice(MAIL[:12])[1], random.choice(("", "anna", "bob"))
+        if random.random() < 0.06:
+            one.settle()
+        elif random.random() < 0.3:
+            one.forget_ready([one._preparer.digest(raw)], user=user)
+        else:
+            teach(one, [(random.choice(("ham", "spam", "news")), raw)], user)
+        if random.random() < 0.2:
+            random.choice(several).judge(raw)
+        if random.random() < 0.05:
+            several[random.randrange(3)] = open_one()
+    states = [held(one) for one in (*several, open_one())]
+    assert states[0] == states[1] == states[2] == states[3]
+    counts = counted(several[0]._store.tables)
+    several[1].settle()
+    assert counted(several[1]._store.tables) == counts
+    assert held(several[0]) == held(several[2]) == held(open_one())
