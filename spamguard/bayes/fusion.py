@@ -1,4 +1,4 @@
-"""Several experts' log-odds to one: a small logistic combination, learnt online from scores taken before teaching.
+"""Several experts' log-odds to one: a small logistic combination, learnt in the replay from scores taken before teaching.
 
 The combination is linear, so an explanation stays a sum; being fitted to minimise log-loss it calibrates as well. All
 in whole numbers, like `logistic`. Source: the mixing of experts in the logistic domain of Mattern 2012, "Mixing strategies in data
