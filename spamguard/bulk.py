@@ -21,7 +21,7 @@ from multiprocessing import forkserver, resource_tracker
 from typing import TypeVar
 
 from spamguard.errors import SpamguardError
-from spamguard.prepare import Preparer, Teaching
+from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.sources import Message
 
 BATCH = 64  # receipts per transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
@@ -31,8 +31,6 @@ BATCH = 64  # receipts per transaction (bench_ledger.py: 36,000/s, one by one 3,
 FEW = 512
 _FEW_BYTES = 16 << 20
 _MOST = 8  # processes; one teacher keeps no more busy (it takes 0.7 ms per message, extraction 0.3)
-_CHUNK = 32  # messages, and
-_CHUNK_BYTES = 1 << 20  # of mail, handed to a process at a time
 _IN_FLIGHT_BYTES = 64 << 20  # of mail under way; one message may exceed it
 
 Item = TypeVar("Item")
@@ -84,8 +82,17 @@ def _emptying(held: deque[Message]) -> Iterator[Message]:
 
 
 def _prepared(preparer: Preparer, messages: Iterable[Message]) -> Iterator[Ready]:
-    for message in messages:
-        yield Ready(message.label, preparer.ready(message.raw))
+    for chunk in chunks(messages, _raw):
+        yield from _prepare_with(preparer, chunk)
+
+
+def _prepare_with(preparer: Preparer, chunk: list[Message]) -> list[Ready]:
+    lessons = preparer.all_ready([message.raw for message in chunk])
+    return [Ready(message.label, teaching) for message, teaching in zip(chunk, lessons, strict=True)]
+
+
+def _raw(message: Message) -> bytes:
+    return message.raw
 
 
 # ---- the pool
@@ -138,7 +145,7 @@ def _ordered(pool: ProcessPoolExecutor, messages: Iterable[Message], most: int) 
     """Results in the order of the messages; at most so many chunks, and so many bytes, are under way."""
     under_way: deque[tuple[Future[list[Ready]], int]] = deque()
     weight = 0
-    for chunk in _chunks(messages):
+    for chunk in chunks(messages, _raw):
         size = sum(len(message.raw) for message in chunk)
         with _interrupts_wait():
             under_way.append((pool.submit(_prepare, chunk), size))
@@ -149,19 +156,6 @@ def _ordered(pool: ProcessPoolExecutor, messages: Iterable[Message], most: int) 
             yield from done.result()
     while under_way:
         yield from under_way.popleft()[0].result()
-
-
-def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    chunk: list[Message] = []
-    size = 0
-    for message in messages:
-        chunk.append(message)
-        size += len(message.raw)
-        if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 _preparers: list[Preparer] = []  # of a process of the pool: one
@@ -183,4 +177,4 @@ def _end_with_parent() -> None:
 
 
 def _prepare(chunk: list[Message]) -> list[Ready]:
-    return list(_prepared(_preparers[0], chunk))
+    return _prepare_with(_preparers[0], chunk)

@@ -206,7 +206,9 @@ def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, si
     words = int(seen.sizes[0])
     everybody = np.add.reduce(rows.counts, axis=0)
     changed = everybody == 0 if sign > 0 else everybody == 1  # new here; or going, since the only one is ours
-    by_set = [np.count_nonzero(some) for some in np.split(changed, seen.starts[1:])]
+    _, first, second, third = seen.starts.tolist()
+    parts = (changed[:first], changed[first:second], changed[second:third], changed[third:])
+    by_set = [np.count_nonzero(part) for part in parts]
     tables.vocabulary += sign * np.array(by_set)
     before = rows.counts[index, :words]
     width = int(before.max(initial=0)) + 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import tee
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
@@ -37,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
     paint = rim.painter()
     found = rim.with_progress(rim.messages(options.paths), options.paths, unless=sys.stdout.isatty())
     with rim.open_to_ask(options) as spam_filter:
-        for message in found:
-            verdict = spam_filter.judge(message.raw)
+        named, read = tee(found)
+        for message, verdict in zip(named, spam_filter.judge_all(one.raw for one in read), strict=True):
             kind = _kind(verdict, spam_filter.unwanted)
             seen.add(kind)
             print(_json(message.name, verdict) if options.json else _line(message.name, verdict, paint, _COLOURS[kind]))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
+from spamguard.mail.split import Split
 from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features
@@ -35,14 +36,16 @@ class Extractor:
 
     def features(self, raw: bytes) -> Features:
         """All features of a message: every token set, traits and numbers."""
-        return self.features_of([raw])[0]
+        return self.read([raw])[0].features
 
-    def features_of(self, messages: Sequence[bytes]) -> list[Features]:
-        """The same for several messages at once: each is read by itself, all are hashed in one pass, at two thirds of the cost."""
+    def read(self, messages: Sequence[bytes]) -> list[Reading]:
+        """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
         contents = [reading.read(raw, self._limits) for raw in messages]
         tokens = _counted(self._groups(contents), len(contents))
         return [
-            Features(mine, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
+            Reading(
+                content.message, Features(mine, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
+            )
             for raw, content, mine in zip(messages, contents, tokens, strict=True)
         ]
 
@@ -88,6 +91,13 @@ class Extractor:
         left = ((run.bound[step:] == run.bound[:-step]) & paired[step:]).nonzero()[0]
         hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + step), gap)
         return Group(narrow(hashes) | kind, owner.take(left), run, left, step)
+
+
+class Reading(NamedTuple):
+    """A message taken apart, and its features."""
+
+    message: Split
+    features: Features
 
 
 class Group(NamedTuple):

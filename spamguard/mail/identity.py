@@ -17,23 +17,27 @@ from spamguard.mail.split import Leaf, Named, Split, split
 SIZE = 16  # bytes of a digest
 _LIMITS = Limits(message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000)
 _CUT = frozenset((b"message-size", b"part-count", b"part-depth"))
+_SHORTENED = _CUT | {b"header-size", b"header-count"}
 _FIELDS = (b"message-id", b"date", b"from", b"subject")
 _WHITE_SPACE = b" \t\n\r\v\f"
 _TEXT_BYTES = 1 << 20  # of one part; a longer one is compared without undoing its charset
 _ENCODINGS = frozenset((b"base64", b"quoted-printable"))  # those that servers change; others are compared as they are
 
 
-def digest(raw: bytes, key: bytes) -> bytes:
-    """Sixteen bytes that name a message. key: the installation's secret, at most 64 bytes."""
+def digest(raw: bytes, key: bytes, message: Split | None = None) -> bytes:
+    """Sixteen bytes that name a message. key: the installation's secret, at most 64 bytes.
+
+    message: the same taken apart already, if it was: used when no limit cut it short.
+    """
+    whole = message if message is not None and _SHORTENED.isdisjoint(message.defects) else split(raw, _LIMITS)
     state = blake2b(key=key, digest_size=SIZE, person=b"identity")
-    for component in _components(raw):
+    for component in _components(raw, whole):
         state.update(len(component).to_bytes(8, "little"))  # no component can pass for a part of its neighbour
         state.update(component)
     return state.digest()
 
 
-def _components(raw: bytes) -> Iterator[bytes]:
-    message = split(raw, _LIMITS)
+def _components(raw: bytes, message: Split) -> Iterator[bytes]:
     for name in _FIELDS:
         yield _field(message.named, name)
     for leaf in message.leaves:

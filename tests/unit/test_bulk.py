@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from corpora import synthetic
-from spamguard import bulk
+from spamguard import bulk, prepare
 from spamguard.errors import SpamguardError
 from spamguard.prepare import Preparer
 from spamguard.sources import Message
@@ -70,7 +70,7 @@ def test_no_more_is_read_ahead_than_is_allowed(monkeypatch):
     found = bulk.ready(KEY, source, 2)
     for _ in range(100):
         next(found)
-    assert source.taken <= 100 + bulk.FEW + 2_000_000 // 200_000 + 3 * bulk._CHUNK
+    assert source.taken <= 100 + bulk.FEW + 2_000_000 // 200_000 + 3 * prepare.CHUNK
     found.close()  # what waits is not worked off
 
 
@@ -93,7 +93,7 @@ def children_of_the_fork_server():
 
 FOR_EVER = """
 import itertools
-from spamguard import bulk
+from spamguard import bulk, prepare
 from spamguard.sources import Message
 if __name__ == "__main__":
     for number, _ in enumerate(bulk.ready(bytes(32), (Message("x", b"Subject: x") for _ in itertools.count()), 2)):
