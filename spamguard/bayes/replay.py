@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
 from spamguard.bayes.experts import Floats, Integers
-from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, empty_tables
+from spamguard.bayes.tables import SETS, Tables, class_index, count_column, empty_tables, read_rows, weight_column
 
 BLOCK = 64  # lessons scored and counted together
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
@@ -54,20 +54,12 @@ def replay(blocks: Iterable[Block], lessons: int, classes: Sequence[str], bits: 
 
 
 class _Player:
-    """Growing tables: counts and weights in columns of their own while they grow, rows at the end."""
+    """Tables while they grow."""
 
     def __init__(self, lessons: int, classes: list[str], bits: int, traits: int, numbers: int) -> None:
         self.tables = empty_tables(bits, traits, numbers, fusion.START)
-        tables = self.tables
-        tables.classes = [*BASE_CLASSES, *classes]
-        count = len(tables.classes)
-        tables.messages, tables.totals = np.zeros(count, np.int64), np.zeros((count, SETS), np.int64)
-        tables.trait_counts = np.zeros((count, *tables.trait_counts.shape[1:]), np.int64)
-        tables.number_sums = np.zeros((count, numbers), np.int64)
-        tables.number_products = np.zeros((count, numbers, numbers), np.int64)
-        tables.biases, tables.fusion_biases = np.zeros((count - 1, SETS), np.int64), np.zeros(count - 1, np.int64)
-        self.counts = np.zeros((count, 1 << bits), np.int32)
-        self.weights = np.zeros((count - 1, 1 << bits), np.int32)
+        for name in classes:
+            class_index(self.tables, name)
         self.lessons, self.played = lessons, 0
 
     def play(self, block: Block) -> None:
@@ -99,7 +91,7 @@ class _Player:
     def _counting_scores(self, lessons: _Lessons) -> Floats:
         """Undamped log-odds of the counting experts before the block, (K-1, m, EXPERTS); the logistic ones are left at zero."""
         tables = self.tables
-        counts = np.stack([column.take(lessons.buckets) for column in self.counts])
+        counts = read_rows(tables, lessons.buckets).counts
         known = experts.parameters(tables)
         shares = np.tile(known.shares, len(lessons.targets))
         sizes = lessons.sizes.ravel()
@@ -123,7 +115,7 @@ class _Player:
     def _step_some(self, buckets: NDArray[np.intp], sizes: NDArray[np.intp], targets: NDArray[np.intp]) -> Integers:
         flat = sizes.ravel()
         starts = flat.cumsum() - flat
-        sums = np.concatenate([experts.run_sums(column.take(buckets)[np.newaxis], starts, flat) for column in self.weights])
+        sums = experts.run_sums(read_rows(self.tables, buckets).weights, starts, flat)
         roots = logistic.inverse_roots(sizes)[:, :, np.newaxis]
         margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
         errors = logistic.errors(margins, targets[:, np.newaxis, np.newaxis])
@@ -138,9 +130,10 @@ class _Player:
         return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
 
     def _move(self, buckets: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
-        for column, step in zip(self.weights, steps.T, strict=True):
+        for index, step in enumerate(steps.T, start=1):
+            column = weight_column(self.tables, index)
             np.add.at(column, buckets, step)
-            column[buckets] = logistic.capped(column.take(buckets))
+            column[buckets] = logistic.capped(column[buckets])
 
     def _fuse(self, lessons: _Lessons, raw: Floats, margins: Integers) -> None:
         raw *= experts.damping(lessons.sizes, lessons.traits.shape[1], lessons.numbers.shape[1])
@@ -155,7 +148,7 @@ class _Player:
         per_lesson = lessons.sizes.sum(axis=1)
         for index in np.unique(lessons.targets).tolist():
             mine = lessons.targets == index
-            np.add.at(self.counts[index], lessons.buckets[mine.repeat(per_lesson)], np.int32(1))
+            np.add.at(count_column(tables, index), lessons.buckets[mine.repeat(per_lesson)], np.int32(1))
             tables.messages[index] += int(mine.sum())
             tables.totals[index] += lessons.sizes[mine].sum(axis=0)
             traits = lessons.traits[mine]
@@ -165,17 +158,13 @@ class _Player:
             tables.number_products[index] += numbers.T @ numbers
 
     def finish(self) -> Tables:
-        """Rows, columns, vocabulary and histogram from the columns that grew."""
+        """Vocabulary and histogram, from the counts."""
         tables = self.tables
-        used = np.flatnonzero(np.bitwise_or.reduce(self.counts))
-        # a table with few rows in use has pages that take no memory; in a full one, all rows at once is five times as fast
-        filled = used if len(used) < len(tables.rows) // 16 else slice(None)
-        tables.rows[filled, :2] = self.counts[:2, filled].T
-        tables.rows[filled, 2] = self.weights[0, filled]
-        tables.columns = [np.stack((count, weight), axis=1) for count, weight in zip(self.counts[2:], self.weights[1:], strict=True)]
-        borders = used.searchsorted(np.arange(1, SETS) << (tables.bits - 2))
-        tables.vocabulary = np.diff(borders, prepend=0, append=len(used)).astype(np.int64)
-        words = self.counts[:, used[: tables.vocabulary[0]]]
-        width = int(words.max(initial=0)) + 2
-        tables.histogram = np.stack([np.bincount(column, minlength=width) for column in words])
+        counts = [count_column(tables, index) for index in range(len(tables.classes))]
+        used = (np.bitwise_or.reduce(counts) != 0).reshape(SETS, -1)
+        tables.vocabulary = np.count_nonzero(used, axis=1)
+        words = used[0].nonzero()[0]
+        of_words = [column[words] for column in counts]
+        width = max(int(column.max(initial=0)) for column in of_words) + 2
+        tables.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
         return tables

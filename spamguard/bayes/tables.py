@@ -145,6 +145,18 @@ def write_rows(tables: Tables, buckets: Buckets, rows: Rows) -> None:
         column[buckets] = np.stack((rows.counts[number], rows.weights[number - 1]), axis=1)
 
 
+def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
+    """The counts of class `index` in all buckets: a view."""
+    base = len(BASE_CLASSES)
+    return tables.rows[:, index] if index < base else tables.columns[index - base][:, 0]
+
+
+def weight_column(tables: Tables, index: int) -> NDArray[np.int32]:
+    """The logistic weights of class `index`, any but the first, in all buckets: a view."""
+    base = len(BASE_CLASSES)
+    return tables.rows[:, base] if index < base else tables.columns[index - base][:, 1]
+
+
 def class_index(tables: Tables, name: str) -> int:
     """Number of a class; a new one gets a column of its own, in the order of names, whenever it first appears."""
     if name in tables.classes:
