@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from math import exp, inf, log
 from pathlib import Path
@@ -26,7 +25,7 @@ from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import snapshot
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.records import EXTRACTOR, TOKEN_SETS, Features, Verdict
+from spamguard.records import EXTRACTOR, TOKEN_SETS, Clue, Explanation, Features, Status, Verdict
 
 _CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
 _BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
@@ -36,57 +35,6 @@ _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _SETTLE_AFTER = 10
 _SETTLE_SHARE = 0.1
 _ADOPTED = "adopted"  # the ledger's note that the tables came without receipts
-
-
-@dataclass(frozen=True, slots=True)
-class Clue:
-    """One token: its text, what it adds to the log-odds, and in how many lessons of each class it was."""
-
-    text: str
-    part: float
-    counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a verdict: log-odds of `favoured` against `against` as a sum of parts, in nats.
-
-    prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases.
-    clues: strongest first. flip: how many of the strongest clues would have to go for another label, None: all together do not do it.
-    """
-
-    verdict: Verdict
-    favoured: str
-    against: str
-    log_odds: float
-    prior: float
-    biases: float
-    shares: Mapping[str, float]
-    scores: Mapping[str, float]
-    clues: Sequence[Clue]
-    traits: Mapping[str, float]
-    numbers: Mapping[str, float]
-    to_threshold: float
-    flip: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the filter knows. classes: lessons of each. vocabulary, used: by token set, buckets in use and their share of all,
-    which is also the expected share of new tokens that fall on one in use. events: number of the last; unsettled: since the
-    error-driven experts were settled. tables_bytes: what the snapshots take on the disk, holes not counted."""
-
-    classes: Mapping[str, int]
-    unwanted: frozenset[str]
-    buckets: int
-    vocabulary: Mapping[str, int]
-    used: Mapping[str, float]
-    events: int
-    unsettled: int
-    ledger_bytes: int
-    tables_bytes: int
-    extractor: int
-    fingerprint: str
 
 
 class Filter:

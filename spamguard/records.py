@@ -5,7 +5,7 @@ Everything here is immutable; arrays are handed over by reference and never writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,3 +72,54 @@ class Verdict:
     probability: float
     log_odds: float
     probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One token: its text, what it adds to the log-odds, and in how many lessons of each class it was."""
+
+    text: str
+    part: float
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a verdict: log-odds of `favoured` against `against` as a sum of parts, in nats.
+
+    prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases.
+    clues: strongest first. flip: how many of the strongest clues would have to go for another label, None: all together do not do it.
+    """
+
+    verdict: Verdict
+    favoured: str
+    against: str
+    log_odds: float
+    prior: float
+    biases: float
+    shares: Mapping[str, float]
+    scores: Mapping[str, float]
+    clues: Sequence[Clue]
+    traits: Mapping[str, float]
+    numbers: Mapping[str, float]
+    to_threshold: float
+    flip: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the filter knows. classes: lessons of each. vocabulary, used: by token set, buckets in use and their share of all,
+    which is also the expected share of new tokens that fall on one in use. events: number of the last; unsettled: since the
+    error-driven experts were settled. tables_bytes: what the snapshots take on the disk, holes not counted."""
+
+    classes: Mapping[str, int]
+    unwanted: frozenset[str]
+    buckets: int
+    vocabulary: Mapping[str, int]
+    used: Mapping[str, float]
+    events: int
+    unsettled: int
+    ledger_bytes: int
+    tables_bytes: int
+    extractor: int
+    fingerprint: str

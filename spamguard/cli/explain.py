@@ -12,7 +12,7 @@ from spamguard.cli import judge, rim
 from spamguard.errors import SourceError
 
 if TYPE_CHECKING:
-    from spamguard.engine import Clue, Explanation
+    from spamguard.records import Clue, Explanation
 
 ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
 the numbers behind a word are the messages of each class that have it."""

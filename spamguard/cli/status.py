@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from spamguard.cli import rim
 
 if TYPE_CHECKING:
-    from spamguard.engine import Filter, Status
+    from spamguard.engine import Filter
+    from spamguard.records import Status
 
 ABOUT = """Show what the filter knows: messages of each class, table load, sizes, versions.
 

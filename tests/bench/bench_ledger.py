@@ -1,6 +1,6 @@
 """Rates of the ledger: appending, folding, rebuilding; sizes and rates of the codec. Run as a script, not collected.
 
-    python tests/bench/bench_ledger.py [--directory DIR] [--events N]
+python tests/bench/bench_ledger.py [--directory DIR] [--events N]
 """
 
 from __future__ import annotations

@@ -17,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from corpora.synthetic import generate  # noqa: E402
-from spamguard import Filter, sources  # noqa: E402
-from spamguard.prepare import Preparer  # noqa: E402
+from corpora.synthetic import generate
+from spamguard import Filter, sources
+from spamguard.prepare import Preparer
 
 ROUNDS = 3
 BATCH = 64
@@ -80,9 +81,13 @@ def _judging(place: Path, mail: Labelled) -> None:
     _report("bogofilter -b (learn)", len(mail), learn)
     for profile in ("default", "multinomial", "bernoulli"):
         with Filter.open(state, profile=profile) as spam_filter:
-            judged = spam_filter
-            _report(f"judge, profile {profile}", len(mail), _best(lambda: [judged.judge(raw) for _, raw in mail]), classify)  # noqa: B023
+            _judge(spam_filter, profile, [raw for _, raw in mail], classify)
     _report("bogofilter -b (classify), again", len(mail), _classify(place, mail))
+
+
+def _judge(spam_filter: Filter, profile: str, mail: list[bytes], beside: float) -> None:
+    _report(f"judge, one by one, profile {profile}", len(mail), _best(lambda: [spam_filter.judge(raw) for raw in mail]), beside)
+    _report(f"judge, in bulk, profile {profile}", len(mail), _best(lambda: list(spam_filter.judge_all(mail))), beside)
 
 
 def _teaching(spam_filter: Filter, mail: Labelled) -> None:
@@ -90,7 +95,7 @@ def _teaching(spam_filter: Filter, mail: Labelled) -> None:
     preparer = Preparer(spam_filter.key)
     start = time.perf_counter()
     for label, batch in _batches(mail):
-        spam_filter.learn_ready([preparer.ready(raw) for raw in batch], label)
+        spam_filter.learn_ready(preparer.all_ready(batch), label)
     _report("learn (receipts and tables, not settled)", len(mail), time.perf_counter() - start)
 
 
@@ -140,13 +145,20 @@ def _growth(place: Path, large: int) -> None:
     for state, count in ((small_state, 1000), (large_state, large)):
         with Filter.open(state, durable=False) as spam_filter:
             _taught(spam_filter, count)
-        opening = _best(lambda: Filter.open(state).close())  # noqa: B023
-        with Filter.open(state) as spam_filter:
-            judged = spam_filter
-            cost[count] = _best(lambda: [judged.judge(raw) for raw in probe])  # noqa: B023
+        opening = _best(partial(_open, state))
+        cost[count] = _cost(state, probe)
         print(f"{count} lessons: open {opening * 1000:.0f} ms, judge {cost[count] / len(probe) * 1e6:.0f} µs")
     print(f"judge after {large} lessons: {cost[large] / cost[1000]:.2f} × after 1000")
     _process(large_state, place, probe[0])
+
+
+def _open(state: Path) -> None:
+    Filter.open(state).close()
+
+
+def _cost(state: Path, mail: list[bytes]) -> float:
+    with Filter.open(state) as spam_filter:
+        return _best(lambda: [spam_filter.judge(raw) for raw in mail])
 
 
 def _taught(spam_filter: Filter, count: int) -> None:
@@ -155,10 +167,10 @@ def _taught(spam_filter: Filter, count: int) -> None:
     for label, raw in generate(count, 3):
         batch[label].append(raw)
         if len(batch[label]) == BATCH:
-            spam_filter.learn_ready([preparer.ready(one) for one in batch.pop(label)], label)
+            spam_filter.learn_ready(preparer.all_ready(batch.pop(label)), label)
             batch[label] = []
     for label, rest in batch.items():
-        spam_filter.learn_ready([preparer.ready(one) for one in rest], label)
+        spam_filter.learn_ready(preparer.all_ready(rest), label)
     start = time.perf_counter()
     spam_filter.settle()
     print(f"settle {count} receipts: {count / (time.perf_counter() - start):.0f} /s")

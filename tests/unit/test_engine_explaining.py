@@ -10,8 +10,8 @@ import pytest
 
 from spamguard import Filter, policy
 from spamguard.bayes.tables import evidence
-from spamguard.engine import Explanation
 from spamguard.errors import UsageError
+from spamguard.records import Explanation
 from tests.unit.filters import BITS, mail, opened, teach
 
 MAIL = mail(90)
