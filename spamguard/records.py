@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,7 @@ class Features:
     numbers: NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(NamedTuple):
     """One person's (or the site's, user "") vote on one message: a receipt, or its tombstone.
 
     Key is (digest, user); of two votes with the same key the higher version (clock, node) wins.

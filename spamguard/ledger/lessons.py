@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spamguard.records import Vote
 
 
-@dataclass(frozen=True, slots=True)
-class NewVote:
+class NewVote(NamedTuple):
     """A vote that has no version yet: the ledger gives it clock and node. Fields as in `records.Vote`."""
 
     digest: bytes
@@ -30,8 +28,7 @@ class NewVote:
     extractor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
+class Lesson(NamedTuple):
     """What one message teaches everybody.
 
     label: name of the class. packed: the counted features (`codec.unpack_tokens`). scores: the experts' log-odds
@@ -72,7 +69,8 @@ def lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None
     extractor: hand out features of this version only. Every vote counts whatever its version, but a lesson that has no
     vote of this version is None. Without it, features of any version are handed out.
     """
-    return _taught(winners(votes).values(), extractor)
+    cast = list(votes)
+    return _taught(cast if len(cast) == 1 else winners(cast).values(), extractor)  # nearly every message has one vote
 
 
 def _taught(winning: Collection[Vote], extractor: int | None) -> Lesson | None:
