@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spamguard import policy, secret
-from spamguard.bayes import experts
+from spamguard.bayes import blocks, experts
 from spamguard.bayes.explanation import Dissection, dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
@@ -193,25 +193,28 @@ class Filter:
         self._refresh()
         self.check_class(label)
         now = int(time.time())
-        receipts = [(one.digest, codec.pack(one.features), self._first_scores(one)) for one in lessons]
-        return self._cast([NewVote(name, user, label, packed, scores, origin, now, EXTRACTOR) for name, packed, scores in receipts])
+        votes = [
+            NewVote(one.digest, user, label, codec.pack(one.features), scores, origin, now, EXTRACTOR)
+            for one, scores in zip(lessons, self._first_scores(lessons), strict=True)
+        ]
+        return self._cast(votes)
 
     def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
         """Take back what was taught about several messages (`Preparer.digest`), in one transaction; for each, whether anything was."""
         now = int(time.time())
         return self._cast([NewVote(name, user, None, b"", b"", origin, now, EXTRACTOR) for name in digests])
 
-    def _first_scores(self, lesson: Teaching) -> bytes:
-        """What the experts said before the message was taught: kept in its receipt, the truth about how good they are.
+    def _first_scores(self, lessons: Sequence[Teaching]) -> list[bytes]:
+        """What the experts said before each message was taught: kept in its receipt, the truth about how good they are.
 
         Of a message that is taught already, whatever as and by whomever: what they said then.
         """
-        known = self._ledger.first_scores(lesson.digest)
-        if known is not None:
-            return known
-        seen = evidence(lesson.features, self._store.tables.bits)
-        scores = PROFILES[DEFAULT].judge(self._store.tables, self._parameters(), seen).scores
-        return codec.pack_scores((scores / experts.STEPS).ravel().tolist())
+        if not lessons:
+            return []
+        placed = blocks.side_by_side([one.features for one in lessons], self._store.tables.bits)
+        now = blocks.scores(self._store.tables, self._parameters(), placed) / experts.STEPS
+        then = self._ledger.first_scores([one.digest for one in lessons])
+        return [then.get(one.digest) or codec.pack_scores(row.ravel()) for one, row in zip(lessons, now, strict=True)]
 
     def _cast(self, votes: list[NewVote]) -> list[bool]:
         self.refuse_without_receipts()

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, logistic
-from spamguard.bayes.experts import Floats, Integers
+from spamguard.bayes import blocks, experts, fusion, logistic
+from spamguard.bayes.blocks import Placed
+from spamguard.bayes.experts import Integers
 from spamguard.bayes.tables import SETS, Tables, class_index, count_column, empty_tables, read_rows, weight_column
 
 BLOCK = 64  # lessons scored and counted together
@@ -32,23 +33,13 @@ class Block(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-class _Lessons(NamedTuple):
-    """A block on tables of a certain size. targets (m,); buckets (n,), unique in each lesson; sizes (m, SETS)."""
-
-    targets: NDArray[np.intp]
-    buckets: NDArray[np.intp]
-    sizes: NDArray[np.intp]
-    traits: NDArray[np.intp]
-    numbers: Integers
-
-
-def replay(blocks: Iterable[Block], lessons: int, classes: Sequence[str], bits: int, traits: int, numbers: int) -> Tables:
+def replay(played: Iterable[Block], lessons: int, classes: Sequence[str], bits: int, traits: int, numbers: int) -> Tables:
     """Tables that hold exactly these lessons, settled.
 
     lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them.
     """
     player = _Player(lessons, list(classes), bits, traits, numbers)
-    for block in blocks:
+    for block in played:
         player.play(block)
     return player.finish()
 
@@ -64,65 +55,36 @@ class _Player:
 
     def play(self, block: Block) -> None:
         """Score, step and count a block of lessons, in this order."""
-        lessons = self._place(block)
-        if self.lessons - self.played <= FUSION_LESSONS:
-            counting = self._counting_scores(lessons)
-            margins = self._step(lessons)
-            self._fuse(lessons, counting, margins)
-        else:
-            self._step(lessons)
-        self._count(lessons)
-        self.played += len(block.labels)
-
-    def _place(self, block: Block) -> _Lessons:
-        bits = self.tables.bits
-        buckets = (block.tokens >> np.uint32(32 - bits)).astype(np.intp)
-        keep = np.ones(len(buckets), np.bool_)
-        np.not_equal(buckets[1:], buckets[:-1], out=keep[1:])
-        borders = block.offsets[1:-1]
-        keep[borders[borders < len(buckets)]] = True
-        buckets = buckets[keep]
-        owner = np.repeat(np.arange(len(block.labels)), np.diff(block.offsets))[keep]
-        sizes = np.bincount(owner * SETS + (buckets >> (bits - 2)), minlength=len(block.labels) * SETS).reshape(-1, SETS)
-        number = {name: index for index, name in enumerate(self.tables.classes)}
-        targets = np.array([number[label] for label in block.labels], np.intp)
-        return _Lessons(targets, buckets, sizes, block.traits.astype(np.intp), block.numbers.astype(np.int64))
-
-    def _counting_scores(self, lessons: _Lessons) -> Floats:
-        """Undamped log-odds of the counting experts before the block, (K-1, m, EXPERTS); the logistic ones are left at zero."""
         tables = self.tables
-        counts = read_rows(tables, lessons.buckets).counts
-        known = experts.parameters(tables)
-        shares = np.tile(known.shares, len(lessons.targets))
-        sizes = lessons.sizes.ravel()
-        parts = experts.multinomial_parts(counts, shares, sizes)
-        raw = np.zeros((len(parts), len(lessons.targets), len(experts.EXPERTS)))
-        raw[:, :, :SETS] = experts.run_sums(parts, sizes.cumsum() - sizes, sizes).reshape(len(parts), -1, SETS)
-        raw[:, :, -2] = experts.looked_up(known.traits, lessons.traits).sum(axis=-1)
-        raw[:, :, -1] = experts.looked_up(known.numbers, lessons.numbers).sum(axis=-1)
-        return raw
+        placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
+        number = {name: index for index, name in enumerate(tables.classes)}
+        targets = np.array([number[label] for label in block.labels], np.intp)
+        if self.lessons - self.played <= FUSION_LESSONS:
+            raw = blocks.counting_sums(experts.parameters(tables), read_rows(tables, placed.buckets).counts, placed)
+            self._fuse(blocks.joined(raw, self._step(placed, targets), placed), targets)
+        else:
+            self._step(placed, targets)
+        self._count(placed, targets)
+        self.played += len(targets)
 
-    def _step(self, lessons: _Lessons) -> Integers:
-        """Teach the logistic experts, some lessons at a time; their margins before each step, (K-1, m, SETS)."""
-        borders = np.concatenate([[0], lessons.sizes.sum(axis=1).cumsum()]).tolist()
+    def _step(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
+        """Teach the logistic experts, some lessons at a time; their log-odds before each step, (m, SETS, K-1)."""
+        borders = np.concatenate([[0], placed.sizes.sum(axis=1).cumsum()]).tolist()
         found = []
-        for first in range(0, len(lessons.targets), STEP):
-            last = min(first + STEP, len(lessons.targets))
-            buckets = lessons.buckets[borders[first] : borders[last]]
-            found.append(self._step_some(buckets, lessons.sizes[first:last], lessons.targets[first:last]))
-        return np.concatenate(found).transpose(2, 0, 1)
+        for first in range(0, len(targets), STEP):
+            last = min(first + STEP, len(targets))
+            some = Placed(placed.buckets[borders[first] : borders[last]], *(column[first:last] for column in placed[1:]))
+            found.append(self._step_some(some, targets[first:last]))
+        return np.concatenate(found)
 
-    def _step_some(self, buckets: NDArray[np.intp], sizes: NDArray[np.intp], targets: NDArray[np.intp]) -> Integers:
-        flat = sizes.ravel()
-        starts = flat.cumsum() - flat
-        sums = experts.run_sums(read_rows(self.tables, buckets).weights, starts, flat)
-        roots = logistic.inverse_roots(sizes)[:, :, np.newaxis]
-        margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
+    def _step_some(self, some: Placed, targets: NDArray[np.intp]) -> Integers:
+        roots, margins = blocks.margins(read_rows(self.tables, some.buckets).weights, self.tables.biases, some)
         errors = logistic.errors(margins, targets[:, np.newaxis, np.newaxis])
         self.tables.biases += logistic.bias_steps(errors.sum(axis=0)).T
-        steps = logistic.steps(errors, roots, self._rate()).reshape(len(flat), -1)
-        moving = np.flatnonzero(steps.any(axis=1).repeat(flat))
-        self._move(buckets.take(moving), steps.repeat(flat, axis=0).take(moving, axis=0))
+        sizes = some.sizes.ravel()
+        steps = logistic.steps(errors, roots, self._rate()).reshape(len(sizes), -1)
+        moving = np.flatnonzero(steps.any(axis=1).repeat(sizes))
+        self._move(some.buckets.take(moving), steps.repeat(sizes, axis=0).take(moving, axis=0))
         return margins
 
     def _rate(self) -> int:
@@ -135,25 +97,22 @@ class _Player:
             np.add.at(column, buckets, step)
             column[buckets] = logistic.capped(column[buckets])
 
-    def _fuse(self, lessons: _Lessons, raw: Floats, margins: Integers) -> None:
-        raw *= experts.damping(lessons.sizes, lessons.traits.shape[1], lessons.numbers.shape[1])
-        raw[:, :, SETS : 2 * SETS] = margins / logistic.ONE
-        scores = experts.quantised(raw)
-        for first in range(0, len(lessons.targets), STEP):
+    def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
+        for first in range(0, len(targets), STEP):
             some = slice(first, first + STEP)
-            fusion.learn(scores[:, some].swapaxes(0, 1), lessons.targets[some], self.tables.fusion_weights, self.tables.fusion_biases)
+            fusion.learn(scores[some], targets[some], self.tables.fusion_weights, self.tables.fusion_biases)
 
-    def _count(self, lessons: _Lessons) -> None:
+    def _count(self, placed: Placed, targets: NDArray[np.intp]) -> None:
         tables = self.tables
-        per_lesson = lessons.sizes.sum(axis=1)
-        for index in np.unique(lessons.targets).tolist():
-            mine = lessons.targets == index
-            np.add.at(count_column(tables, index), lessons.buckets[mine.repeat(per_lesson)], np.int32(1))
+        per_lesson = placed.sizes.sum(axis=1)
+        for index in np.unique(targets).tolist():
+            mine = targets == index
+            np.add.at(count_column(tables, index), placed.buckets[mine.repeat(per_lesson)], np.int32(1))
             tables.messages[index] += int(mine.sum())
-            tables.totals[index] += lessons.sizes[mine].sum(axis=0)
-            traits = lessons.traits[mine]
+            tables.totals[index] += placed.sizes[mine].sum(axis=0)
+            traits = placed.traits[mine]
             np.add.at(tables.trait_counts[index], (np.arange(traits.shape[1]), traits), 1)
-            numbers = lessons.numbers[mine]
+            numbers = placed.numbers[mine]
             tables.number_sums[index] += numbers.sum(axis=0)
             tables.number_products[index] += numbers.T @ numbers
 

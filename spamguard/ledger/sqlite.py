@@ -175,10 +175,18 @@ class SqliteLedger:
         rows = self._ask(statements.STANDING_VOTE, (digest, user))
         return Vote(*rows[0]) if rows else None
 
-    def first_scores(self, digest: bytes) -> bytes | None:
-        """The scores of the oldest vote in force on this message, or None when nobody teaches it."""
-        rows = self._ask(statements.FIRST_SCORES, (digest,))
-        return bytes(rows[0][0]) if rows else None
+    def first_scores(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The scores of the oldest vote in force on each of these messages that anybody teaches."""
+        found = {}
+        for digest in self._with_events(digests):  # hardly ever any
+            rows = self._ask(statements.FIRST_SCORES, (digest,))
+            found.update({digest: bytes(row[0]) for row in rows})
+        return found
+
+    def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:
+        for at in range(0, len(digests), _CHUNK):
+            some = tuple(digests[at : at + _CHUNK])
+            yield from (row[0] for row in self._ask(statements.KNOWN_DIGESTS.format(",".join("?" * len(some))), some))
 
     def touched(self, digest: bytes, after: int, before: int) -> bool:
         """Whether there is an event on this message between two numbers, both excluded."""

@@ -19,6 +19,8 @@ SELECT scores FROM events WHERE digest = ? AND label IS NOT NULL AND NOT EXISTS 
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node)) ORDER BY clock, node, user LIMIT 1"""
 
+KNOWN_DIGESTS = "SELECT DISTINCT digest FROM events WHERE digest IN ({})"
+
 TOUCHED = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
 
 EVENTS_BETWEEN = """

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.bayes import logistic, replay
-from spamguard.bayes.tables import BASE_CLASSES
+from spamguard.bayes import experts, logistic
+from spamguard.bayes.tables import BASE_CLASSES, Tables
 from tests.unit.bayes.lessons import NUMBERS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -86,16 +86,15 @@ def test_contradicting_lessons_stay_far_from_overflow_too() -> None:
 
 def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    scores, count = replay._Player._counting_scores, replay._Player._count
+    parameters = experts.parameters
 
-    def noting_scores(player: replay._Player, lessons: replay._Lessons) -> object:
-        seen.append(int(player.tables.messages.sum()))
-        return scores(player, lessons)
+    def noting(tables: Tables) -> experts.Parameters:
+        seen.append(int(tables.messages.sum()))
+        return parameters(tables)
 
-    monkeypatch.setattr(replay._Player, "_counting_scores", noting_scores)
+    monkeypatch.setattr(experts, "parameters", noting)
     replayed(made_up(6, 150))
     assert seen == [0, 64, 128]
-    assert count is replay._Player._count
 
 
 def test_the_order_is_the_callers() -> None:

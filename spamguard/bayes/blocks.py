@@ -1,0 +1,86 @@
+"""Many messages side by side: where their features lie, and what the experts say of all of them in one go.
+
+The same sums as for one message (`experts`), over runs of one long array; for replays and bulk teaching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes import experts, logistic
+from spamguard.bayes.experts import Floats, Integers, Parameters
+from spamguard.bayes.tables import SETS, Tables, read_rows
+from spamguard.records import Features
+
+
+class Placed(NamedTuple):
+    """m messages on tables of a certain size. buckets (n,): unique in each message; sizes (m, SETS); traits (m, T); numbers (m, D)."""
+
+    buckets: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+    traits: NDArray[np.intp]
+    numbers: Integers
+
+    @property
+    def runs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Where the run of each token set of each message starts, and its size: (m * SETS,) both."""
+        sizes = self.sizes.ravel()
+        return sizes.cumsum() - sizes, sizes
+
+
+def place(tokens: NDArray[np.uint32], offsets: Integers, traits: NDArray[np.uint8], numbers: NDArray[np.int16], bits: int) -> Placed:
+    """Where the tokens (n,) of m messages, cut at offsets (m+1,), lie in tables of 2**bits buckets."""
+    buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
+    keep = np.ones(len(buckets), np.bool_)
+    np.not_equal(buckets[1:], buckets[:-1], out=keep[1:])
+    borders = offsets[1:-1]
+    keep[borders[borders < len(buckets)]] = True
+    buckets = buckets[keep]
+    messages = len(offsets) - 1
+    owner = np.repeat(np.arange(messages), np.diff(offsets))[keep]
+    sizes = np.bincount(owner * SETS + (buckets >> (bits - 2)), minlength=messages * SETS).reshape(-1, SETS)
+    return Placed(buckets, sizes, traits.astype(np.intp), numbers.astype(np.int64))
+
+
+def side_by_side(messages: Sequence[Features], bits: int) -> Placed:
+    """Some messages, at least one, placed."""
+    offsets = np.cumsum([0, *(len(one.tokens) for one in messages)])
+    traits = np.stack([one.traits for one in messages])
+    numbers = np.stack([one.numbers for one in messages])
+    return place(np.concatenate([one.tokens for one in messages]), offsets, traits, numbers, bits)
+
+
+def counting_sums(known: Parameters, counts: NDArray[np.int32], placed: Placed) -> Floats:
+    """Undamped log-odds of the counting experts, (K-1, m, EXPERTS), from counts (K, n); those of the logistic ones are zero."""
+    starts, sizes = placed.runs
+    messages = len(placed.sizes)
+    parts = experts.multinomial_parts(counts, np.tile(known.shares, messages), sizes)
+    raw = np.zeros((len(parts), messages, len(experts.EXPERTS)))
+    raw[:, :, :SETS] = experts.run_sums(parts, starts, sizes).reshape(len(parts), messages, SETS)
+    raw[:, :, -2] = experts.looked_up(known.traits, placed.traits).sum(axis=-1)
+    raw[:, :, -1] = experts.looked_up(known.numbers, placed.numbers).sum(axis=-1)
+    return raw
+
+
+def margins(weights: NDArray[np.int32], biases: Integers, placed: Placed) -> tuple[Integers, Integers]:
+    """Of every message and token set: 1/√size (m, SETS, 1), and the logistic expert's log-odds (m, SETS, K-1), from weights (K-1, n)."""
+    sums = experts.run_sums(weights, *placed.runs)
+    roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
+    return roots, logistic.margins(sums.T.reshape(*placed.sizes.shape, -1), biases.T, roots)
+
+
+def joined(raw: Floats, log_odds: Integers, placed: Placed) -> Integers:
+    """The experts' scores, (m, K-1, EXPERTS) in 1/STEPS nats: counting sums damped (in place), logistic log-odds put in."""
+    raw *= experts.damping(placed.sizes, placed.traits.shape[1], placed.numbers.shape[1])
+    raw[:, :, SETS : 2 * SETS] = log_odds.transpose(2, 0, 1) / logistic.ONE
+    return experts.quantised(raw).swapaxes(0, 1)
+
+
+def scores(tables: Tables, known: Parameters, placed: Placed) -> Integers:
+    """What all experts say of each message, (m, K-1, EXPERTS) in 1/STEPS nats."""
+    rows = read_rows(tables, placed.buckets)
+    return joined(counting_sums(known, rows.counts, placed), margins(rows.weights, tables.biases, placed)[1], placed)
