@@ -17,7 +17,7 @@ from types import TracebackType
 from spamguard import policy, secret
 from spamguard.bayes import blocks, experts
 from spamguard.bayes.explanation import Dissection, dissect
-from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement
+from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement, fuse_all
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import LedgerError, UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
@@ -96,10 +96,25 @@ class Filter:
         return self.judge_features(self._read(raw))
 
     def judge_all(self, messages: Iterable[bytes]) -> Iterator[Verdict]:
-        """The verdicts of many messages, in order: some are read ahead together, which costs each of them less."""
+        """The verdicts of many messages, in order: some are read ahead and judged together, which costs each of them less."""
         for some in chunks(messages, bytes):
-            for features in self._read_all(some):
-                yield self.judge_features(features)
+            if self._profile.name == DEFAULT:
+                yield from self._judge_together([found.features for found in self._preparer.extractor.read(some)])
+            else:
+                yield from map(self.judge, some)
+
+    def _judge_together(self, messages: list[Features]) -> Iterator[Verdict]:
+        """As `judge_features` for each: what is taught meanwhile is in force from the next message on."""
+        self._refresh()
+        tables = self._store.tables
+        changes = tables.changes
+        judged = fuse_all(tables, self._parameters(), blocks.side_by_side(messages, tables.bits))
+        for number, found in enumerate(judged):
+            self._refresh()
+            if self._store.tables is not tables or tables.changes != changes:
+                yield from map(self.judge_features, messages[number:])
+                return
+            yield self._verdict(found)
 
     def judge_features(self, features: Features) -> Verdict:
         """The same for a message that was read already."""
@@ -133,11 +148,6 @@ class Filter:
     def _read(self, raw: bytes) -> Features:
         extractor = self._preparer.extractor
         return extractor.words(raw) if self._profile.words_only else extractor.features(raw)
-
-    def _read_all(self, messages: list[bytes]) -> list[Features]:
-        if self._profile.words_only:
-            return [self._read(raw) for raw in messages]
-        return [found.features for found in self._preparer.extractor.read(messages)]
 
     def _judgement(self, seen: Evidence) -> Judgement:
         return self._profile.judge(self._store.tables, self._parameters(), seen)

@@ -137,17 +137,12 @@ def looked_up(ratios: Floats, values: NDArray[np.intp]) -> Floats:
 
 def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
     """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped."""
-    raw = np.concatenate(
-        (
-            set_sums(found.multinomial, seen),
-            set_sums(found.logistic, seen) / logistic.ONE,
-            np.add.reduce(found.categorical, axis=1, keepdims=True),
-            np.add.reduce(found.gaussian, axis=1, keepdims=True),
-        ),
-        axis=1,
-    )
+    raw = np.zeros((len(found.multinomial), len(EXPERTS)))
+    raw[:, :SETS] = set_sums(found.multinomial, seen)
+    raw[:, -2] = found.categorical.sum(axis=1)
+    raw[:, -1] = found.gaussian.sum(axis=1)
     raw *= damping(seen.sizes, len(seen.traits), len(seen.numbers))
-    raw[:, SETS : 2 * SETS] += biases / logistic.ONE
+    raw[:, SETS : 2 * SETS] = logistic.margins(set_sums(found.logistic, seen), biases, logistic.inverse_roots(seen.sizes)) / logistic.ONE
     return quantised(raw)
 
 

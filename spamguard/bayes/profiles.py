@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spamguard.bayes import experts, formulas, fusion, logistic
+from spamguard.bayes import blocks, experts, formulas, fusion, logistic
+from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers, Parameters
 from spamguard.bayes.tables import Evidence, Rows, Tables, read_rows
 
@@ -43,6 +44,14 @@ def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
     scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases)
     fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
     return Judgement(np.concatenate(([0.0], known.confidence * fused)), scores)
+
+
+def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[Judgement]:
+    """The default's judgements of several messages at once."""
+    scores = blocks.scores(tables, known, placed)
+    fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
+    joint = np.concatenate((np.zeros((len(scores), 1)), known.confidence * fused), axis=1)
+    return [Judgement(*pair) for pair in zip(joint, scores, strict=True)]
 
 
 def words_of(tables: Tables, seen: Evidence) -> Rows:

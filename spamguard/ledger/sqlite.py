@@ -179,8 +179,8 @@ class SqliteLedger:
         """The scores of the oldest vote in force on each of these messages that anybody teaches."""
         found = {}
         for digest in self._with_events(digests):  # hardly ever any
-            rows = self._ask(statements.FIRST_SCORES, (digest,))
-            found.update({digest: bytes(row[0]) for row in rows})
+            for (scores,) in self._ask(statements.FIRST_SCORES, (digest,)):
+                found[digest] = bytes(scores)
         return found
 
     def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:

@@ -336,3 +336,25 @@ def test_a_class_defined_but_never_taught_changes_no_verdict(spam_filter: Filter
 
 def test_all_errors_are_of_one_family() -> None:
     assert all(issubclass(kind, SpamguardError) for kind in (LedgerError, TableError, UnknownClassError, UsageError))
+
+
+@pytest.mark.parametrize("profile", ["default", "multinomial"])
+def test_many_are_judged_as_each_would_be(tmp_path: Path, profile: str) -> None:
+    with opened(tmp_path) as teacher:
+        teach(teacher, MAIL[:40])
+    with opened(tmp_path, profile=profile) as one:
+        messages = [raw for _, raw in MAIL[30:]]
+        assert list(one.judge_all(messages)) == [one.judge(raw) for raw in messages]
+        assert list(one.judge_all([])) == []
+
+
+def test_a_lesson_between_two_of_many_counts_from_the_next_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        teach(one, MAIL[:40])
+        for teacher in (one, other):  # the same process, or another
+            raw = next(raw for label, raw in MAIL[40:] if label == "spam" and one.judge(raw).label != "ham")
+            verdicts = one.judge_all([raw, raw])
+            before = next(verdicts)
+            teach(teacher, [("ham", raw)])
+            assert next(verdicts) == one.judge(raw) != before
+            teacher.forget(raw)
