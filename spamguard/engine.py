@@ -98,10 +98,11 @@ class Filter:
     def judge_all(self, messages: Iterable[bytes]) -> Iterator[Verdict]:
         """The verdicts of many messages, in order: some are read ahead and judged together, which costs each of them less."""
         for some in chunks(messages, bytes):
-            if self._profile.name == DEFAULT:
-                yield from self._judge_together([found.features for found in self._preparer.extractor.read(some)])
-            else:
-                yield from map(self.judge, some)
+            if self._profile.words_only:
+                yield from map(self.judge_features, self._preparer.extractor.read_words(some))
+                continue
+            features = [found.features for found in self._preparer.extractor.read(some)]
+            yield from self._judge_together(features) if self._profile.name == DEFAULT else map(self.judge_features, features)
 
     def _judge_together(self, messages: list[Features]) -> Iterator[Verdict]:
         """As `judge_features` for each: what is taught meanwhile is in force from the next message on."""

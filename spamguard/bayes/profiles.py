@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamguard.bayes import blocks, experts, formulas, fusion, logistic
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers, Parameters
-from spamguard.bayes.tables import Evidence, Rows, Tables, read_rows
+from spamguard.bayes.tables import Evidence, Tables, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,10 @@ def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[Judgemen
     return [Judgement(*pair) for pair in zip(joint, scores, strict=True)]
 
 
-def words_of(tables: Tables, seen: Evidence) -> Rows:
-    """Rows of the words that any class knows; the vocabulary is what has been taught."""
-    rows = read_rows(tables, seen.buckets[: int(seen.sizes[0])])
-    known = rows.counts.any(axis=0)
-    return Rows(rows.counts[:, known], rows.weights[:, known])
+def known_words(tables: Tables, seen: Evidence) -> NDArray[np.int32]:
+    """Counts (K, n) of the words that any class knows; the vocabulary is what has been taught."""
+    counts = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).counts
+    return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 
 def prior(tables: Tables) -> Floats:
@@ -68,7 +68,7 @@ def prior(tables: Tables) -> Floats:
 
 def _bernoulli(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
     def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
-        counts = words_of(tables, seen).counts
+        counts = known_words(tables, seen)
         presence = formulas.bernoulli_presence(counts, tables.messages[:, np.newaxis], alpha, alpha)
         absence = absent_words(tables, alpha)
         likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
@@ -86,9 +86,13 @@ def absent_words(tables: Tables, alpha: float) -> formulas.Absence:
 
 def _multinomial(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
     def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
-        counts = words_of(tables, seen).counts
-        logs = formulas.smoothed_log(counts, tables.totals[:, :1], alpha, tables.vocabulary[0])
-        return Judgement(prior(tables) + logs.sum(axis=1), _NO_SCORES)
+        counts = known_words(tables, seen)
+        if not counts.size:
+            return Judgement(prior(tables), _NO_SCORES)
+        # as the sum of smoothed_log over the words, whose lower half is the same for all of them
+        upper = formulas.log_count(counts, alpha).sum(axis=1)
+        lower = counts.shape[1] * formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
+        return Judgement(prior(tables) + formulas.log_ratio(upper, lower), _NO_SCORES)
 
     return judge
 

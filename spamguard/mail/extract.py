@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -51,10 +51,16 @@ class Extractor:
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
-        content = reading.read(raw, self._limits, body_only=True)
-        runs = [self._hasher.run(content.sections), *[self._hasher.bigrams(section, text) for section, text in content.spaceless]]
-        tokens = unique(narrow(np.concatenate([run.hashes for run in runs])) | WORDS)
-        return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+        return self.read_words([raw])[0]
+
+    def read_words(self, messages: Sequence[bytes]) -> list[Features]:
+        """The same for several messages in one pass."""
+        contents = [reading.read(raw, self._limits, body_only=True) for raw in messages]
+        run = self._hasher.run([content.sections[0] for content in contents])
+        groups = [Group(narrow(run.hashes) | WORDS, run.bound, run, np.arange(len(run.hashes))), *self._spaceless(contents, pairs=False)]
+        return [
+            Features(mine, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)) for mine in _counted(groups, len(contents))
+        ]
 
     def texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash: for explanations only (one Python object per token)."""
@@ -74,16 +80,17 @@ class Extractor:
         paired = np.array([name not in _UNPAIRED for name, _ in sections]).repeat(run.counts)
         early = np.arange(len(owner)) - owner.searchsorted(np.arange(len(contents))).take(owner) < _SKIPPED
         groups += [self._pairs(run, owner, paired, 0, PAIRS), self._pairs(run, owner, paired & early, 1, SKIPS)]
+        return groups + list(self._spaceless(contents, pairs=True))
+
+    def _spaceless(self, contents: list[Content], *, pairs: bool) -> Iterator[Group]:
+        """Bigrams of scripts without spaces, and pairs of them."""
         for number, content in enumerate(contents):
             for section, text in content.spaceless:
-                groups += self._bigrams(number, section, text)
-        return groups
-
-    def _bigrams(self, number: int, section: bytes, text: str) -> list[Group]:
-        run = self._hasher.bigrams(section, text)
-        owner = np.full(len(run.hashes), number)
-        singles = Group(narrow(run.hashes) | (CLUES if section else WORDS), owner, run, np.arange(len(owner)))
-        return [singles, self._pairs(run, owner, np.ones(len(owner), np.bool_), 0, PAIRS)]
+                run = self._hasher.bigrams(section, text)
+                owner = np.full(len(run.hashes), number)
+                yield Group(narrow(run.hashes) | (CLUES if section else WORDS), owner, run, np.arange(len(owner)))
+                if pairs:
+                    yield self._pairs(run, owner, np.ones(len(owner), np.bool_), 0, PAIRS)
 
     def _pairs(self, run: Run, owner: NDArray[np.intp], paired: NDArray[np.bool_], gap: int, kind: np.uint32) -> Group:
         """Tokens with `gap` others between them, never across the border of a section."""
