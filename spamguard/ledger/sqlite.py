@@ -232,29 +232,36 @@ class SqliteLedger:
 
         extractor: features of this version only (`lessons.lesson`). LedgerError: events after `upto_seq` were compacted.
         """
-        for votes in self._by_digest(statements.EVENTS_OF_DIGESTS, upto_seq):
+        for votes in self._by_digest(upto_seq):
             taught = lesson(votes, extractor)
             if taught is not None:
                 yield taught
 
     def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
         """How many `lessons` each class has; a class without any is absent."""
-        taught = (lesson(votes, extractor) for votes in self._by_digest(statements.LABELS_OF_DIGESTS, upto_seq))
-        return dict(Counter(one.label for one in taught if one is not None))
+        upto = self.last_seq() if upto_seq is None else upto_seq
+        with self._transaction("BEGIN"):
+            self._refuse_compacted(upto)
+            single = self._db.execute(statements.LABELS_OF_SINGLE_EVENTS, {"upto": upto, "extractor": extractor}).fetchall()
+            several = self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}).fetchall()
+        counts = Counter(dict(single))
+        for votes in _grouped(several):
+            taught = lesson(votes, extractor)
+            counts.update([taught.label] if taught is not None else [])
+        return dict(counts)
 
-    def _by_digest(self, statement: str, upto_seq: int | None) -> Iterator[list[Vote]]:
+    def _by_digest(self, upto_seq: int | None) -> Iterator[list[Vote]]:
         upto = self.last_seq() if upto_seq is None else upto_seq
         after = b""
         while True:
             with self._transaction("BEGIN"):
                 self._refuse_compacted(upto)
                 (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
-                rows = self._db.execute(statement, (after, last, upto)).fetchall()
+                rows = self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)).fetchall()
             if last is None:
                 return
             after = last
-            for _, votes in groupby((Vote(*row) for row in rows), attrgetter("digest")):
-                yield list(votes)
+            yield from _grouped(rows)
 
     # Classes and notes
 
@@ -340,6 +347,12 @@ class SqliteLedger:
 
     def _start_again(self, why: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
+
+
+def _grouped(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[Vote]]:
+    """The votes on each digest, from rows that come in the order of digests."""
+    for _, votes in groupby((Vote(*row) for row in rows), attrgetter("digest")):
+        yield list(votes)
 
 
 def _versioned(vote: NewVote, clock: int, node: str) -> Vote:

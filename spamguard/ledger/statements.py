@@ -38,10 +38,15 @@ EVENTS_OF_DIGESTS = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
 
+# Nearly every message has one event, and SQLite counts those three times as fast as Python.
+LABELS_OF_SINGLE_EVENTS = """
+SELECT label, count(*) FROM (SELECT label, extractor FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) = 1)
+WHERE label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor) GROUP BY label"""
+
 # Without the large columns, which then stay on the disk.
-LABELS_OF_DIGESTS = """
-SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events
-WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+VOTES_OF_SEVERAL_EVENTS = """
+SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE +seq <= :upto AND digest IN (
+    SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1) ORDER BY digest"""
 
 # The row with the highest seq stays whatever it is, or SQLite would give its number again.
 DROP_SUPERSEDED = """

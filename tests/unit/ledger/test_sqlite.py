@@ -337,8 +337,11 @@ def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
     for statement in (statements.STANDING_VOTE, statements.STANDING_LABEL):
         assert "sqlite_autoindex_events_1 (digest=? AND user=?)" in plan(statement, (b"d", ""))
         assert "TEMP B-TREE" not in plan(statement, (b"d", ""))
-    for statement in (statements.EVENTS_OF_DIGESTS, statements.LABELS_OF_DIGESTS):
-        assert plan(statement, (b"a", b"b", 9)) == "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
+    one_range = "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
+    assert plan(statements.EVENTS_OF_DIGESTS, (b"a", b"b", 9)) == one_range
+    counting = {"upto": 9, "extractor": 1}
+    assert "SCAN events USING INDEX sqlite_autoindex_events_1" in plan(statements.LABELS_OF_SINGLE_EVENTS, counting)  # in order: no sorting
+    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.VOTES_OF_SEVERAL_EVENTS, counting)
 
 
 def test_packed_features_come_back_bit_for_bit(ledger):
