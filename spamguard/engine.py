@@ -225,7 +225,7 @@ class Filter:
         placed = blocks.side_by_side([one.features for one in lessons], self._store.tables.bits)
         now = blocks.scores(self._store.tables, self._parameters(), placed) / experts.STEPS
         then = self._ledger.first_scores([one.digest for one in lessons])
-        return [then.get(one.digest) or codec.pack_scores(row.ravel()) for one, row in zip(lessons, now, strict=True)]
+        return [then[one.digest] if one.digest in then else codec.pack_scores(row.ravel()) for one, row in zip(lessons, now, strict=True)]
 
     def _cast(self, votes: list[NewVote]) -> list[bool]:
         self.refuse_without_receipts()

@@ -10,8 +10,9 @@ import pytest
 from spamguard import Filter
 from spamguard.bayes.tables import evidence
 from spamguard.errors import UsageError
-from spamguard.ledger import codec
+from spamguard.ledger import NewVote, codec
 from spamguard.mail.rewrite import with_fields
+from spamguard.records import EXTRACTOR
 from tests.unit.filters import held, mail, opened, teach
 
 MAIL = mail(60)
@@ -126,6 +127,16 @@ def test_whoever_teaches_a_message_again_keeps_what_was_thought_of_it_first(spam
         vote = spam_filter.ledger.vote(name, user)
         assert vote is not None
         assert vote.scores == first
+
+
+def test_no_scores_are_taken_of_a_message_that_came_without(spam_filter: Filter) -> None:
+    teach(spam_filter, MAIL[:20])
+    ready = spam_filter._preparer.ready(SPAM[-1])
+    spam_filter.ledger.append([NewVote(ready.digest, "anna", "spam", codec.pack(ready.features), b"", "import", 0, EXTRACTOR)])
+    teach(spam_filter, [("spam", SPAM[-1])], user="bob")
+    vote = spam_filter.ledger.vote(ready.digest, "bob")
+    assert vote is not None
+    assert vote.scores == b""
 
 
 def test_settling_comes_when_it_is_due(spam_filter: Filter) -> None:
