@@ -17,7 +17,8 @@ REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
 
 def verdict(probabilities: Mapping[str, float], log_odds: float, unwanted: frozenset[str], lessons: Mapping[str, int]) -> Verdict:
     """A verdict from each class's probability. log_odds: of being unwanted. lessons: how many each class has."""
-    probability = 1.0 / (1.0 + exp(-log_odds)) if log_odds >= 0 else exp(max(log_odds, -700.0)) / (1.0 + exp(max(log_odds, -700.0)))
+    rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
+    probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
     label = _label(probabilities, probability, unwanted, lessons)
     return Verdict(label, probability, log_odds, dict(probabilities))
 

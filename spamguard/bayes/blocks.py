@@ -1,6 +1,6 @@
 """Many messages side by side: where their features lie, and what the experts say of all of them in one go.
 
-The same sums as for one message (`experts`), over runs of one long array; for replays and bulk teaching.
+The same sums as for one message (`experts`), over runs of one long array; for replays and for teaching and judging in bulk.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Lessons are replayed in the order they are handed over (the caller's canonical one, which interleaves the classes), in
 blocks: a block's scores are taken before anything of the block is counted, so fusion never sees a score taken after teaching.
-Counting on the way, it also builds every table from nothing. Whole numbers throughout: the same lessons give the same bits.
+Counting on the way, it also builds every table from nothing. All in whole numbers, or rounded to such at once: the same
+lessons give the same bits.
 """
 
 from __future__ import annotations
