@@ -13,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from spamguard.errors import LedgerError
+from spamguard.files import create_private
 
 _SIZE = 32
 
@@ -36,7 +37,7 @@ def store(path: Path, key: bytes) -> bytes:
     """Keep a key where there is none; complete before it has its name, and of two at once the first counts. The key that counts."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        with open(draft, "xb", opener=_private) as file:
+        with create_private(draft) as file:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
@@ -48,10 +49,6 @@ def store(path: Path, key: bytes) -> bytes:
         with suppress(OSError):  # on a read-only disk there is no draft, and even asking to remove it is refused
             draft.unlink(missing_ok=True)
     return load(path, create=False)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 def derived(key: bytes, purpose: bytes) -> bytes:

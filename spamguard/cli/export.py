@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from spamguard.cli import rim
+from spamguard.files import create_private
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Writer
@@ -97,7 +98,7 @@ def _output(name: str) -> Iterator[BinaryIO]:
     else:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
         try:
-            with open(draft, "xb", opener=_private) as stream:
+            with create_private(draft) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -105,7 +106,3 @@ def _output(name: str) -> Iterator[BinaryIO]:
         finally:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from spamguard.errors import LedgerError
+from spamguard.files import create_private, sync_directory
 from spamguard.ledger.failures import explained
 
 SCHEMA_VERSION = 1
@@ -81,11 +82,11 @@ def _create(path: Path, fingerprint: str) -> None:
     it (POSIX advisory locks), and a reader could meet a file without tables.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    create_private(draft).close()
     try:
         _fill(draft, fingerprint)
         os.link(draft, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except FileExistsError:
         return
     finally:
@@ -104,14 +105,6 @@ def _fill(draft: Path, fingerprint: str) -> None:
         db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
     finally:
         db.close()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_strangers(db: sqlite3.Connection, path: Path, fingerprint: str) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.errors import TableError
+from spamguard.files import create_private, sync_directory
 
 _MAGIC = b"spamguard tables 1\n"
 _PAGE = 4096
@@ -49,7 +50,7 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
     head = _head({"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position})
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with open(draft, "xb", opener=_private) as file:
+        with create_private(draft) as file:
             file.write(head)
             for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
                 _write_array(file, np.ascontiguousarray(array), len(head) + start)
@@ -59,13 +60,9 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
                 os.fsync(file.fileno())
         draft.rename(path)
         if durable:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 def _head(header: dict[str, Any]) -> bytes:
@@ -76,15 +73,6 @@ def _head(header: dict[str, Any]) -> bytes:
 
 def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
-
-
-def _sync_directory(directory: Path) -> None:
-    """The file's name too is on the disk from now on."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_array(file: BinaryIO, array: NDArray[Any], start: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import log
 from pathlib import Path
 
@@ -17,19 +16,6 @@ from tests.unit.filters import BITS, mail, opened, teach
 MAIL = mail(90)
 HAM, SPAM = ([raw for label, raw in MAIL if label == kind] for kind in ("ham", "spam"))
 ODD = (b"", b"\n", b"no header", b"\0" * 500, b": \n :\n", b"x" * 100_000)
-
-
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filter]:
-    """Of four classes, settled; not to be changed."""
-    with opened(tmp_path_factory.mktemp("engine") / "state") as one:
-        one.define_class("promo", unwanted=True)
-        one.define_class("news", unwanted=False)
-        for number, (label, raw) in enumerate(MAIL[:60]):
-            other = {"ham": "news", "spam": "promo"}[label]
-            teach(one, [(other if number % 3 == 0 else label, raw)])
-        one.settle()
-        yield one
 
 
 def assert_it_adds_up(found: Explanation) -> None:

@@ -22,7 +22,7 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model"),
     ("ledger", "relay", "sources", "secret"),
-    ("policy", "mail", "bayes"),
+    ("policy", "mail", "bayes", "files"),
     ("errors", "records"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
