@@ -83,6 +83,30 @@ class Clue:
     counts: Mapping[str, int]
 
 
+class Word(NamedTuple):
+    """A token that weighed in a verdict: its hash (as in `Features.tokens`), its text, what it added to the log-odds."""
+
+    token: int
+    text: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A verdict and what is kept of a message once it is gone. packed: its features (`ledger.codec`).
+
+    words: the strongest, strongest first. threshold: probability from which on the filter calls a message spam.
+    settle: lessons wait for settling.
+    """
+
+    verdict: Verdict
+    digest: bytes
+    packed: bytes
+    words: tuple[Word, ...]
+    threshold: float
+    settle: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a verdict: log-odds of `favoured` against `against` as a sum of parts, in nats.

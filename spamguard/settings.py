@@ -1,0 +1,189 @@
+"""What the parts of the mail proxy are told about how to work. Data only; `config` reads it from YAML and checks it.
+
+Durations are seconds, sizes bytes. Every default is the one that `config/spamguard.yaml` shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Position(StrEnum):
+    """Where a listener sits: that decides what it may refuse."""
+
+    BEFORE_QUEUE = "before-queue"  # Postfix smtpd_proxy_filter: the sender still waits for our answer
+    AFTER_QUEUE = "after-queue"  # Postfix content_filter: a refusal would bounce to a forged sender
+    STANDALONE = "standalone"  # we are the server that others deliver to
+
+
+class Protocol(StrEnum):
+    """How mail is spoken at an endpoint."""
+
+    SMTP = "smtp"
+    LMTP = "lmtp"
+    MAILDIR = "maildir"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to listen or where to hand on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/socket, maildir:/path.
+
+    path is set for a socket or a Maildir, host and port otherwise.
+    """
+
+    protocol: Protocol
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"{self.protocol}:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.protocol}://{host}:{self.port}"
+
+
+class Tls(StrEnum):
+    """STARTTLS towards the next hop."""
+
+    OFF = "off"
+    OPPORTUNISTIC = "opportunistic"  # where it is offered; never on loopback and sockets; certificates are not checked (RFC 7435)
+    REQUIRED = "required"  # checked against the system's authorities, or nothing is handed on
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The next hop of a listener."""
+
+    endpoint: Endpoint
+    tls: Tls = Tls.OPPORTUNISTIC
+    connect_seconds: float = 10.0
+    command_seconds: float = 300.0  # RFC 5321, section 4.5.3.2
+    data_seconds: float = 1800.0  # for the reply to the final dot: one attempt, so it waits for longer than clients do
+    idle_seconds: float = 30.0  # how long a session is kept for the next message
+    sessions: int = 50  # idle ones at most
+
+
+class Action(StrEnum):
+    """What is done with a judged message. Discarding does not exist."""
+
+    TAG = "tag"
+    QUARANTINE = "quarantine"
+    REDIRECT = "redirect"
+    DEFER = "defer"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """For messages with this label (a class, "spam" for every unwanted one, "unsure"), from this probability of being unwanted on."""
+
+    label: str
+    action: Action
+    from_probability: float = 0.0
+    to: str = ""  # address to redirect to
+    subject_prefix: str = ""
+
+
+class OnError(StrEnum):
+    """What happens to a message that cannot be judged."""
+
+    PASS = "pass"  # noqa: S105  # passed on unscored
+    DEFER = "defer"  # 451: the client keeps it and tries again
+
+
+FORGED = ("X-Spam-*", "X-Spamd-*", "X-Spamguard*", "X-Bogosity", "X-Rspamd-*", "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*")
+"""Names of verdict fields that are removed from what comes in: `*` at the end stands for anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What to do about a verdict. rules: the first that fits is taken, tagging otherwise.
+
+    one_wrong_in: spam is what is so probable that at most one good message in so many is called spam, where enough mail was
+    confirmed to know (`policy.FEWEST_CONFIRMED`); else, and with 0, the fixed threshold. tell_probability: in a header field.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    one_wrong_in: int = 0
+    tell_probability: bool = False
+    forged: tuple[str, ...] = FORGED
+    on_error: OnError = OnError.PASS
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """What one listener's clients may use, in each worker process."""
+
+    message_bytes: int = 64 << 20
+    header_bytes: int = 1 << 20
+    recipients: int = 5000
+    connections: int = 500
+    connections_per_client: int = 250
+    idle_commands: int = 100  # NOOP, RSET, VRFY, HELP, EHLO … since the last message
+    wrong_commands: int = 20  # refused or not understood, since the last message
+    bytes_in_flight: int = 1 << 30  # of all messages being received or handed on
+    command_seconds: float = 300.0
+    data_seconds: float = 180.0  # between two pieces of a message
+    message_seconds: float = 1800.0  # for a whole one
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files for STARTTLS at a door."""
+
+    certificate: Path
+    key: Path
+
+
+class OddBytes(StrEnum):
+    """What happens to a message with bare CR, bare LF or NUL."""
+
+    REFUSE = "refuse"
+    NORMALISE = "normalise"  # CR to a blank, LF to CRLF, NUL removed
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One door and where its mail goes."""
+
+    endpoint: Endpoint
+    position: Position
+    next_hop: Hop
+    policy: Policy = field(default_factory=Policy)
+    limits: DoorLimits = field(default_factory=DoorLimits)
+    odd_bytes: OddBytes | None = None  # None: normalise after-queue, refuse elsewhere
+    trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose XFORWARD and XCLIENT are believed
+    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks that may send at all
+    tls: Certificate | None = None
+    hostname: str = ""  # for the greeting, EHLO and Received; empty: this machine's name
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How judging is run. seconds: deadline of one message in a scorer process."""
+
+    seconds: float = 8.0
+    scorers: int = 1  # processes for each worker
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How much of what was judged is remembered, for `explain ID` and `learn --id`. No bodies are kept."""
+
+    days: int = 30
+    size: int = 512 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration. workers: processes that speak SMTP; 0: one for each core."""
+
+    state: Path
+    listeners: tuple[Listener, ...]
+    workers: int = 0
+    scoring: Scoring = field(default_factory=Scoring)
+    history: History = field(default_factory=History)
+    user: str = ""  # to run as, when started as root
