@@ -5,6 +5,7 @@ Durations are seconds, sizes bytes. Every default is the one that `config/spamgu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +44,19 @@ class Endpoint:
             return f"{self.protocol}:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.protocol}://{host}:{self.port}"
+
+
+_AT_HOST = re.compile(r"(smtp|lmtp)://(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})")
+_AT_PATH = re.compile(r"(lmtp|maildir):(/[^/\x00][^\x00]*)", re.DOTALL)
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """The endpoint that `str` tells so; ValueError, with the forms there are. Port 0: any free one, to listen on."""
+    if (at := _AT_HOST.fullmatch(text)) and int(at[4]) <= 65535:
+        return Endpoint(Protocol(at[1]), at[2] or at[3], int(at[4]))
+    if at := _AT_PATH.fullmatch(text):
+        return Endpoint(Protocol(at[1]), path=Path(at[2]))
+    raise ValueError(f"{text!r} is no endpoint: write smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
 
 
 class Tls(StrEnum):

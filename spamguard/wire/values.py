@@ -1,4 +1,4 @@
-"""What travels between doors, proxy and relay: replies, senders, recipients, clients. Data only."""
+"""What travels between doors, proxy and relay: replies, senders, recipients, clients, envelopes. Data only."""
 
 from __future__ import annotations
 
@@ -75,3 +75,12 @@ class Client:
     login: str = ""
     peer: str = ""
     forwarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Whom a message is from, the recipients that were accepted, in order, and the client that handed it in."""
+
+    sender: Sender
+    recipients: tuple[Recipient, ...]
+    client: Client

@@ -23,13 +23,13 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model"),
     ("ledger", "relay", "sources", "secret", "history", "quarantine"),
-    ("policy", "mail", "bayes", "files", "spool", "signature", "wire"),
+    ("policy", "mail", "bayes", "files", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ABOVE_ALL = ("__init__", "__main__")  # the package's own two files, which only pass on
 APART = {"doors": {"bayes", "ledger"}}  # allowed by rank, forbidden all the same
-PURE = ("mail", "bayes", "policy", "signature", "wire")
+PURE = ("mail", "bayes", "ids", "policy", "signature", "wire")
 FILES = ("io", "os", "pathlib", "shutil", "sqlite3", "tempfile")
 OTHERS = ("asyncio", "datetime", "logging", "multiprocessing", "random", "secrets", "socket", "subprocess", "threading", "time")
 WORLD = frozenset((*FILES, *OTHERS))

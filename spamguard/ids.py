@@ -1,0 +1,29 @@
+"""Names of messages on their way through: in the log, in X-Spamguard, in the history and in the quarantine.
+
+Pure: the clock and the dice are the caller's. Must never let anything pass for a name that means something to a file system.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b32hexencode
+
+RANDOM_BYTES = 4
+_TIME_BYTES = 6
+_NAME = re.compile(r"[0-9a-v]{16}")
+
+
+def new_id(now: float, random: bytes) -> str:
+    """A new name: 16 characters, 48 bits of time in ms, then 32 random bits. Names sort by time.
+
+    now: seconds since 1970. random: `RANDOM_BYTES` bytes, other ones each time. The alphabet is that of RFC 4648, section 7,
+    in lower case: unlike that of section 6 it keeps the order of what it encodes.
+    """
+    if len(random) != RANDOM_BYTES:
+        raise ValueError(f"a name takes {RANDOM_BYTES} random bytes, not {len(random)}")
+    return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode("ascii").lower()
+
+
+def is_id(text: str) -> bool:
+    """Whether it has the form of such a name."""
+    return _NAME.fullmatch(text) is not None
