@@ -1,0 +1,84 @@
+"""The real `spamguard run` for a test, as a process of its own, and a filter that was taught something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpora import synthetic
+from spamguard import Filter
+from tests.e2e.ports import wait_for_port
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+COMMAND = [sys.executable, "-m", "spamguard"]
+BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A running daemon."""
+
+    process: subprocess.Popen[bytes]
+    state: Path
+    file: Path
+
+    def log(self) -> str:
+        """Everything it has said."""
+        return self.file.read_text(errors="replace")
+
+    def lines(self, text: str, count: int = 1, seconds: float = 10) -> list[str]:
+        """The lines of the log with this text, once there are so many."""
+        until = time.monotonic() + seconds
+        while len(found := [line for line in self.log().splitlines() if text in line]) < count:
+            assert time.monotonic() < until, f"{len(found)} of {count} lines with {text!r}; the log ends:\n{self.log()[-4000:]}"
+            time.sleep(0.02)
+        return found
+
+    def stop(self) -> int:
+        """Ask it to end; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+def taught(state: Path, messages: int = 120, seed: int = 3) -> Path:
+    """A filter that knows the mail of `corpora.synthetic`."""
+    with Filter.open(state, bits=BITS, durable=False) as spam_filter:
+        for label, raw in synthetic.generate(messages, seed):
+            spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label)
+        spam_filter.settle()
+    return state
+
+
+def unseen(label: str, count: int, messages: int = 120, seed: int = 3) -> list[bytes]:
+    """Mail of one class that `taught` has not taught, though of its kind; CRLF line ends."""
+    found = [raw for name, raw in list(synthetic.generate(messages + 8 * count + 20, seed))[messages:] if name == label]
+    assert len(found) >= count
+    return [raw.replace(b"\n", b"\r\n") for raw in found[:count]]
+
+
+@contextmanager
+def running(state: Path, *arguments: str, port: int, log: Path | None = None) -> Iterator[Daemon]:
+    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time."""
+    file = log or state.with_name(f"{state.name}.log")
+    with file.open("ab") as stream:
+        process = subprocess.Popen([*COMMAND, "--state", str(state), "run", *arguments], stdout=stream, stderr=stream, env=ENVIRONMENT)
+    daemon = Daemon(process, state, file)
+    try:
+        try:
+            wait_for_port(port)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the log ends:\n{daemon.log()[-4000:]}") from None
+        yield daemon
+        assert daemon.stop() == 0, daemon.log()[-4000:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(20)

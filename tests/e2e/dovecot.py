@@ -1,0 +1,117 @@
+"""A real Dovecot of its own for a test: LMTP on a socket and a port, IMAP on a port, a Maildir for every user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.ports import free_port, wait_for_port
+
+_CONFIGURATION = """protocols = lmtp imap
+base_dir = {root}/run
+state_dir = {root}/state
+log_path = {root}/dovecot.log
+instance_name = {root}
+listen = 127.0.0.1
+ssl = no
+disable_plaintext_auth = no
+mail_location = maildir:{root}/mail/%n
+mail_uid = {uid}
+mail_gid = {gid}
+first_valid_uid = 1
+auth_username_format = %Ln
+lmtp_save_to_detail_mailbox = no
+default_internal_user = dovecot
+default_login_user = dovenull
+passdb {{
+  driver = static
+  args = nopassword=y
+}}
+userdb {{
+  driver = static
+  args = allow_all_users=yes uid={uid} gid={gid} home={root}/mail/%n
+}}
+namespace inbox {{
+  inbox = yes
+  separator = .
+  mailbox Junk {{
+    special_use = \\Junk
+    auto = create
+  }}
+}}
+service lmtp {{
+  unix_listener {root}/lmtp {{
+    mode = 0666
+  }}
+  inet_listener lmtp {{
+    address = 127.0.0.1
+    port = {lmtp_port}
+  }}
+}}
+service imap-login {{
+  inet_listener imap {{
+    port = {imap_port}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dovecot:
+    """A running Dovecot."""
+
+    root: Path
+    lmtp_port: int
+    imap_port: int
+
+    @property
+    def lmtp_socket(self) -> Path:
+        """Where LMTP is spoken."""
+        return self.root / "lmtp"
+
+    def delivered(self, user: str, count: int = 1, seconds: float = 20) -> list[bytes]:
+        """The messages in a user's INBOX, oldest first, once there are so many."""
+        until = time.monotonic() + seconds
+        while len(found := sorted(path for part in ("new", "cur") for path in (self.root / "mail" / user / part).glob("*"))) < count:
+            assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+            time.sleep(0.05)
+        return [path.read_bytes() for path in found]
+
+    def log(self) -> str:
+        """The log so far."""
+        file = self.root / "dovecot.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+
+@contextmanager
+def running(root: Path) -> Iterator[Dovecot]:
+    """A Dovecot that accepts mail for every user."""
+    dovecot = Dovecot(root, free_port(), free_port())
+    for name in ("mail", "run", "state"):
+        (root / name).mkdir(parents=True)
+    if os.getuid() == 0:
+        shutil.chown(root / "mail", "nobody")
+    uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    text = _CONFIGURATION.format(
+        root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port
+    )
+    (root / "dovecot.conf").write_text(text)
+    for parent in (root, *root.parents):
+        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    process = subprocess.Popen(["dovecot", "-F", "-c", root / "dovecot.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_port(dovecot.lmtp_port)
+        yield dovecot
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -1,0 +1,124 @@
+"""The daemon in each of its positions, with a real Postfix made from the snippets of config/postfix."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import smtplib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import daemon, postfix
+
+pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return daemon.taught(tmp_path_factory.mktemp("taught") / "state")
+
+
+@pytest.fixture
+def state(taught: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(taught, tmp_path / "state"))
+
+
+def configuration(path: Path, server: postfix.Postfix, position: str, extra: str = "") -> Path:
+    path.write_text(
+        f"listeners:\n  - listen: smtp://127.0.0.1:{server.filter_port}\n    position: {position}\n"
+        f"    next_hop: smtp://127.0.0.1:{server.back_port}\n{extra}"
+    )
+    return path
+
+
+def send(port: int, raw: bytes, to: tuple[str, ...] = ("anna@example.net",), sender: str = "someone@example.org") -> None:
+    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+        client.sendmail(sender, list(to), raw)
+
+
+def fields(raw: bytes, name: str) -> list[str]:
+    head = raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")
+    return re.findall(rf"^{name}:[ \t]*(.*(?:\n[ \t].*)*)", head, re.MULTILINE | re.IGNORECASE)
+
+
+def body(raw: bytes) -> bytes:
+    return raw.replace(b"\r\n", b"\n").partition(b"\n\n")[2]
+
+
+@pytest.mark.parametrize("position", ["after-queue", "before-queue", "standalone"])
+def test_mail_is_judged_tagged_and_delivered(position: str, state: Path, tmp_path: Path) -> None:
+    with postfix.running(tmp_path / "postfix", position) as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, position)
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            door = server.filter_port if position == "standalone" else server.smtp_port
+            spam, ham = daemon.unseen("spam", 1)[0], daemon.unseen("ham", 1)[0]
+            forged = b"X-Spam-Flag: NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\n"
+            send(door, forged + spam)
+            (first,) = server.delivered(1)
+            send(door, b"X-Spam-Flag: YES\r\n" + ham)
+            second = next(raw for raw in server.delivered(2) if raw != first)
+            lines = running.lines("verdict=", 2)
+    assert fields(first, "X-Spam-Flag") == ["YES"]
+    assert fields(first, "X-Spam-Status")[0].startswith("Yes, score=")
+    assert fields(second, "X-Spam-Flag") == []
+    assert fields(second, "X-Spam-Status")[0].startswith("No, score=")
+    for raw, sent, line in ((first, spam, lines[0]), (second, ham, lines[1])):
+        (ours,) = fields(raw, "X-Spamguard")
+        assert re.fullmatch(r"(spam|ham|unsure); id=[a-z2-7]{16}; k=\w+; s=[\w-]+", ours)
+        assert ours.split("id=")[1][:16] in line
+        assert body(raw).rstrip(b"\n") == body(sent).rstrip(b"\n")
+
+
+def test_before_queue_a_refusal_reaches_the_sender(state: Path, tmp_path: Path) -> None:
+    rules = "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n"
+    with postfix.running(tmp_path / "postfix", "before-queue", replace={"    -o smtpd_proxy_options=speed_adjust\n": ""}) as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "before-queue", rules)
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            with pytest.raises(smtplib.SMTPDataError) as refused:
+                send(server.smtp_port, daemon.unseen("spam", 1)[0])
+            assert refused.value.smtp_code == 550
+            assert refused.value.smtp_error.startswith(b"5.7.1")
+            running.lines("action=reject")
+            send(server.smtp_port, daemon.unseen("ham", 1)[0])
+            assert len(server.delivered(1)) == 1
+
+
+def test_standalone_the_next_hop_decides_about_recipients(state: Path, tmp_path: Path) -> None:
+    with postfix.running(tmp_path / "postfix", "standalone") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=30) as client:
+                client.ehlo("client.example")
+                assert client.mail("a@example.org")[0] == 250
+                code, text = client.rcpt("somebody@elsewhere.example")
+                assert (code, text.split(b":")[0]) == (554, b"5.7.1 <somebody@elsewhere.example>")
+                assert client.rcpt("nobody@example.net")[0] == 550
+                assert client.rcpt("anna@example.net")[0] == 250
+                assert client.data(b"Subject: to one of three\r\n\r\nhello\r\n")[0] == 250
+            (raw,) = server.delivered(1)
+    assert len(fields(raw, "Received")) == 2
+    assert "client.example" in fields(raw, "Received")[1]
+
+
+def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
+    if shutil.which("swaks") is None:
+        pytest.skip("needs swaks: apt-get install swaks")
+    with postfix.running(tmp_path / "postfix", "after-queue") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            line = ["swaks", "--server", f"127.0.0.1:{server.smtp_port}", "--to", "anna@example.net,ben@example.net", "--from", "a@example.org"]
+            done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=60)
+            assert done.returncode == 0, done.stdout
+            for user in ("anna", "ben"):
+                (raw,) = server.delivered(1, user)
+                assert body(raw).startswith(b"line one\n.\n..two\n")
+
+
+def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
+    with postfix.running(tmp_path / "postfix", "standalone") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
+    with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.filter_port) as client:
+        client.ehlo("client.example")
+        assert client.mail("a@example.org")[0] == 451
