@@ -15,6 +15,7 @@ from hmac import compare_digest
 from math import exp
 from typing import NamedTuple
 
+from spamguard.records import Verdict
 from spamguard.settings import Action
 
 _STEPS = 256  # per nat
@@ -44,18 +45,19 @@ class Signed(NamedTuple):
         return 1.0 / (1.0 + exp(-self.log_odds))
 
 
-def sign(key: bytes, label: str, log_odds: float, action: Action, id: str, digest: bytes) -> bytes:  # noqa: A002  the field's own name
+def sign(key: bytes, verdict: Verdict, action: Action, id: str, digest: bytes) -> bytes:  # noqa: A002  the field's own name
     """The value of the header field.
 
-    key: `secret.derived(key, b"verdict")`. label: a class or "unsure". id: up to 64 of A-Z a-z 0-9 . _ -, never given twice.
+    key: `secret.derived(key, b"verdict")`. action: what is done about it. id: up to 64 of A-Z a-z 0-9 . _ -, never given twice.
     digest: of the message. ValueError: a label or an id that the field cannot hold.
     """
-    if not _LABEL.fullmatch(label) or not _ID.fullmatch(id):
-        raise ValueError(f"cannot be signed: {label!r}, {id!r}")
-    steps = round(min(max(log_odds * _STEPS, -_LIMIT), _LIMIT))
-    payload = _masked(key, id.encode(), _PAYLOAD.pack(steps, _CODES[action]))
-    sealed = payload + _tag(key, label.encode(), id.encode(), payload, digest)
-    return b"%s; id=%s; k=%s; s=%s" % (label.encode(), id.encode(), key_name(key), urlsafe_b64encode(sealed))
+    if not _LABEL.fullmatch(verdict.label) or not _ID.fullmatch(id):
+        raise ValueError(f"cannot be signed: {verdict.label!r}, {id!r}")
+    label, name = verdict.label.encode(), id.encode()
+    steps = round(min(max(verdict.log_odds * _STEPS, -_LIMIT), _LIMIT))
+    payload = _masked(key, name, _PAYLOAD.pack(steps, _CODES[action]))
+    sealed = payload + _tag(key, label, name, payload, digest)
+    return b"%s; id=%s; k=%s; s=%s" % (label, name, key_name(key), urlsafe_b64encode(sealed))
 
 
 def verify(key: bytes, value: bytes, digest: bytes) -> Signed | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spamguard.records import Verdict
 from spamguard.settings import Action
 from spamguard.signature import Signed, key_name, sign, verify
 from tests.unit.bayes.support import repeatable
@@ -18,7 +19,8 @@ DIGEST = b"d" * 16
 
 
 def signed(label: str = "spam", log_odds: float = 6.5, action: Action = Action.TAG, name: str = "01J-x.y_z", **other: bytes) -> bytes:
-    return sign(other.get("key", KEY), label, log_odds, action, name, other.get("digest", DIGEST))
+    verdict = Verdict(label, 0.5, log_odds, {})
+    return sign(other.get("key", KEY), verdict, action, name, other.get("digest", DIGEST))
 
 
 def test_the_value_has_its_form() -> None:
@@ -36,7 +38,7 @@ def test_the_value_has_its_form() -> None:
     st.binary(max_size=64),
 )
 def test_what_was_signed_is_read_again(label: str, log_odds: float, action: Action, name: str, digest: bytes) -> None:
-    found = verify(KEY, sign(KEY, label, log_odds, action, name, digest), digest)
+    found = verify(KEY, signed(label, log_odds, action, name, digest=digest), digest)
     assert found is not None
     assert (found.label, found.action, found.id) == (label, action, name)
     assert found.log_odds == pytest.approx(min(max(log_odds, -32767 / 256), 32767 / 256), abs=1 / 512)
@@ -99,4 +101,4 @@ def test_a_very_long_value_is_no_signature() -> None:
 @pytest.mark.parametrize(("label", "name"), [("Spam", "x"), ("", "x"), ("a b", "x"), ("spam", ""), ("spam", "a b"), ("spam", "x" * 65)])
 def test_what_the_field_cannot_hold_is_refused(label: str, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be signed"):
-        sign(KEY, label, 0.0, Action.TAG, name, DIGEST)
+        sign(KEY, Verdict(label, 0.5, 0.0, {}), Action.TAG, name, DIGEST)
