@@ -101,9 +101,7 @@ def running(root: Path) -> Iterator[Dovecot]:
     if os.getuid() == 0:
         shutil.chown(root / "mail", "nobody")
     uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
-    text = _CONFIGURATION.format(
-        root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port
-    )
+    text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port)
     (root / "dovecot.conf").write_text(text)
     for parent in (root, *root.parents):
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:

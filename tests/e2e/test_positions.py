@@ -108,7 +108,15 @@ def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
     with postfix.running(tmp_path / "postfix", "after-queue") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
         with daemon.running(state, "--config", str(file), port=server.filter_port):
-            line = ["swaks", "--server", f"127.0.0.1:{server.smtp_port}", "--to", "anna@example.net,ben@example.net", "--from", "a@example.org"]
+            line = [
+                "swaks",
+                "--server",
+                f"127.0.0.1:{server.smtp_port}",
+                "--to",
+                "anna@example.net,ben@example.net",
+                "--from",
+                "a@example.org",
+            ]
             done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=60)
             assert done.returncode == 0, done.stdout
             for user in ("anna", "ben"):

@@ -1,0 +1,88 @@
+"""Nothing acknowledged is lost, nothing is doubled by us and no body changes, whatever the next hop does and whenever we are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import chaos, daemon
+from tests.e2e.ports import free_port
+
+MESSAGES = 10_000
+CONNECTIONS = 50
+# most mail is small; one in 1,000 has 20 MB
+SIZES = tuple(
+    [20_000_000 if at == 500 else 1_000_000 if at % 250 == 100 else 60_000 if at % 10 == 3 else 500 + 13 * at for at in range(1000)]
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return daemon.taught(tmp_path / "state", messages=60)
+
+
+async def exchange(state: Path, *, messages: int, share: float, kill_after: float | None) -> tuple[chaos.Hop, chaos.Clients, int]:
+    """All messages through the daemon; how often it was killed."""
+    door, hop_port = free_port(), free_port()
+    hop, clients = chaos.Hop(share), chaos.Clients(door)
+    server = await hop.serve(hop_port)
+    arguments = ("--listen", f"smtp://127.0.0.1:{door}", "--next-hop", f"smtp://127.0.0.1:{hop_port}")
+    sending = asyncio.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))
+    kills = 0
+    try:
+        while not sending.done():
+            with await asyncio.to_thread(_started, state, arguments, door) as running:
+                await asyncio.wait([sending], timeout=kill_after)
+                if not sending.done():
+                    running.process.kill()
+                    await asyncio.to_thread(running.process.wait)
+                    kills += 1
+        await sending
+    finally:
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+        server.close()
+        await server.wait_closed()
+    return hop, clients, kills
+
+
+class _started:  # noqa: N801
+    """The daemon; unlike `daemon.running` it may be found dead at the end."""
+
+    def __init__(self, state: Path, arguments: tuple[str, ...], door: int) -> None:
+        self._context = daemon.running(state, *arguments, port=door)
+        self._running = self._context.__enter__()
+
+    def __enter__(self) -> daemon.Daemon:
+        return self._running
+
+    def __exit__(self, *error: object) -> None:
+        if self._running.process.poll() is None:
+            assert self._running.stop() == 0
+
+
+def check(hop: chaos.Hop, clients: chaos.Clients, messages: int) -> None:
+    assert len(clients.acknowledged) == messages
+    assert clients.acknowledged - set(hop.received) == set(), "acknowledged and lost"
+    assert {name: times for name, times in hop.received.items() if times > 1} == {}, "doubled"
+    assert hop.wrong == []
+
+
+def test_a_next_hop_that_refuses_stalls_and_drops(state: Path) -> None:
+    hop, clients, _ = asyncio.run(exchange(state, messages=3_000, share=0.02, kill_after=None))
+    check(hop, clients, 3_000)
+    assert len(hop.faults) > 15
+
+
+def test_killed_every_three_seconds(state: Path) -> None:
+    hop, clients, kills = asyncio.run(exchange(state, messages=MESSAGES, share=0.004, kill_after=3.0))
+    check(hop, clients, MESSAGES)
+    assert kills > 3
+    assert not list((state / "spool").iterdir())
+    assert os.path.exists(state / "ledger.sqlite")  # noqa: PTH110
