@@ -153,7 +153,7 @@ class Clients:
                     if await connection.send(name, body):
                         self.acknowledged.add(name)
                         break
-                except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+                except (TimeoutError, OSError, asyncio.IncompleteReadError):
                     if connection is not None:
                         connection.close()
                     connection = None

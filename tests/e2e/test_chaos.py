@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
