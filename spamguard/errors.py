@@ -27,3 +27,23 @@ class SourceError(SpamguardError):
 
 class UsageError(SpamguardError):
     """Arguments that contradict each other or make no sense."""
+
+
+class ConfigError(SpamguardError):
+    """The configuration cannot be used. problems: all of them, one line each, with file, line and column where there is one."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class StartError(SpamguardError):
+    """The daemon cannot start or take on new settings: an address in use, no right to use it, an unknown user."""
+
+
+class QuarantineError(SpamguardError):
+    """A message that is not in the quarantine, or cannot be taken out of it now."""
+
+
+class HistoryError(SpamguardError):
+    """The history cannot be opened, read or written, or has no message of that name."""

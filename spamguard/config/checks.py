@@ -1,0 +1,100 @@
+"""What the parts of a configuration must not say together. Values in, sentences with the path they are about out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+
+from spamguard.config.schema import ListenerPart, RulePart
+from spamguard.config.tree import Path
+from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
+
+LEAST_SURE = 0.9  # probability from which on a rule may refuse a message for ever
+_REFUSALS = (Action.REJECT, Action.DEFER)
+
+Problem = tuple[Path, str]
+
+
+def problems(listeners: Mapping[int, ListenerPart]) -> Iterator[Problem]:
+    """Everything that contradicts, by the number of the listener in the file."""
+    seen: dict[tuple[str, int], int] = {}
+    for number, listener in listeners.items():
+        here: Path = ("listeners", number)
+        yield from (((*here, *path), text) for path, text in _of_one(listener))
+        address = (listener.endpoint.host, listener.endpoint.port)
+        if listener.endpoint.port and address in seen:
+            yield (*here, "listen"), f"listener {seen[address] + 1} listens there already"
+        seen.setdefault(address, number)
+        if any(_reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
+            yield (*here, "next_hop"), f"mail would come back: {listener.next_hop.endpoint} is where this daemon listens"
+
+
+def _of_one(listener: ListenerPart) -> Iterator[Problem]:
+    yield from _in_the_open(listener)
+    hop = listener.next_hop.endpoint.protocol
+    if listener.speed_adjust and listener.endpoint.protocol is Protocol.SMTP and hop is not Protocol.SMTP:
+        yield (
+            ("speed_adjust",),
+            f"with speed_adjust Postfix sends all recipients in one transaction, and the answers of {hop} for each cannot become one: "
+            "switch it off there, or hand on by SMTP",
+        )
+    if listener.next_hop.endpoint.port == 0 and listener.next_hop.endpoint.path is None:
+        yield ("next_hop",), "expected a port from 1 to 65535"
+    for number, rule in enumerate(listener.rules):
+        yield from ((("rules", number, key), text) for key, text in _of_rule(rule, listener.position))
+
+
+def _in_the_open(listener: ListenerPart) -> Iterator[Problem]:
+    """Whoever listens where others can reach it says whom it takes mail from."""
+    if "clients" not in listener.model_fields_set and not is_loopback(listener.endpoint):
+        told = f"{listener.endpoint} can be reached from other machines: list the networks that may send, as in clients: [192.0.2.0/24]"
+        yield ("listen",), told
+
+
+def _of_rule(rule: RulePart, position: Position) -> Iterator[tuple[str, str]]:
+    if rule.action in _REFUSALS:
+        if position is Position.AFTER_QUEUE:
+            yield "action", f"{rule.action} is for before-queue and standalone: after the queue Postfix would bounce to forged senders"
+        if rule.action is Action.REJECT and (rule.from_probability or 0) < LEAST_SURE:
+            yield _where(rule), f"reject needs a from_probability of {LEAST_SURE} or more"
+        if rule.action is Action.DEFER and not rule.from_probability:
+            yield _where(rule), "defer needs a from_probability above 0"
+        if rule.subject_prefix:
+            yield "subject_prefix", f"{rule.action} leaves no message whose subject could be changed"
+    if rule.action is Action.REDIRECT and not rule.to:
+        yield "action", "redirect needs the address to redirect to, as in to: held@example.org"
+    if rule.to and rule.action is not Action.REDIRECT:
+        yield "to", f"only redirect has an address, {rule.action} has none"
+
+
+def _where(rule: RulePart) -> str:
+    return "action" if rule.from_probability is None else "from_probability"
+
+
+def is_loopback(endpoint: Endpoint) -> bool:
+    """Whether only this machine can connect."""
+    return ip_address(endpoint.host).is_loopback
+
+
+def _reaches(target: Endpoint, listening: Endpoint) -> bool:
+    """Whether what is sent there arrives at a listener of ours, as far as the texts tell."""
+    if target.path is not None or target.port != listening.port or not target.port:
+        return False
+    host = "127.0.0.1" if target.host.lower() == "localhost" else target.host
+    if host == listening.host:
+        return True
+    try:
+        return ip_address(listening.host).is_unspecified and ip_address(host).is_loopback
+    except ValueError:  # another host's name
+        return False
+
+
+def warnings(settings: Settings) -> Sequence[str]:
+    """What is allowed and most likely not meant."""
+    told = "changes the subject, which breaks the DKIM signature of nearly all mail; mark with header fields instead"
+    return [
+        f"{listener.endpoint}: rule {number} for {rule.label}: subject_prefix {told}"
+        for listener in settings.listeners
+        for number, rule in enumerate(listener.policy.rules, start=1)
+        if rule.subject_prefix
+    ]

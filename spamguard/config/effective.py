@@ -1,0 +1,66 @@
+"""Settings as YAML: everything that is in force, in the layout of the file, so that it can be read as a file again."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from spamguard.config.schema import (
+    POLICY,
+    CertificatePart,
+    FilePart,
+    HistoryPart,
+    HopPart,
+    LimitsPart,
+    ListenerPart,
+    Part,
+    RulePart,
+    ScoringPart,
+)
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings
+
+_PARTS: dict[type[Any], type[Part]] = {
+    Hop: HopPart,
+    Rule: RulePart,
+    DoorLimits: LimitsPart,
+    Certificate: CertificatePart,
+    Scoring: ScoringPart,
+    History: HistoryPart,
+}
+
+
+def effective(settings: Settings) -> str:
+    """The whole configuration. It holds names of key files, never their contents."""
+    return yaml.safe_dump(plain(settings), sort_keys=False, allow_unicode=True, width=120)
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """The same as mappings, lists, texts and numbers."""
+    given = {name: _part(value) for name, value in _values(settings).items()}
+    given["listeners"] = [_listener(one) for one in settings.listeners]
+    return _written(FilePart, given)
+
+
+def _listener(listener: Listener) -> Part:
+    given = _values(listener)
+    policy = given.pop("policy")
+    given |= {name: getattr(policy, name) for name in POLICY}
+    return ListenerPart.model_construct(**{name: _part(value) for name, value in given.items()})
+
+
+def _part(value: Any) -> Any:
+    """A value of the settings as a part of the file."""
+    if isinstance(value, tuple):
+        return [_part(one) for one in value]
+    kind = _PARTS.get(type(value))
+    return value if kind is None else kind.model_construct(**_values(value))
+
+
+def _values(value: Any) -> dict[str, Any]:
+    return {one.name: getattr(value, one.name) for one in fields(value)}
+
+
+def _written(kind: type[Part], given: dict[str, Any]) -> dict[str, Any]:
+    return kind.model_construct(**given).model_dump(by_alias=True)

@@ -1,0 +1,166 @@
+"""The layout of the file: which keys there are, and the type of each. The defaults are those of `spamguard.settings`.
+
+A model's field has the name of the dataclass field it fills and, as alias, the name it has in the file. Only what was given is
+filled in (`given`); nothing here repeats a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from spamguard.config import values
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings
+
+
+class Part(BaseModel):
+    """What all parts of the file have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said, by the names that the dataclasses use."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def _named(alias: str) -> Any:
+    return Field(default=None, alias=alias)
+
+
+def _needed(alias: str) -> Any:
+    return Field(alias=alias)
+
+
+class HopPart(Part):
+    """Fills `settings.Hop`."""
+
+    endpoint: values.Target = _needed("to")
+    tls: values.Secrecy = _named("tls")
+    connect_seconds: values.Seconds = _named("connect")
+    command_seconds: values.Seconds = _named("command")
+    data_seconds: values.Seconds = _named("data")
+    idle_seconds: values.Seconds = _named("idle")
+    sessions: values.Count = _named("sessions")
+
+    def build(self) -> Hop:
+        """The value for the daemon."""
+        return Hop(**self.given)
+
+
+class RulePart(Part):
+    """Fills `settings.Rule`."""
+
+    label: values.Label = _needed("when")
+    action: values.Deed = _needed("action")
+    from_probability: values.Probability = _named("from_probability")
+    to: values.Mailbox = _named("to")
+    subject_prefix: values.Prefix = _named("subject_prefix")
+
+    def build(self) -> Rule:
+        """The value for the daemon."""
+        return Rule(**self.given)
+
+
+class LimitsPart(Part):
+    """Fills `settings.DoorLimits`."""
+
+    message_bytes: values.Size = _named("message_size")
+    header_bytes: values.Size = _named("header_size")
+    recipients: values.Count = _named("recipients")
+    connections: values.Count = _named("connections")
+    connections_per_client: values.Count = _named("connections_per_client")
+    idle_commands: values.Count = _named("idle_commands")
+    wrong_commands: values.Count = _named("wrong_commands")
+    bytes_in_flight: values.Size = _named("size_in_flight")
+    command_seconds: values.Seconds = _named("command_timeout")
+    data_seconds: values.Seconds = _named("data_timeout")
+    message_seconds: values.Seconds = _named("message_timeout")
+
+    def build(self) -> DoorLimits:
+        """The value for the daemon."""
+        return DoorLimits(**self.given)
+
+
+class CertificatePart(Part):
+    """Fills `settings.Certificate`."""
+
+    certificate: values.File = _needed("certificate")
+    key: values.File = _needed("key")
+
+    def build(self) -> Certificate:
+        """The value for the daemon."""
+        return Certificate(**self.given)
+
+
+class ListenerPart(Part):
+    """Fills `settings.Listener` and its `settings.Policy`. speed_adjust: what the operator says of Postfix; for checks only."""
+
+    endpoint: values.Address = _needed("listen")
+    position: values.Where = _needed("position")
+    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop)] = _needed("next_hop")
+    speed_adjust: values.Flag = Field(default=False, alias="speed_adjust")
+    clients: list[values.Network] = _named("clients")
+    trusted: list[values.Network] = _named("trusted")
+    hostname: values.HostName = _named("hostname")
+    tls: CertificatePart | None = _named("tls")
+    odd_bytes: values.Odd = _named("odd_bytes")
+    on_error: values.Trouble = _named("on_error")
+    one_wrong_in: values.OneWrongIn = _named("spam_threshold")
+    tell_probability: values.Flag = _named("tell_probability")
+    forged: list[values.FieldName] = _named("forged")
+    rules: list[RulePart] = Field(default=[], alias="rules")
+    limits: LimitsPart = Field(default=LimitsPart(), alias="limits")
+
+    def build(self) -> Listener:
+        """The value for the daemon."""
+        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in self.given.items()}
+        given.pop("speed_adjust", None)
+        policy: dict[str, Any] = {name: given.pop(name) for name in POLICY if name in given}
+        policy["rules"] = tuple(rule.build() for rule in self.rules)
+        built: dict[str, Any] = {"next_hop": self.next_hop.build(), "limits": self.limits.build(), "tls": self.tls and self.tls.build()}
+        return Listener(**given | built, policy=Policy(**policy))
+
+
+POLICY = ("rules", "one_wrong_in", "tell_probability", "forged", "on_error")
+"""What the file says of a listener and the settings hold in its policy."""
+
+
+class ScoringPart(Part):
+    """Fills `settings.Scoring`."""
+
+    seconds: values.Seconds = _named("deadline")
+    scorers: values.Count = _named("scorers")
+
+    def build(self) -> Scoring:
+        """The value for the daemon."""
+        return Scoring(**self.given)
+
+
+class HistoryPart(Part):
+    """Fills `settings.History`."""
+
+    days: values.Days = _named("age")
+    size: values.Size = _named("size")
+
+    def build(self) -> History:
+        """The value for the daemon."""
+        return History(**self.given)
+
+
+class FilePart(Part):
+    """The whole file; fills `settings.Settings`."""
+
+    state: values.Directory = _named("state")
+    user: values.UserName = _named("user")
+    workers: values.Processes = _named("workers")
+    listeners: list[ListenerPart] = Field(alias="listeners", min_length=1)
+    scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring")
+    history: HistoryPart = Field(default=HistoryPart(), alias="history")
+
+    def build(self) -> Settings:
+        """The value for the daemon. `state` must be given."""
+        listeners = tuple(one.build() for one in self.listeners)
+        built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build()}
+        return Settings(**self.given | built)

@@ -1,0 +1,169 @@
+"""YAML text as plain values, and where each of them stands.
+
+Must never build anything but lists, mappings, texts, numbers and truth values, and never more of them than the text is long:
+size, depth and aliases are bounded. Plain words mean what they mean in YAML 1.2: `off` and `no` are texts, `10:30` is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+
+LONGEST = 1_000_000  # bytes of a file
+_DEEPEST = 20
+_ALIASES = 16
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?")
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+
+Path = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Line and column, from 1 on."""
+
+    line: int
+    column: int
+
+
+@dataclass(slots=True)
+class Tree:
+    """A document. keys, values: where the key or the value at a path stands. problems: what is wrong with the text, and where."""
+
+    value: Any = None
+    keys: dict[Path, Place] = field(default_factory=dict)
+    values: dict[Path, Place] = field(default_factory=dict)
+    problems: list[tuple[Place, str]] = field(default_factory=list)
+
+    def place(self, path: Path) -> Place:
+        """Where a path stands, or the nearest thing around it: the key, if there is one."""
+        while path not in self.values and path:
+            path = path[:-1]
+        return self.keys.get(path) or self.values.get(path) or Place(1, 1)
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """What we do not take although it is YAML."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes within bounds, and leaves plain words to `_plain`."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  # as the base class declares it
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._depth += 1
+        self._aliases += isinstance(event, yaml.AliasEvent)
+        if self._depth > _DEEPEST:
+            raise _Refused(problem=f"nested deeper than {_DEEPEST} levels", problem_mark=event.start_mark)
+        if self._aliases > _ALIASES:
+            raise _Refused(problem=f"more than {_ALIASES} aliases", problem_mark=event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def parse(data: bytes) -> Tree:
+    """The one document of a file; problems instead of exceptions, whatever the bytes are."""
+    tree = Tree()
+    if len(data) > LONGEST:
+        tree.problems.append((Place(1, 1), f"the file is larger than {LONGEST:,} bytes"))
+        return tree
+    try:
+        loader = _Loader(data.decode("utf-8-sig"))
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError as error:
+        tree.problems.append((Place(data.count(b"\n", 0, error.start) + 1, 1), "expected text in UTF-8"))
+    except yaml.reader.ReaderError as error:
+        tree.problems.append((_of_character(data, error.position), f"character U+{_code(error):04X} is not allowed"))
+    except yaml.MarkedYAMLError as error:
+        tree.problems.append((_of_error(error), _told(error)))
+    else:
+        tree.value = None if node is None else _Builder(tree).build(node, ())
+    return tree
+
+
+def _of_character(data: bytes, position: int) -> Place:
+    before = data.decode("utf-8-sig")[:position]
+    return Place(before.count("\n") + 1, position - before.rfind("\n"))
+
+
+def _code(error: yaml.reader.ReaderError) -> int:
+    return ord(error.character) if isinstance(error.character, str) else int(error.character)
+
+
+def _of_error(error: yaml.MarkedYAMLError) -> Place:
+    mark = error.problem_mark or error.context_mark
+    return Place(1, 1) if mark is None else _of(mark)
+
+
+def _told(error: yaml.MarkedYAMLError) -> str:
+    """A parser's complaint in one line."""
+    text = error.problem or error.context or "is not YAML"
+    return text if isinstance(error, _Refused) else f"is not YAML here: {text}"
+
+
+def _of(mark: yaml.Mark | yaml.Node) -> Place:
+    at = mark.start_mark if isinstance(mark, yaml.Node) else mark
+    return Place(at.line + 1, at.column + 1)
+
+
+class _Builder:
+    """Plain values of nodes. An alias that stands inside what it names is refused."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._open: set[int] = set()
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node, its place and those below it noted."""
+        self._tree.values[path] = _of(node)
+        if node.tag not in _PLAIN_TAGS:
+            return self._refuse(node, f"the tag {node.tag!r} has no meaning here")
+        if isinstance(node, yaml.ScalarNode):
+            return _plain(node.value) if node.style is None else node.value
+        if id(node) in self._open:
+            return self._refuse(node, "an alias stands inside what it names")
+        self._open.add(id(node))
+        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        self._open.discard(id(node))
+        return value
+
+    def _list(self, node: yaml.Node, path: Path) -> list[Any]:
+        return [self.build(child, (*path, number)) for number, child in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, child in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._refuse(key, "expected a word as key")
+            elif key.value in found:
+                self._refuse(key, f"the key {key.value!r} is there twice, first in line {self._tree.keys[(*path, key.value)].line}")
+            else:
+                self._tree.keys[(*path, key.value)] = _of(key)
+                found[key.value] = self.build(child, (*path, key.value))
+        return found
+
+    def _refuse(self, node: yaml.Node, text: str) -> None:
+        self._tree.problems.append((_of(node), text))
+
+
+def _plain(text: str) -> str | int | float | bool | None:
+    """What a word without quotes means."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text

@@ -1,0 +1,198 @@
+"""The types of the options: each says what it expects, in words, and how its value is written.
+
+Every check takes one plain value of the file and returns what the settings hold, or raises ValueError with the whole sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from enum import StrEnum
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import PlainSerializer, PlainValidator
+
+from spamguard.config import units
+from spamguard.config.units import shown
+from spamguard.settings import Action, Endpoint, OddBytes, OnError, Position, Tls, parse_endpoint
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_MAILBOX = re.compile(r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
+_FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
+_PREFIX = re.compile(r"[ -~]{1,60}")
+_ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
+FIXED = "fixed"
+AUTO = "auto"
+
+
+def near(word: object, known: list[str]) -> str:
+    """`: did you mean 'x'?`, or nothing."""
+    found = get_close_matches(str(word).lower(), known, 1, 0.6)
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
+def _one_of(kind: type[Choice]) -> Callable[[object], Choice]:
+    names = [one.value for one in kind]
+
+    def check(given: object) -> Choice:
+        if isinstance(given, str) and given in names:
+            return kind(given)
+        raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
+
+    return check
+
+
+def _matching(pattern: re.Pattern[str], expected: str, *, empty: bool = False) -> Callable[[object], str]:
+    def check(given: object) -> str:
+        if isinstance(given, str) and (pattern.fullmatch(given) or (empty and not given)):
+            return given
+        raise ValueError(f"expected {expected}, found {shown(given)}")
+
+    return check
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def check(given: object) -> int:
+        if isinstance(given, int) and not isinstance(given, bool) and least <= given <= most:
+            return given
+        raise ValueError(f"expected a whole number from {least} to {most:,}, found {shown(given)}")
+
+    return check
+
+
+def _flag(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    raise ValueError(f"expected true or false, found {shown(given)}")
+
+
+def _probability(given: object) -> float:
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
+        return float(given)
+    raise ValueError(f"expected a probability from 0 to 1, found {shown(given)}")
+
+
+def _network(given: object) -> str:
+    try:
+        return str(ip_network(given)) if isinstance(given, str) else _no_network(given)
+    except ValueError as error:
+        if "host bits" not in str(error):
+            return _no_network(given)
+        raise ValueError(f"expected a network, found {given!r}, an address within {ip_network(str(given), strict=False)}") from error
+
+
+def _no_network(given: object) -> str:
+    raise ValueError(f"expected a network such as 192.0.2.0/24 or 2001:db8::/32, found {shown(given)}")
+
+
+def path(given: object) -> Path:
+    """An absolute path."""
+    if isinstance(given, str) and given.startswith("/") and "\0" not in given:
+        return Path(given)
+    raise ValueError(f"expected an absolute path, found {shown(given)}")
+
+
+def file(given: object) -> Path:
+    """An absolute path of a file that is there and can be read."""
+    found = path(given)
+    try:
+        found.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror})") from error
+    return found
+
+
+def endpoint(given: object) -> Endpoint:
+    """Where mail is handed on to."""
+    try:
+        return parse_endpoint(given if isinstance(given, str) else "")
+    except ValueError as error:
+        raise ValueError(f"expected {_forms(error)}, found {shown(given)}") from error
+
+
+def _forms(error: ValueError) -> str:
+    return str(error).rpartition("write ")[2]
+
+
+def listen(given: object) -> Endpoint:
+    """Where to listen: an IP address and a port."""
+    try:
+        found = parse_endpoint(given if isinstance(given, str) else "")
+        ip_network(found.host)
+    except ValueError as error:
+        expected = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
+        raise ValueError(f"expected {expected}, found {shown(given)}{_localhost(given)}") from error
+    return found
+
+
+def _localhost(given: object) -> str:
+    return ": write 127.0.0.1 instead of localhost" if "//localhost:" in str(given) else ""
+
+
+def next_hop(given: object) -> object:
+    """A next hop told by its endpoint alone is a mapping with `to` only."""
+    return {"to": given} if isinstance(given, str) else given
+
+
+def _one_wrong_in(given: object) -> int:
+    if given == FIXED:
+        return 0
+    match = _ONE_IN.fullmatch(given) if isinstance(given, str) else None
+    number = int(match[1].replace(",", "")) if match else 0
+    if number < 2:
+        raise ValueError(f"expected {FIXED}, or such as 1 in 1000, found {shown(given)}")
+    return number
+
+
+def _one_wrong_in_text(value: int) -> str:
+    return f"1 in {value}" if value else FIXED
+
+
+def _odd_bytes(given: object) -> OddBytes | None:
+    return None if given == AUTO else _odd(given)
+
+
+def _odd(given: object) -> OddBytes:
+    names = [AUTO, *(one.value for one in OddBytes)]
+    if isinstance(given, str) and given in names:
+        return OddBytes(given)
+    raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+_told = PlainSerializer(_text)
+
+Seconds = Annotated[float, PlainValidator(units.seconds), PlainSerializer(units.duration_text)]
+Days = Annotated[int, PlainValidator(units.days), PlainSerializer(units.days_text)]
+Size = Annotated[int, PlainValidator(units.size), PlainSerializer(units.size_text)]
+Count = Annotated[int, PlainValidator(_whole(1, 1_000_000))]
+Processes = Annotated[int, PlainValidator(_whole(0, 1024))]
+Flag = Annotated[bool, PlainValidator(_flag)]
+Probability = Annotated[float, PlainValidator(_probability)]
+Network = Annotated[str, PlainValidator(_network)]
+Directory = Annotated[Path, PlainValidator(path), _told]
+File = Annotated[Path, PlainValidator(file), _told]
+Address = Annotated[Endpoint, PlainValidator(listen), _told]
+Target = Annotated[Endpoint, PlainValidator(endpoint), _told]
+Where = Annotated[Position, PlainValidator(_one_of(Position)), _told]
+Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told]
+Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told]
+Trouble = Annotated[OnError, PlainValidator(_one_of(OnError)), _told]
+Odd = Annotated[OddBytes | None, PlainValidator(_odd_bytes), PlainSerializer(lambda value: str(value or AUTO))]
+OneWrongIn = Annotated[int, PlainValidator(_one_wrong_in), PlainSerializer(_one_wrong_in_text)]
+Label = Annotated[str, PlainValidator(_matching(_LABEL, "the name of a class, spam or unsure"))]
+Mailbox = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True))]
+HostName = Annotated[str, PlainValidator(_matching(_NAME, "a host name", empty=True))]
+UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", empty=True))]
+FieldName = Annotated[str, PlainValidator(_matching(_FIELD, "the name of a header field, * at its end for any"))]
+Prefix = Annotated[str, PlainValidator(_matching(_PREFIX, "at most 60 characters of ASCII", empty=True))]
