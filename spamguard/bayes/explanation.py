@@ -6,13 +6,14 @@ Compares two classes. A part that was clipped or rounded on its way is scaled, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Integers, Parameters
-from spamguard.bayes.tables import SETS, Evidence, Tables, read_rows
+from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, read_rows
 
 _NO_COUNTS = np.zeros((0, 0), np.int32)
 
@@ -36,20 +37,49 @@ class Dissection:
     counts: NDArray[np.int32]
 
 
-def dissect(tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
-    """The default profile's judgement of class number `favoured` against number `against`, part by part."""
+class Weighed(NamedTuple):
+    """What judging one message goes through: its rows, every feature's part, and the experts' scores (K-1, EXPERTS)."""
+
+    rows: Rows
+    parts: experts.Parts
+    scores: Integers
+
+
+def weigh(tables: Tables, known: Parameters, seen: Evidence) -> Weighed:
+    """The way of the default profile, with what it passes kept."""
     rows = read_rows(tables, seen.buckets)
     found = experts.parts(known, seen, rows)
-    scores = experts.scores(found, seen, tables.biases)
+    return Weighed(rows, found, experts.scores(found, seen, tables.biases))
+
+
+def dissect(tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
+    """The default profile's judgement of class number `favoured` against number `against`, part by part."""
+    rows, found, scores = weigh(tables, known, seen)
     buckets, traits, numbers = (np.zeros(part.shape[1]) for part in (found.multinomial, found.categorical, found.gaussian))
     nothing = np.zeros(len(EXPERTS))
     total = Dissection(0.0, 0.0, nothing, nothing, 0.0, buckets, traits, numbers, rows.counts)
     for number, sign in ((favoured, 1.0), (against, -1.0)):
         if number:
-            trust = float(known.confidence[number - 1]) / fusion.ONE
-            weights, prior = np.multiply(trust, tables.fusion_weights, dtype=np.float64), trust * float(tables.fusion_biases[number - 1])
+            trust, weights = _trust(tables, known, number)
+            prior = trust * float(tables.fusion_biases[number - 1])
             total = _plus(total, _one_class(found, scores, seen, tables, weights, number - 1), sign, prior)
     return total
+
+
+def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Floats:
+    """Of all this only what each token adds, `Dissection.buckets`."""
+    total = np.zeros(len(seen.buckets))
+    for number, sign in ((favoured, 1.0), (against, -1.0)):
+        if number:
+            factor = _factors(weighed.parts, weighed.scores, seen, tables, number - 1)[1] * _trust(tables, known, number)[1]
+            total += sign * _buckets(weighed.parts, seen, factor, number - 1)
+    return total
+
+
+def _trust(tables: Tables, known: Parameters, number: int) -> tuple[float, Floats]:
+    """Factor of everything said about a class, in steps of fusion, and with it the weight of every expert."""
+    trust = float(known.confidence[number - 1]) / fusion.ONE
+    return trust, np.multiply(trust, tables.fusion_weights, dtype=np.float64)
 
 
 def _plus(total: Dissection, more: Dissection, sign: float, prior: float) -> Dissection:
@@ -68,29 +98,39 @@ def _plus(total: Dissection, more: Dissection, sign: float, prior: float) -> Dis
 
 def _one_class(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tables, weights: Floats, row: int) -> Dissection:
     """One class against the first, without the prior."""
-    damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
+    kept, damped = _factors(found, scores, seen, tables, row)
     nats = scores[row] / STEPS
-    raw = np.empty(len(EXPERTS))
-    biases = tables.biases[row] / logistic.ONE
-    raw[:SETS] = experts.set_sums(found.multinomial, seen)[row]
-    raw[SETS : 2 * SETS] = experts.set_sums(found.logistic, seen)[row] / logistic.ONE
-    raw[-2:] = found.categorical[row].sum(), found.gaussian[row].sum()
-    raw *= damping
-    raw[SETS : 2 * SETS] += biases
-    kept = np.divide(nats, raw, out=np.zeros_like(raw), where=raw != 0)  # clipped and rounded
-    factor = weights * kept * damping
-    buckets = found.multinomial[row] * factor[:SETS].repeat(seen.sizes)
-    buckets += found.logistic[row] / logistic.ONE * factor[SETS : 2 * SETS].repeat(seen.sizes)
+    factor = damped * weights
     shares = weights * nats
-    bias = float((weights * kept)[SETS : 2 * SETS] @ biases)
+    bias = float((weights * kept)[SETS : 2 * SETS] @ (tables.biases[row] / logistic.ONE))
     return Dissection(
         float(shares.sum()),
         0.0,
         shares,
         nats,
         bias,
-        buckets,
+        _buckets(found, seen, factor, row),
         found.categorical[row] * factor[-2],
         found.gaussian[row] * factor[-1],
         _NO_COUNTS,
     )
+
+
+def _factors(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
+    """What clipping and rounding left of each expert's sum, as a factor; the same times the damping."""
+    damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
+    raw = np.empty(len(EXPERTS))
+    raw[:SETS] = experts.set_sums(found.multinomial, seen)[row]
+    raw[SETS : 2 * SETS] = experts.set_sums(found.logistic, seen)[row] / logistic.ONE
+    raw[-2:] = found.categorical[row].sum(), found.gaussian[row].sum()
+    raw *= damping
+    raw[SETS : 2 * SETS] += tables.biases[row] / logistic.ONE
+    kept = np.divide(scores[row] / STEPS, raw, out=np.zeros_like(raw), where=raw != 0)
+    return kept, kept * damping
+
+
+def _buckets(found: experts.Parts, seen: Evidence, factor: Floats, row: int) -> Floats:
+    """What each token adds over all experts."""
+    parts = found.multinomial[row] * factor[:SETS].repeat(seen.sizes)
+    parts += found.logistic[row] * (factor[SETS : 2 * SETS] / logistic.ONE).repeat(seen.sizes)
+    return np.asarray(parts)

@@ -42,9 +42,13 @@ _NO_SCORES: Integers = np.zeros((0, len(experts.EXPERTS)), np.int64)
 def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
     """The default: all experts, fused, held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
-    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases)
-    fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
-    return Judgement(np.concatenate(([0.0], known.confidence * fused)), scores)
+    return fused(tables, known, experts.scores(experts.parts(known, seen, rows), seen, tables.biases))
+
+
+def fused(tables: Tables, known: Parameters, scores: Integers) -> Judgement:
+    """The same from the experts' scores of one message."""
+    log_odds = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
+    return Judgement(np.concatenate(([0.0], known.confidence * log_odds)), scores)
 
 
 def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[Judgement]:

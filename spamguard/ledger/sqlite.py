@@ -250,6 +250,22 @@ class SqliteLedger:
             counts.update([taught.label] if taught is not None else [])
         return dict(counts)
 
+    def scored_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
+        """Label and first-time scores of every lesson that has any, in the order in which the messages were first heard of."""
+        seq, repeated = 0, set[bytes]()
+        while rows := self._ask(statements.SCORES_AFTER, (seq, _CHUNK)):
+            seq = rows[-1][0]
+            for _, digest, label, scores, version, is_repeated in rows:
+                if not is_repeated and label is not None and version == extractor and scores:
+                    yield label, scores
+                elif is_repeated and digest not in repeated:
+                    repeated.add(digest)
+                    yield from self._scored(digest, extractor)
+
+    def _scored(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
+        found = lesson([Vote(*row) for row in self._ask(statements.VOTES_OF_DIGEST, (digest,))], extractor)
+        return [(found.label, found.scores)] if found is not None and found.scores else []
+
     def _by_digest(self, upto_seq: int | None) -> Iterator[list[Vote]]:
         upto = self.last_seq() if upto_seq is None else upto_seq
         after = b""

@@ -48,6 +48,14 @@ VOTES_OF_SEVERAL_EVENTS = """
 SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE +seq <= :upto AND digest IN (
     SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1) ORDER BY digest"""
 
+# Without features. The last column: whether there is more than this one event on its message.
+SCORES_AFTER = """
+SELECT seq, digest, label, scores, extractor,
+    EXISTS (SELECT 1 FROM events AS other WHERE other.digest = events.digest AND other.seq <> events.seq)
+FROM events WHERE seq > ? ORDER BY seq LIMIT ?"""
+
+VOTES_OF_DIGEST = "SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM events WHERE digest = ?"
+
 # The row with the highest seq stays whatever it is, or SQLite would give its number again.
 DROP_SUPERSEDED = """
 DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AND EXISTS (
