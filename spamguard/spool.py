@@ -23,6 +23,14 @@ class Spool:
         self._file: int | None = None
         self.size = 0
 
+    @classmethod
+    def reading(cls, path: Path) -> Spool:
+        """The message in a file, to be read only; OSError when it cannot be."""
+        spool = cls(path.parent)
+        spool._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        spool.size = os.fstat(spool._file).st_size
+        return spool
+
     def write(self, data: bytes) -> None:
         """Append."""
         self.size += len(data)

@@ -1,0 +1,232 @@
+"""Messages that are held back, each with its envelope and why: two files named by its id, ID.eml and ID.json.
+
+Must never say that a message is held before it is on the disk, never show half of one, and never forget which recipients have
+got it already. Nothing here ever expires: discarding mail is the operator's decision.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spamguard.errors import QuarantineError
+from spamguard.files import create_private, sync_directory
+from spamguard.ids import is_id
+from spamguard.spool import Content, Spool
+from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
+
+if TYPE_CHECKING:
+    from spamguard.relay.contract import NextHop, Transaction
+
+MOST = 1000  # entries that are listed at once
+_MESSAGE, _NOTE, _DRAFT = ".eml", ".json", ".new"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message that is held. reason: label of the verdict, or whatever the policy said. when: seconds since 1970. size: bytes.
+
+    delivered: numbers, from 0, of the envelope's recipients that have got it since.
+    """
+
+    id: str
+    envelope: Envelope
+    reason: str
+    when: float
+    size: int
+    delivered: frozenset[int] = frozenset()
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Numbers of the recipients that have not got it."""
+        return tuple(number for number in range(len(self.envelope.recipients)) if number not in self.delivered)
+
+    @property
+    def released(self) -> bool:
+        """Whether there is nobody left to give it to."""
+        return not self.waiting
+
+
+class Quarantine:
+    """The messages held in one directory, which is made when the first one comes. Any number of processes may use it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float) -> None:
+        """Hold a message: all of it is on the disk afterwards, or OSError, and nothing is. Blocks.
+
+        name: a new one (`ids.new_id`). content: as it would have been handed on, kept byte for byte. when: seconds since 1970.
+        """
+        self._make()
+        message = self._path(name, _MESSAGE)
+        with self._linked(content.chunks(), message):
+            try:
+                note = _encoded(Entry(name, envelope, reason, when, content.size))
+                with self._linked([note], self._path(name, _NOTE)):  # last: what has no note is not there
+                    sync_directory(self._directory)
+            except BaseException:
+                message.unlink(missing_ok=True)
+                raise
+
+    def entries(self, limit: int = MOST, before: str = "") -> Iterator[Entry]:
+        """The newest messages, newest first; those of them older than `before`, an id."""
+        for name in heapq.nlargest(limit, self._ids(before)):
+            with suppress(QuarantineError):  # deleted meanwhile
+                yield self.entry(name)
+
+    def entry(self, name: str) -> Entry:
+        """One message. QuarantineError: there is none of that id, or its note is damaged."""
+        note = self._path(name, _NOTE)
+        try:
+            values = json.loads(note.read_bytes())
+            if not self._path(name, _MESSAGE).exists():
+                raise _unknown(name)
+            return _decoded(name, values)
+        except FileNotFoundError:
+            raise _unknown(name) from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise QuarantineError(
+                f"{note}: is damaged ({error!r}): its message is beside it, delete both once it is taken care of"
+            ) from error
+
+    def open(self, name: str) -> Content:
+        """The message, to be read as it was stored; its `spool` is the caller's to close. QuarantineError."""
+        self.entry(name)
+        return self._open(name)
+
+    def delete(self, name: str) -> None:
+        """Throw a message away, for good. QuarantineError: there is none."""
+        self.entry(name)
+        for ending in (_NOTE, _MESSAGE, _DRAFT):  # without its note it is gone
+            self._path(name, ending).unlink(missing_ok=True)
+        sync_directory(self._directory)
+
+    def mark_released(self, name: str) -> None:
+        """Note, durably, that every recipient has the message, whoever gave it to them. QuarantineError: there is none."""
+        with self._alone(name) as entry:
+            self._note(entry, range(len(entry.envelope.recipients)))
+
+    async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
+        """Hand a message on to all recipients that have not got it yet; each with the next hop's reply. Again: nothing, `()`.
+
+        Who got it is noted, durably, after the next hop has said so. When this process dies in between, the next release
+        hands the message on once more: at least once, never not at all. Both copies bear the same id in X-Spamguard.
+        QuarantineError: there is no such message, or it is being released at this moment.
+        """
+        with self._alone(name) as entry:
+            if entry.released:
+                return ()
+            transaction = next_hop.transaction(entry.envelope.client)
+            content = self._open(name)
+            try:
+                replies = await _handed_on(transaction, entry, content)
+            finally:
+                content.spool.close()
+                await transaction.end()
+            self._note(entry, [number for number, reply in replies.items() if reply.positive])
+            return [(entry.envelope.recipients[number], reply) for number, reply in replies.items()]
+
+    # Files
+
+    def _path(self, name: str, ending: str) -> Path:
+        if not is_id(name):
+            raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
+        return self._directory / (name + ending)
+
+    def _ids(self, before: str) -> Iterator[str]:
+        with suppress(FileNotFoundError), os.scandir(self._directory) as found:
+            for one in found:
+                name, ending = os.path.splitext(one.name)  # noqa: PTH122  a Path for each of many is slow
+                if ending == _NOTE and is_id(name) and (not before or name < before):
+                    yield name
+
+    def _make(self) -> None:
+        if not self._directory.is_dir():
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self._directory.parent)
+
+    def _open(self, name: str) -> Content:
+        return Content(b"", Spool.reading(self._path(name, _MESSAGE)), 0)
+
+    @contextmanager
+    def _linked(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:
+        """A new file, whole and on the disk before it has its name; it loses that again when what follows fails."""
+        descriptor = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(descriptor)
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # which makes Python follow that link
+        try:
+            yield
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[Entry]:
+        """The entry, while no other process releases it."""
+        self.entry(name)
+        with self._path(name, _MESSAGE).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise QuarantineError(f"{name} is being released at this moment: look at it again later") from None
+            yield self.entry(name)
+
+    def _note(self, entry: Entry, numbers: Iterable[int]) -> None:
+        """More recipients have got it. The draft has one name for all, since only one process at a time gets here."""
+        draft = self._path(entry.id, _DRAFT)
+        draft.unlink(missing_ok=True)  # left behind by one that was killed
+        with create_private(draft) as file:
+            file.write(_encoded(replace(entry, delivered=entry.delivered | frozenset(numbers))))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path(entry.id, _NOTE))
+        sync_directory(self._directory)
+
+
+async def _handed_on(transaction: Transaction, entry: Entry, content: Content) -> dict[int, Reply]:
+    """The reply for each recipient that is waiting, by its number."""
+    sender = entry.envelope.sender
+    size_told = tuple(one for one in sender.parameters if one.keyword != "SIZE")  # it was that of the message as it came in
+    reply = await transaction.mail(replace(sender, parameters=size_told))
+    if not reply.positive:
+        return dict.fromkeys(entry.waiting, reply)
+    replies = {number: await transaction.recipient(entry.envelope.recipients[number]) for number in entry.waiting}
+    accepted = [number for number, reply in replies.items() if reply.positive]
+    if accepted:
+        answers = await transaction.send(content)
+        replies |= dict(zip(accepted, answers if len(answers) == len(accepted) else [answers[0]] * len(accepted), strict=True))
+    return replies
+
+
+def _unknown(name: str) -> QuarantineError:
+    return QuarantineError(f"{name}: no such message in the quarantine; `spamguard quarantine list` shows what there is")
+
+
+# ---- notes
+
+
+def _encoded(entry: Entry) -> bytes:
+    values = asdict(entry) | {"delivered": sorted(entry.delivered)}
+    return json.dumps(values, indent=1).encode("ascii") + b"\n"
+
+
+def _decoded(name: str, values: dict[str, Any]) -> Entry:
+    told = values["envelope"]
+    recipients = tuple(Recipient(one["address"], _parameters(one)) for one in told["recipients"])
+    envelope = Envelope(Sender(told["sender"]["address"], _parameters(told["sender"])), recipients, Client(**told["client"]))
+    return Entry(name, envelope, values["reason"], float(values["when"]), int(values["size"]), frozenset(values["delivered"]))
+
+
+def _parameters(values: dict[str, Any]) -> tuple[Parameter, ...]:
+    return tuple(Parameter(*one) for one in values["parameters"])

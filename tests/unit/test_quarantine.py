@@ -1,0 +1,353 @@
+"""The quarantine: whole messages or none, every byte, and nobody gets one twice or never."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import QuarantineError
+from spamguard.ids import new_id
+from spamguard.quarantine import Quarantine
+from spamguard.relay.maildir import MaildirHop
+from spamguard.spool import Content, Spool
+from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
+
+ROOT = Path(__file__).parents[2]
+HEAD = b"X-Spam-Flag: YES\r\n"
+TEXT = b"Subject: x\r\n\r\n\0\xff.\r\nbare\rline\nends\r\n" + b"x" * 2000 + b"\r\n"
+ENVELOPE = Envelope(
+    Sender("a@example.org", (Parameter("SIZE", "4711"), Parameter("ENVID", "Qx+2B"), Parameter("SMTPUTF8", None))),
+    (Recipient("b@x", (Parameter("ORCPT", "rfc822;B@x"),)), Recipient("c@x"), Recipient(b"\xff@x".decode("utf-8", "surrogateescape"))),
+    Client("192.0.2.1", "mx.example.org", helo="mx", protocol="ESMTP", forwarded=True),
+)
+
+
+def name(number: int) -> str:
+    return new_id(1.7e9 + number, number.to_bytes(4, "big"))
+
+
+def content(place: Path) -> Content:
+    spool = Spool(place)
+    spool.write(b"forged" + TEXT)
+    return Content(HEAD, spool, len(b"forged"))
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Quarantine:
+    """With one message in it."""
+    found = Quarantine(tmp_path / "quarantine")
+    found.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
+    return found
+
+
+def read(quarantine: Quarantine, wanted: str) -> bytes:
+    found = quarantine.open(wanted)
+    try:
+        assert found.size == len(HEAD + TEXT)
+        return b"".join(found.chunks())
+    finally:
+        found.spool.close()
+
+
+def test_what_is_held_is_as_it_was(held: Quarantine, tmp_path: Path) -> None:
+    (entry,) = held.entries()
+    assert (entry.id, entry.reason, entry.when, entry.size) == (name(1), "spam", 1.7e9, len(HEAD + TEXT))
+    assert entry.envelope == ENVELOPE
+    assert (entry.waiting, entry.released) == ((0, 1, 2), False)
+    assert read(held, name(1)) == HEAD + TEXT
+    assert sorted(path.name for path in (tmp_path / "quarantine").iterdir()) == [f"{name(1)}.eml", f"{name(1)}.json"]
+
+
+def test_it_is_private(held: Quarantine, tmp_path: Path) -> None:
+    assert (tmp_path / "quarantine").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()} == {0o600}
+
+
+def test_newest_first_and_bounded(tmp_path: Path) -> None:
+    quarantine = Quarantine(tmp_path / "quarantine")
+    assert list(quarantine.entries()) == []
+    for number in (3, 1, 5, 2, 4):
+        quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
+    for odd in ("x.json", "../x.json".replace("/", "_"), f"{name(9)}.eml", f"{name(8)}.json", f"{name(7)}.new"):
+        (tmp_path / "quarantine" / odd).write_text("{}")
+    assert [entry.id for entry in quarantine.entries()] == [name(number) for number in (5, 4, 3, 2, 1)]
+    assert [entry.id for entry in quarantine.entries(2, before=name(4))] == [name(3), name(2)]
+
+
+@pytest.mark.parametrize("text", ["", "../../../etc/passwd", "0" * 15 + "/", "A" * 16, "0" * 16 + "\0", "0" * 16 + "\n"])
+def test_what_is_no_id_never_becomes_a_path(held: Quarantine, tmp_path: Path, text: str) -> None:
+    calls = (held.entry, held.open, held.delete, held.mark_released, lambda text: held.store(text, content(tmp_path), ENVELOPE, "spam", 0))
+    for call in calls:
+        with pytest.raises(QuarantineError, match="is no id"):
+            call(text)
+
+
+def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
+    for call in (held.entry, held.open, held.delete, held.mark_released):
+        with pytest.raises(QuarantineError, match="no such message"):
+            call(name(2))
+    with pytest.raises(QuarantineError, match="no such message"):
+        asyncio.run(held.release(name(2), MaildirHop(tmp_path / "Maildir", "mx")))
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}'])
+def test_a_damaged_note_is_told_and_hides_no_other(held: Quarantine, tmp_path: Path, damage: str) -> None:
+    held.store(name(2), content(tmp_path), ENVELOPE, "spam", 0)
+    (tmp_path / "quarantine" / f"{name(2)}.json").write_text(damage, "latin-1")
+    with pytest.raises(QuarantineError, match="is damaged"):
+        held.entry(name(2))
+    assert [entry.id for entry in held.entries()] == [name(1)]
+
+
+def test_the_same_id_twice_changes_nothing(held: Quarantine, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        held.store(name(1), Content(b"other\r\n", Spool(tmp_path), 0), ENVELOPE, "other", 0)
+    assert read(held, name(1)) == HEAD + TEXT
+    assert held.entry(name(1)).reason == "spam"
+
+
+def test_deleting(held: Quarantine, tmp_path: Path) -> None:
+    held.delete(name(1))
+    assert list((tmp_path / "quarantine").iterdir()) == []
+
+
+# ---- release
+
+
+class ScriptedHop:
+    """A next hop that answers with codes, and keeps what it took. each: as LMTP does."""
+
+    def __init__(
+        self, *, each: bool = True, mail: int = 250, recipients: Mapping[str, int] | None = None, data: Sequence[int] = ()
+    ) -> None:
+        self.answers_each = each
+        self.extensions: Mapping[str, str] = {}
+        self.codes = {"mail": mail, **(recipients or {})}
+        self.data = list(data)
+        self.taken: list[tuple[str, list[str], bytes]] = []
+        self.senders: list[Sender] = []
+        self.ended = 0
+
+    async def probe(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def transaction(self, client: Client) -> ScriptedTransaction:
+        assert client == ENVELOPE.client
+        return ScriptedTransaction(self)
+
+
+class ScriptedTransaction:
+    def __init__(self, hop: ScriptedHop) -> None:
+        self.hop = hop
+        self.accepted: list[str] = []
+
+    async def mail(self, sender: Sender) -> Reply:
+        self.hop.senders.append(sender)
+        return Reply.of(self.hop.codes["mail"], "mail")
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        reply = Reply.of(self.hop.codes.get(recipient.address, 250), "rcpt")
+        self.accepted += [recipient.address] * reply.positive
+        return reply
+
+    async def send(self, content: Content) -> Sequence[Reply]:
+        self.hop.taken.append((self.hop.senders[-1].address, self.accepted, b"".join(content.chunks())))
+        codes = (self.hop.data or [250] * len(self.accepted)) if self.hop.answers_each else (self.hop.data or [250])[:1]
+        return [Reply.of(code, "data") for code in codes]
+
+    async def end(self) -> None:
+        self.hop.ended += 1
+
+
+ADDRESSES = [one.address for one in ENVELOPE.recipients]
+
+
+def release(quarantine: Quarantine, hop: ScriptedHop) -> list[tuple[str, int]]:
+    return [(recipient.address, reply.code) for recipient, reply in asyncio.run(quarantine.release(name(1), hop))]
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_a_release_gives_it_to_everybody_once(held: Quarantine, each: bool) -> None:
+    hop = ScriptedHop(each=each)
+    assert release(held, hop) == [(address, 250) for address in ADDRESSES]
+    assert hop.taken == [("a@example.org", ADDRESSES, HEAD + TEXT)]
+    assert hop.senders[0].parameters == ENVELOPE.sender.parameters[1:]
+    assert held.entry(name(1)).released
+    assert release(held, hop) == []
+    assert len(hop.taken) == hop.ended == 1
+
+
+def test_who_was_refused_is_tried_again_alone(held: Quarantine) -> None:
+    hop = ScriptedHop(recipients={"b@x": 450}, data=[250, 452])
+    assert release(held, hop) == [("b@x", 450), ("c@x", 250), (ADDRESSES[2], 452)]
+    assert (held.entry(name(1)).waiting, held.entry(name(1)).released) == ((0, 2), False)
+    again = ScriptedHop()
+    assert release(held, again) == [("b@x", 250), (ADDRESSES[2], 250)]
+    assert again.taken == [("a@example.org", ["b@x", ADDRESSES[2]], HEAD + TEXT)]
+    assert held.entry(name(1)).released
+
+
+@pytest.mark.parametrize("trouble", [{"mail": 451}, {"recipients": dict.fromkeys(ADDRESSES, 550)}, {"data": [554] * 3}])
+@pytest.mark.parametrize("each", [True, False])
+def test_a_release_that_fails_can_be_repeated(held: Quarantine, trouble: dict[str, object], each: bool) -> None:
+    hop = ScriptedHop(each=each, **trouble)  # type: ignore[arg-type]
+    assert all(code >= 400 for _, code in release(held, hop))
+    assert (held.entry(name(1)).waiting, hop.ended) == ((0, 1, 2), 1)
+    assert len(release(held, ScriptedHop(each=each))) == 3
+
+
+def test_into_a_maildir(held: Quarantine, tmp_path: Path) -> None:
+    replies = asyncio.run(held.release(name(1), MaildirHop(tmp_path / "Maildir", "mx")))
+    assert [reply.code for _, reply in replies] == [250, 250, 250]
+    copies = [path.read_bytes() for path in (tmp_path / "Maildir" / "new").iterdir()]
+    assert len(copies) == 3  # and not in Junk: it was released
+    assert all(copy.endswith((HEAD + TEXT).replace(b"\r\n", b"\n")) for copy in copies)
+
+
+def test_what_was_given_out_by_hand_is_not_given_out_again(held: Quarantine) -> None:
+    held.mark_released(name(1))
+    assert held.entry(name(1)).released
+    assert release(held, ScriptedHop()) == []
+
+
+def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
+    class Slow(ScriptedHop):
+        def transaction(self, client: Client) -> ScriptedTransaction:
+            with pytest.raises(QuarantineError, match="at this moment"):
+                held.mark_released(name(1))
+            other = Quarantine(tmp_path / "quarantine")
+            with pytest.raises(QuarantineError, match="at this moment"):
+                other.mark_released(name(1))
+            return super().transaction(client)
+
+    assert len(release(held, Slow())) == 3
+
+
+# ---- trouble
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport asyncio, os, resource\nfrom tests.unit.test_quarantine import *\n"
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def killed_at(step: int, work: Callable[[], object]) -> int:
+    """Do this in a process of its own that is killed before its system call number `step`; its exit status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads that other tests left are not used here
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    steps = itertools.count()
+
+    def dying(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **settings: object) -> object:
+            if next(steps) == step:
+                os.kill(os.getpid(), 9)
+            return function(*arguments, **settings)
+
+        return call
+
+    try:
+        for action in ("open", "mkdir", "link", "fsync", "unlink", "replace", "rename"):
+            setattr(os, action, dying(getattr(os, action)))
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:
+    seen = set()
+    for step in range(60):
+        place = tmp_path / str(step)
+        place.mkdir()
+        quarantine, message = Quarantine(place / "q"), content(place)
+        status = killed_at(step, partial(quarantine.store, name(1), message, ENVELOPE, "spam", 0))
+        found = list(quarantine.entries())
+        for entry in found:
+            assert entry.envelope == ENVELOPE
+            assert read(quarantine, entry.id) == HEAD + TEXT
+        assert all(path.suffix in (".eml", ".json") for path in place.glob("q/*"))
+        seen.add((status, len(found)))
+        if status == 0:
+            break
+    assert seen == {(-9, 0), (-9, 1), (0, 1)}
+
+
+def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path: Path) -> None:
+    counts = set()
+    for step in range(80):
+        place = tmp_path / str(step)
+        place.mkdir()
+        quarantine = Quarantine(place / "q")
+        quarantine.store(name(1), content(place), Envelope(Sender(""), (Recipient("b@x"),), Client()), "spam", 0)
+        hop = MaildirHop(place / "Maildir", "mx")
+        status = killed_at(step, lambda: asyncio.run(quarantine.release(name(1), hop)))  # noqa: B023  done before the next step
+        asyncio.run(quarantine.release(name(1), hop))
+        assert quarantine.entry(name(1)).released
+        assert asyncio.run(quarantine.release(name(1), hop)) == ()
+        copies = [path.read_bytes() for path in (place / "Maildir" / "new").iterdir()]
+        assert len(copies) in (1, 2)
+        assert len(set(copies)) == 1
+        counts.add((status, len(copies)))
+        if status == 0:
+            break
+    assert {(-9, 1), (0, 1)} <= counts
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    code = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    Quarantine(Path(sys.argv[1]) / "q").store(name(1), content(Path(sys.argv[1])), ENVELOPE, "spam", 0)
+except OSError as error:
+    print(error.errno)
+"""
+    done = python(code, str(tmp_path))
+    assert (done.stdout, done.stderr) == ("27\n", "")
+    assert list((tmp_path / "q").iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if (
+        os.getuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("cannot make a small disk here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_holds_what_it_held_and_nothing_half(small_disk: Path, tmp_path: Path) -> None:
+    quarantine = Quarantine(small_disk / "q")
+
+    def fill() -> None:
+        for number in range(100):
+            quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
+
+    with pytest.raises(OSError, match="No space left"):
+        fill()
+    held = len(list(quarantine.entries()))
+    assert held > 2
+    assert len(list((small_disk / "q").iterdir())) == 2 * held
+    with pytest.raises(OSError, match="No space left"):
+        quarantine.mark_released(name(0))
+    assert not quarantine.entry(name(0)).released
+    quarantine.delete(name(1))
+    quarantine.mark_released(name(0))
+    assert json.loads((small_disk / "q" / f"{name(0)}.json").read_text())["delivered"] == [0, 1, 2]
