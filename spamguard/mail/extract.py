@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
+from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.split import Split
 from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Run, TokenHasher, narrow
@@ -22,6 +23,7 @@ _UNPAIRED = frozenset(
 )
 # Pairs with a gap are made of so many tokens from the start on, the body's first (RESULTS.md, "How much text")
 _SKIPPED = 100
+_KINDS = np.array((WORDS, CLUES, PAIRS, SKIPS))
 
 Whole = TypeVar("Whole", np.uint32, np.uint64)
 
@@ -41,7 +43,7 @@ class Extractor:
     def read(self, messages: Sequence[bytes]) -> list[Reading]:
         """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
         contents = [reading.read(raw, self._limits) for raw in messages]
-        tokens = _counted(self._groups(contents), len(contents))
+        tokens = self._tokens(contents)
         return [
             Reading(
                 content.message, Features(mine, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
@@ -57,7 +59,8 @@ class Extractor:
         """The same for several messages in one pass."""
         contents = [reading.read(raw, self._limits, body_only=True) for raw in messages]
         run = self._hasher.run([content.sections[0] for content in contents])
-        groups = [Group(narrow(run.hashes) | WORDS, run.bound, run, np.arange(len(run.hashes))), *self._spaceless(contents, pairs=False)]
+        owner = np.arange(len(contents)).repeat(run.counts)
+        groups = [Group(narrow(run.hashes) | WORDS, owner, run, np.arange(len(owner))), *self._spaceless(contents, pairs=False)]
         return [
             Features(mine, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)) for mine in _counted(groups, len(contents))
         ]
@@ -69,18 +72,31 @@ class Extractor:
             found.update(zip(group.tokens.tolist(), group.names(), strict=True))
         return found
 
+    def _tokens(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
+        """The distinct tokens of each message, sorted."""
+        if len(contents) == 1 and not contents[0].spaceless:
+            return [self._tokens_of_one(contents[0].sections)]
+        return _counted(self._groups(contents), len(contents))
+
+    def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
+        """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up."""
+        run = self._hasher.run(sections, _UNPAIRED)
+        words, singles = int(run.counts[0]), len(run.hashes)
+        pairs, skips = max(singles - 1, 0), max(min(singles, _SKIPPED) - 2, 0)
+        tokens = np.concatenate((narrow(run.hashes), narrow(self._hasher.neighbours(run.hashes, skips))))
+        tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
+        kept = np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], run.joined[:skips] & run.joined[1 : skips + 1]))
+        return unique(tokens[kept])
+
     def _groups(self, contents: list[Content]) -> list[Group]:
         """All tokens of some messages."""
         sections = [section for content in contents for section in content.sections]
-        owners = np.arange(len(contents)).repeat([len(content.sections) for content in contents])
-        run = self._hasher.run(sections)
-        kinds = np.array([CLUES if name else WORDS for name, _ in sections]).repeat(run.counts)
-        owner = owners.repeat(run.counts)
+        run = self._hasher.run(sections, _UNPAIRED)
+        owner = np.arange(len(contents)).repeat([len(content.sections) for content in contents]).repeat(run.counts)
+        kinds = np.where([name != b"" for name, _ in sections], CLUES, WORDS).repeat(run.counts)
         groups = [Group(narrow(run.hashes) | kinds, owner, run, np.arange(len(owner)))]
-        paired = np.array([name not in _UNPAIRED for name, _ in sections]).repeat(run.counts)
         early = np.arange(len(owner)) - owner.searchsorted(np.arange(len(contents))).take(owner) < _SKIPPED
-        groups += [self._pairs(run, owner, paired, 0, PAIRS), self._pairs(run, owner, paired & early, 1, SKIPS)]
-        return groups + list(self._spaceless(contents, pairs=True))
+        return [*groups, self._pairs(run, owner), self._skips(run, owner, early), *self._spaceless(contents, pairs=True)]
 
     def _spaceless(self, contents: list[Content], *, pairs: bool) -> Iterator[Group]:
         """Bigrams of scripts without spaces, and pairs of them."""
@@ -90,14 +106,19 @@ class Extractor:
                 owner = np.full(len(run.hashes), number)
                 yield Group(narrow(run.hashes) | (CLUES if section else WORDS), owner, run, np.arange(len(owner)))
                 if pairs:
-                    yield self._pairs(run, owner, np.ones(len(owner), np.bool_), 0, PAIRS)
+                    yield self._pairs(run, owner)
 
-    def _pairs(self, run: Run, owner: NDArray[np.intp], paired: NDArray[np.bool_], gap: int, kind: np.uint32) -> Group:
-        """Tokens with `gap` others between them, never across the border of a section."""
-        step = gap + 1
-        left = ((run.bound[step:] == run.bound[:-step]) & paired[step:]).nonzero()[0]
-        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + step), gap)
-        return Group(narrow(hashes) | kind, owner.take(left), run, left, step)
+    def _pairs(self, run: Run, owner: NDArray[np.intp]) -> Group:
+        """Neighbouring tokens, never across the border of a section."""
+        left = run.joined.nonzero()[0]
+        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 1), 0)
+        return Group(narrow(hashes) | PAIRS, owner.take(left), run, left, 1)
+
+    def _skips(self, run: Run, owner: NDArray[np.intp], early: NDArray[np.bool_]) -> Group:
+        """Early tokens with one other between."""
+        left = (run.joined[:-2] & run.joined[1:-1] & early[2:]).nonzero()[0]
+        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 2), 1)
+        return Group(narrow(hashes) | SKIPS, owner.take(left), run, left, 2)
 
 
 class Reading(NamedTuple):

@@ -8,7 +8,7 @@ a spammer who wants a token that collides with a good word can simply write the 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence, Set
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -23,22 +23,25 @@ WORDS, CLUES, PAIRS, SKIPS = (np.uint32(value << 30) for value in range(4))
 _TOKEN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%") | frozenset(range(128, 256))
 _CLASS = bytes(value in _TOKEN_CHARACTERS for value in range(256))
 _LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
-_SHIFT = np.uint64(32)
+# Constants are arrays without dimensions: with a scalar every operation would take a third longer.
+_SHIFT = np.array(32, np.uint64)
+_EIGHT = np.array(8, np.intp)
+_NARROWER = np.array(2, np.uint32)
 _GAP = b"\n"
+_MOST_SEEDS = 4096
 _PADDING = bytes(24)  # so that the loads of the last token stay inside the buffer
 
 
 class Run(NamedTuple):
     """Tokens in order of appearance: hashes uint64 (n,); start and end of each; the text they stand in.
 
-    counts: tokens of each section. bound: number of the section (of bigrams: of the run of characters) of each token, for
-    nothing but equality.
+    counts: tokens of each section. joined: bool (n,), whether a token makes a pair with the next one; the last never does.
     """
 
-    sections: list[bytes]
+    sections: Sequence[bytes]
     counts: NDArray[np.intp]
     hashes: Hashes
-    bound: NDArray[np.intp]
+    joined: NDArray[np.bool_]
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
     buffer: bytes | str
@@ -58,46 +61,60 @@ def _text(token: bytes | str) -> str:
 def narrow(hashes: Hashes) -> NDArray[np.uint32]:
     """The thirty highest bits of each hash, in the low bits: room for the token set above them."""
     high: NDArray[np.uint32] = hashes.view("<u4")[1::2]
-    return high >> np.uint32(2)
+    return high >> _NARROWER
+
+
+class _Seeds(dict[bytes, bytes]):
+    """Seed of each section. Senders invent names of fields: at most so many are remembered."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __missing__(self, section: bytes) -> bytes:
+        if len(self) == _MOST_SEEDS:
+            self.clear()
+        self[section] = seed = blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
+        return seed
 
 
 class TokenHasher:
     """Keyed hashes of tokens and token pairs. key: the installation's secret, any length up to 64 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._seeds = _Seeds(key)
         multipliers = np.frombuffer(blake2b(b"multipliers", key=key, digest_size=64).digest(), "<u8") | np.uint64(1)
-        self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = multipliers
-        self.seed = lru_cache(maxsize=4096)(self._seed)
+        self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = map(np.array, multipliers)
 
-    def _seed(self, section: bytes) -> bytes:
-        return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
-
-    def run(self, sections: list[Section]) -> Run:
-        """Hashes of all tokens of all sections, in order."""
+    def run(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> Run:
+        """Hashes of all tokens of all sections, in order. unpaired: names of sections whose tokens make no pairs."""
         names, texts = zip(*sections, strict=True)
         buffer = _GAP + _GAP.join(texts) + _PADDING
         mask = np.frombuffer(buffer.translate(_CLASS), np.bool_)
         edges = (mask[1:] != mask[:-1]).nonzero()[0]
         edges += 1
         starts, ends = edges[::2], edges[1::2]
-        before = starts.searchsorted(np.array([len(text) + 1 for text in texts]).cumsum(), side="right")
+        lengths = np.array(list(map(len, texts)))
+        lengths += len(_GAP)
+        before = starts.searchsorted(lengths.cumsum(), "right")
         counts = before.copy()
         counts[1:] -= before[:-1]
-        bound = np.arange(len(texts)).repeat(counts)
-        seeds = np.frombuffer(b"".join(map(self.seed, names)), "<u8")
-        return Run(list(names), counts, self._mix(buffer, starts, ends, seeds.take(bound)), bound, starts, ends, buffer)
+        joined = np.frombuffer(bytes([name not in unpaired for name in names]), np.bool_).repeat(counts)
+        if len(joined):
+            joined[before - 1] = False  # the last of each section
+        seeds = np.frombuffer(b"".join([self._seeds[name] for name in names]), "<u8")
+        return Run(names, counts, self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
 
     def bigrams(self, section: bytes, text: str) -> Run:
         """Hashes of all pairs of neighbouring characters; runs are separated by NUL."""
         points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
         starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
-        mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ np.frombuffer(self.seed(b"bigram:" + section), "<u8")
+        mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ np.frombuffer(self._seeds[b"bigram:" + section], "<u8")
         mixed *= self._first
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
-        bound = (points == 0).cumsum().take(starts)  # pairs of bigrams stay inside one run
-        return Run([section], np.array([len(starts)]), mixed ^ (mixed >> _SHIFT), bound, starts, starts + 2, text)
+        joined = np.zeros(len(starts), np.bool_)
+        np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])  # pairs of bigrams stay inside one run of characters
+        return Run([section], np.array([len(starts)]), mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts
@@ -107,19 +124,20 @@ class TokenHasher:
         mixed ^= seeds
         mixed *= self._first
         mixed ^= mixed >> _SHIFT
-        long = (size > 8).nonzero()[0]
+        long = (size > _EIGHT).nonzero()[0]
         if len(long):
-            mixed[long] = self._mix_long(eight, mixed.take(long), starts.take(long), size.take(long))
+            mixed[long] = self._mix_long(eight, mixed.take(long), starts.take(long), ends.take(long))
         mixed *= self._final
         mixed ^= mixed >> _SHIFT
         return mixed
 
-    def _mix_long(self, eight: Hashes, mixed: Hashes, starts: NDArray[np.intp], size: NDArray[np.intp]) -> Hashes:
+    def _mix_long(self, eight: Hashes, mixed: Hashes, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Hashes:
         """What a token's bytes after the eighth, its last eight and its length add."""
-        mixed ^= eight[starts + 8] & _LOW_BYTES.take(size - 8, mode="clip")
+        size = ends - starts
+        mixed ^= eight[starts + _EIGHT] & _LOW_BYTES.take(size - _EIGHT, mode="clip")
         mixed *= self._second
         mixed ^= mixed >> _SHIFT
-        mixed ^= eight[starts + size - 8]
+        mixed ^= eight[ends - _EIGHT]
         mixed ^= size.astype(np.uint64) * self._length
         mixed *= self._last
         mixed ^= mixed >> _SHIFT
@@ -130,6 +148,19 @@ class TokenHasher:
         mixed: Hashes = left * self._left
         mixed += right * self._right
         mixed += np.uint64(gap) * self._skip
+        return self._finish(mixed)
+
+    def neighbours(self, hashes: Hashes, skips: int) -> Hashes:
+        """The same of all neighbours, and behind them of the first `skips` tokens with the next but one of each."""
+        left, right = hashes * self._left, hashes * self._right
+        pairs = max(len(hashes) - 1, 0)
+        mixed = np.empty(pairs + skips, np.uint64)
+        np.add(left[:-1], right[1:], out=mixed[:pairs])
+        np.add(left[:skips], right[2 : skips + 2], out=mixed[pairs:])
+        mixed[pairs:] += self._skip
+        return self._finish(mixed)
+
+    def _finish(self, mixed: Hashes) -> Hashes:
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
         return mixed
