@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -232,23 +232,29 @@ class SqliteLedger:
 
         extractor: features of this version only (`lessons.lesson`). LedgerError: events after `upto_seq` were compacted.
         """
-        for votes in self._by_digest(upto_seq):
-            taught = lesson(votes, extractor)
-            if taught is not None:
-                yield taught
+        upto = self.last_seq() if upto_seq is None else upto_seq
+        after = b""
+        while True:
+            with self._transaction("BEGIN"):
+                self._refuse_compacted(upto)
+                (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
+                rows = self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)).fetchall()
+            if last is None:
+                return
+            after = last
+            yield from _lessons(rows, extractor)
 
     def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
         """How many `lessons` each class has; a class without any is absent."""
         upto = self.last_seq() if upto_seq is None else upto_seq
         with self._transaction("BEGIN"):
             self._refuse_compacted(upto)
-            single = self._db.execute(statements.LABELS_OF_SINGLE_EVENTS, {"upto": upto, "extractor": extractor}).fetchall()
+            labels = self._db.execute(statements.LABELS_OF_EVENTS, {"upto": upto, "extractor": extractor}).fetchall()
             several = self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}).fetchall()
-        counts = Counter(dict(single))
-        for votes in _grouped(several):
-            taught = lesson(votes, extractor)
-            counts.update([taught.label] if taught is not None else [])
-        return dict(counts)
+        counts = Counter(dict(labels))  # nearly every message has one event, which is its lesson
+        counts.subtract(Vote(*row).label for row in several if extractor in (None, row[-1]))
+        counts.update(taught.label for taught in _lessons(several, extractor))
+        return {label: count for label, count in counts.items() if label is not None and count}
 
     def scored_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
         """Label and first-time scores of every lesson that has any, in the order in which the messages were first heard of."""
@@ -265,19 +271,6 @@ class SqliteLedger:
     def _scored(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
         found = lesson([Vote(*row) for row in self._ask(statements.VOTES_OF_DIGEST, (digest,))], extractor)
         return [(found.label, found.scores)] if found is not None and found.scores else []
-
-    def _by_digest(self, upto_seq: int | None) -> Iterator[list[Vote]]:
-        upto = self.last_seq() if upto_seq is None else upto_seq
-        after = b""
-        while True:
-            with self._transaction("BEGIN"):
-                self._refuse_compacted(upto)
-                (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
-                rows = self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)).fetchall()
-            if last is None:
-                return
-            after = last
-            yield from _grouped(rows)
 
     # Classes and notes
 
@@ -365,10 +358,17 @@ class SqliteLedger:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
 
 
-def _grouped(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[Vote]]:
-    """The votes on each digest, from rows that come in the order of digests."""
-    for _, votes in groupby((Vote(*row) for row in rows), attrgetter("digest")):
-        yield list(votes)
+def _lessons(rows: Iterable[tuple[Any, ...]], extractor: int | None) -> Iterator[Lesson]:
+    """What the votes on each digest teach, from rows that come in the order of digests."""
+    for digest, group in groupby(rows, itemgetter(0)):
+        first, *others = group
+        label, packed, scores, _, _, version = first[4:]
+        if others:
+            taught = lesson((Vote(*row) for row in (first, *others)), extractor)
+            if taught is not None:
+                yield taught
+        elif label is not None and extractor in (None, version):  # as `lesson` has it; nearly every message has one vote
+            yield Lesson(digest, label, packed, scores)
 
 
 def _versioned(vote: NewVote, clock: int, node: str) -> Vote:
