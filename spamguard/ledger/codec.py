@@ -59,11 +59,11 @@ class Columns(NamedTuple):
 
 
 class _Planes(NamedTuple):
-    """One receipt, cut but not yet decoded."""
+    """One receipt, cut but not yet decoded. evidence: its traits, then its numbers; shape: how many of each."""
 
     tokens: int
-    traits: bytes
-    numbers: bytes
+    shape: tuple[int, int]
+    evidence: bytes
     low: bytes
     middle: bytes
     high: bytes
@@ -114,16 +114,14 @@ def unpack_tokens(packed: Sequence[bytes]) -> Columns:
     Memory: about 40 bytes per token while it works, so hand it some hundreds of receipts at a time.
     """
     planes = [_cut(one) for one in packed]
-    counts = np.fromiter((one.tokens for one in planes), np.int64, len(planes))
-    offsets = np.zeros(len(planes) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    counts = np.fromiter([one.tokens for one in planes], np.int64, len(planes))
+    offsets = np.concatenate(([0], counts.cumsum()))
     tokens = _high_bits(planes, counts, offsets)
-    tokens |= _middle_bits(planes).astype(np.uint32) << np.uint32(16)
-    tokens |= np.frombuffer(b"".join([one.low for one in planes]), "<u2")
+    # Little-endian: a token's first two bytes are its low plane, the third begins with its middle bits.
+    tokens.view("<u2")[::2] = np.frombuffer(b"".join([one.low for one in planes]), "<u2")
+    tokens.view(np.uint8)[2::4] |= _middle_bits(planes)
     _refuse_disorder(tokens, offsets)
-    traits = _rows([one.traits for one in planes])
-    numbers = _rows([one.numbers for one in planes]).view("<i2")
-    return Columns(tokens, offsets, traits, numbers)
+    return Columns(tokens, offsets, *_traits_and_numbers(planes))
 
 
 def check(packed: bytes) -> None:
@@ -150,10 +148,9 @@ def _cut(packed: bytes) -> _Planes:
     high = middle + (count if count <= _MANY else (count + 1) // 2)
     if len(packed) != high + _bitmap_bytes(count):
         raise _damaged("its length is wrong")
-    if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
+    if zlib.crc32(packed[_CHECKSUM_BYTES:]) != checksum:
         raise _damaged("its checksum is wrong")
-    at = _HEADER.size + traits
-    return _Planes(count, packed[_HEADER.size : at], packed[at:low], packed[low:middle], packed[middle:high], packed[high:])
+    return _Planes(count, (traits, numbers), packed[_HEADER.size : low], packed[low:middle], packed[middle:high], packed[high:])
 
 
 def _middle_bits(planes: list[_Planes]) -> NDArray[np.uint8]:
@@ -186,14 +183,15 @@ def _high_bits(planes: list[_Planes], counts: NDArray[np.int64], offsets: NDArra
     if not np.array_equal(np.searchsorted(ones, ends), offsets[1:]):
         raise _damaged("its bitmap does not fit its tokens")
     starts = np.concatenate(([0], ends[:-1]))
-    ones -= np.arange(len(ones))
-    ones -= np.repeat(starts - offsets[:-1], counts)
-    high = ones.astype(np.uint32)
+    high = ones.astype("<u4")
+    high -= np.arange(len(ones), dtype=np.uint32)
+    high -= (starts - offsets[:-1]).astype(np.uint32).repeat(counts)
     widths = np.where(counts <= _MANY, np.uint32(24), np.uint32(20))
-    shift = widths[:1] if np.all(widths == widths[:1]) else np.repeat(widths, counts)
-    if np.any(high >> (np.uint32(32) - shift)):
+    highest = high[offsets[1:][counts > 0] - 1]  # they rise, so that the last one tells for all
+    if np.any(highest >> (np.uint32(32) - widths[counts > 0])):
         raise _damaged("a bit stands beyond its bitmap")
-    return high << shift
+    high <<= widths.repeat(counts)
+    return high
 
 
 def _refuse_disorder(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
@@ -204,11 +202,13 @@ def _refuse_disorder(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> 
         raise _damaged("its tokens are out of order")
 
 
-def _rows(rows: list[bytes]) -> NDArray[np.uint8]:
-    widths = set(map(len, rows)) or {0}
-    if len(widths) > 1:
+def _traits_and_numbers(planes: list[_Planes]) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+    shapes = {one.shape for one in planes} or {(0, 0)}
+    if len(shapes) > 1:
         raise LedgerError("receipts of different extractor versions cannot be unpacked together: ask for one version")
-    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), widths.pop())
+    traits, numbers = shapes.pop()
+    rows = np.frombuffer(b"".join([one.evidence for one in planes]), np.uint8).reshape(len(planes), traits + 2 * numbers)
+    return rows[:, :traits], np.ascontiguousarray(rows[:, traits:]).view("<i2")
 
 
 def _damaged(how: str) -> LedgerError:
