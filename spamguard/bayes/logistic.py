@@ -65,6 +65,6 @@ def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp])
     return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
 
 
-def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Weights after a step, bounded."""
-    return np.minimum(np.maximum(weights, -_MAX_WEIGHT), _MAX_WEIGHT)
+def capped(weights: NDArray[np.int32], out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+    """Weights after a step, bounded; out: as numpy has it."""
+    return np.minimum(np.maximum(weights, -_MAX_WEIGHT, out=out), _MAX_WEIGHT, out=out)
