@@ -1,0 +1,247 @@
+"""One connection: bytes in and out, its timer and its end, on top of aiosmtpd's protocol class.
+
+What is taken from there: the protocol itself, one task for each connection, commands as methods named `smtp_…`. What is not: its
+stream (a line of more than 1,001 octets refuses the mail, and DATA goes line by line), its timer (it covers the work of the
+handler), its cancelling of that work when the client closes, its writing and draining for each reply, and its constructor (it
+inspects itself anew for each connection, which takes half of what a whole message may cost).
+
+Must never hold more than a few buffers for a client, never wait without a deadline, and never run a timer while we work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from ssl import SSLContext
+from typing import cast
+
+from aiosmtpd.smtp import SMTP
+
+from spamguard.doors.smtp import tls
+from spamguard.doors.smtp.lines import Lines
+from spamguard.wire.values import Reply
+
+READ_BYTES = 128 << 10  # at a time
+_UNREAD_BYTES = 16 << 10  # more than a line; when so much waits to be looked at, nothing more is read
+_UNSENT_BYTES = 16 << 10  # of replies; when so much waits, it is sent before the next command
+_LINGER_SECONDS = 10.0  # for the last replies to be taken, once closed
+
+
+class Leaving(Exception):  # noqa: N818  # no errors: sessions end
+    """The session is over."""
+
+
+class Gone(Leaving):
+    """There is nobody left to talk to."""
+
+
+class Late(Leaving):
+    """The client has let the deadline pass."""
+
+
+class Drained(Leaving):
+    """The door is closing, and nothing is under way here."""
+
+
+class Connection(SMTP, asyncio.BufferedProtocol):
+    """Reads into `lines`, sends what was said."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview, send_seconds: float) -> None:
+        """scratch: what all connections of this loop read into, as reading and copying are one step. send_seconds: for
+        the client to take its replies."""
+        self.loop = loop
+        self.lines = Lines()
+        self.secure = False
+        self.draining = False
+        self._scratch = scratch
+        self._send_seconds = send_seconds
+        self._said: list[bytes] = []
+        self._said_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline: float | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._fresh = self._ended = self._lost = self._late = self._stopped = self._blocked = self._closing = False
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The session is run by the one that has taken the connection."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # as the loop calls it
+        """Where to read to."""
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        self.lines.bytes += self._scratch[:nbytes]
+        self._fresh = True
+        if len(self.lines.bytes) >= _UNREAD_BYTES and not self._stopped:
+            self._stopped = True
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it has sent is worked off and answered (TLS knows no half-closed connection)."""
+        self._ended = True
+        self._wake()
+        return not self.secure
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """The client is gone. What is being handed over is finished all the same."""
+        self._lost = True
+        self._blocked = False
+        if self._closing:
+            self.stop_timer()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """The client does not take its replies."""
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._blocked = False
+        self._wake()
+
+    # For the session.
+
+    def say(self, reply: Reply) -> None:
+        """Answer, together with what else there is to say before the next waiting (RFC 2920, section 3.2)."""
+        line = reply.encode()
+        self._said.append(line)
+        self._said_bytes += len(line)
+
+    def send(self) -> None:
+        """Hand everything said to the transport."""
+        if self._said and not self._lost:
+            self.transport.write(b"".join(self._said))
+        self._said.clear()
+        self._said_bytes = 0
+
+    async def make_room(self) -> None:
+        """Send when much was said, and wait until the client has taken it. Gone when it does not."""
+        if self._said_bytes >= _UNSENT_BYTES or self._blocked:
+            await self._flush()
+        if self._lost:
+            raise Gone
+
+    async def more(self, seconds: float | None, *, leave: bool = False) -> None:
+        """Wait until there are more bytes, with everything said sent before.
+
+        seconds: until `Late`; None: the deadline set before holds. Gone when no more can come; with `leave` Drained when the
+        door closes.
+        """
+        await self._flush()
+        if self._stopped and not self._lost:
+            self._stopped = False
+            self.transport.resume_reading()
+        if seconds is not None:
+            self.start_timer(seconds)
+        while not self._fresh:
+            self._check(leave=leave)
+            await self._wait()
+        self._fresh = False
+
+    async def encrypt(self, context: SSLContext) -> None:
+        """Go on with TLS; Gone when the handshake fails. Nothing may be left in `lines`."""
+        self.send()
+        self.secure = True
+        self._stopped = False
+        try:
+            self.transport = await tls.upgrade(self.transport, self, context)
+        except BaseException as error:
+            self._lost = True  # the loop does not tell of the end of what never was connected
+            if isinstance(error, OSError):
+                raise Gone from error
+            raise
+
+    def start_timer(self, seconds: float) -> None:
+        """Waiting is over in so many seconds. Cheap: the loop's timer is only moved when it would ring too late."""
+        self._deadline = self.loop.time() + seconds
+        if self._watch is None or self._watch.when() > self._deadline:
+            self._arm(self._deadline)
+
+    def stop_timer(self) -> None:
+        """No deadline."""
+        self._deadline = None
+        if self._watch is not None and (self._lost or self._closing):
+            self._watch.cancel()
+            self._watch = None
+
+    def drain(self) -> None:
+        """End as soon as nothing is under way."""
+        self.draining = True
+        self._wake()
+
+    async def close(self) -> None:
+        """Send what was said and close; a client that does not take it is cut off soon."""
+        self.send()
+        self._closing = True
+        self.stop_timer()
+        if self._lost:
+            return
+        self.transport.close()
+        self.start_timer(_LINGER_SECONDS)
+        while not self._lost:
+            await self._wait()
+
+    def abort(self) -> None:
+        """Drop the client with all that was not sent."""
+        self._said.clear()
+        self.transport.abort()
+
+    # Waiting.
+
+    async def _flush(self) -> None:
+        self.send()
+        if self._blocked:
+            self.start_timer(self._send_seconds)
+            try:
+                while self._blocked:
+                    await self._wait()
+            except Late:
+                self.abort()
+                raise Gone from None
+        if self._lost:
+            raise Gone
+
+    def _check(self, *, leave: bool) -> None:
+        if self._late:
+            raise Late
+        if self._lost or self._ended:
+            raise Gone
+        if leave and self.draining:
+            raise Drained
+
+    async def _wait(self) -> None:
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._late and not self._closing:
+            raise Late
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _arm(self, when: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """The timer has rung: it is late only if nothing has happened since."""
+        self._watch = None
+        if self._deadline is None:
+            return
+        if self.loop.time() < self._deadline:
+            self._arm(self._deadline)
+        elif self._closing:
+            self.transport.abort()
+        else:
+            self._late = True
+            self._wake()
