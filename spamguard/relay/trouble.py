@@ -1,0 +1,61 @@
+"""What can go wrong with a next hop: the full story for the log, and the short fixed reply that the client gets instead.
+
+Every one of these is temporary: trouble of ours or of the next hop must never make a permanent refusal.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spamguard.wire.values import Reply
+
+CONTENT_TROUBLE = Reply.of(451, "4.3.0 temporary trouble with this message, try again later")
+NO_SMTPUTF8 = Reply.of(553, "5.6.7 next hop does not take internationalised mail")
+UNFIT = Reply.of(501, "5.5.4 cannot be told to the next hop")
+
+_OWN_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
+
+
+class Trouble(Exception):  # noqa: N818  # no error of ours: the network is like that
+    """The next hop could not be asked. reply: for the client; the exception's text is for the log."""
+
+    reply = Reply.of(451, "4.4.2 connection to next hop lost, try again later")
+
+
+class Unreachable(Trouble):
+    """No session could be opened."""
+
+    reply = Reply.of(451, "4.4.1 next hop does not answer, try again later")
+
+
+class Unsafe(Trouble):
+    """No TLS where it is required, or somebody meddles with it."""
+
+    reply = Reply.of(451, "4.7.4 no safe connection to next hop, try again later")
+
+
+class NoHandshake(Unsafe):
+    """TLS could not be started, although the next hop offers it."""
+
+
+class Stalled(Trouble):
+    """The next hop kept us waiting beyond a deadline, or does not speak the protocol."""
+
+
+class Lost(Trouble):
+    """The session has ended or is out of step: before the data it may be opened again, once."""
+
+
+class Closing(Lost):
+    """The next hop has ended the session with a 421. Its text is passed on, but the session with the client goes on."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(b" ".join(reply.lines).decode("ascii", "backslashreplace"))
+        self.reply = without_closing(reply)
+
+
+def without_closing(reply: Reply) -> Reply:
+    """A 421 as a 451: it is the next hop that hangs up, not we. Other replies as they are."""
+    if reply.code != 421:
+        return reply
+    return Reply(451, tuple([line if _OWN_TEMPORARY.match(line) else b"4.4.2 " + line for line in reply.lines]))

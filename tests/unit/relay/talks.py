@@ -1,0 +1,100 @@
+"""Handing messages to scripted next hops."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from spamguard.relay.client import StreamHop
+from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.smtp import SmtpHop
+from spamguard.settings import Hop, Protocol, Tls
+from spamguard.spool import Content, Spool
+from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
+from tests.support.hops import FakeHop
+
+Result = TypeVar("Result")
+CLIENT = Client("192.0.2.7", "client.example", "4711", "helo.example", "ESMTP", source="REMOTE")
+MESSAGE = b"Subject: hello\r\n\r\n.dot\r\n..two\r\nbye\r\n"
+LOST = Reply.of(451, "4.4.2 connection to next hop lost, try again later")
+UNREACHABLE = Reply.of(451, "4.4.1 next hop does not answer, try again later")
+UNSAFE = Reply.of(451, "4.7.4 no safe connection to next hop, try again later")
+
+
+def content(body: bytes = MESSAGE, head: bytes = b"") -> Content:
+    """A message as it goes out."""
+    spool = Spool(Path(tempfile.gettempdir()))
+    spool.write(body)
+    return Content(head, spool, 0)
+
+
+class BrokenSpool(Spool):
+    """A spool that cannot be read to its end."""
+
+    def __init__(self, error: Exception, before: int) -> None:
+        super().__init__(Path(tempfile.gettempdir()))
+        self._error = error
+        self._before = before
+
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        """Some bytes, then trouble."""
+        for _ in range(self._before):
+            yield b"0123456789abcde\r\n" * 1000
+        raise self._error
+
+
+def hop_to(fake: FakeHop, **settings: object) -> StreamHop:
+    """The way to this server. Waits are short unless said otherwise."""
+    waits = {"connect_seconds": 5.0, "command_seconds": 5.0, "data_seconds": 5.0, "tls": Tls.OPPORTUNISTIC} | settings
+    kind = LmtpHop if fake.endpoint.protocol is Protocol.LMTP else SmtpHop
+    return kind(Hop(fake.endpoint, **waits), "me.example")  # type: ignore[arg-type]
+
+
+async def hand_on(
+    hop: StreamHop,
+    recipients: Sequence[str | Recipient] = ("to@r.example",),
+    sender: str | Sender = "from@s.example",
+    message: Content | None = None,
+    before_data: Callable[[], Awaitable[None]] | None = None,
+) -> list[Reply]:
+    """One message; the replies to MAIL, to each RCPT, and to the data, as far as it went."""
+    transaction = hop.transaction(CLIENT)
+    try:
+        replies = [await transaction.mail(Sender(sender) if isinstance(sender, str) else sender)]
+        if not replies[0].positive:
+            return replies
+        answers = [await transaction.recipient(Recipient(one) if isinstance(one, str) else one) for one in recipients]
+        if before_data is not None:
+            await before_data()
+        data = await transaction.send(message or content()) if any(answer.positive for answer in answers) else ()
+        return [*replies, *answers, *data]
+    finally:
+        await transaction.end()
+
+
+def talk(fake: FakeHop, what: Callable[[StreamHop], Awaitable[Result]], **settings: object) -> Result:
+    """Run the server, and this against it; nothing may stay open."""
+
+    async def run() -> Result:
+        async with fake.running():
+            hop = hop_to(fake, **settings)
+            try:
+                async with asyncio.timeout(30):
+                    return await what(hop)
+            finally:
+                await hop.close()
+
+    return asyncio.run(run())
+
+
+def codes(replies: Sequence[Reply]) -> list[int]:
+    """Only the codes."""
+    return [reply.code for reply in replies]
+
+
+def parameters(*pairs: tuple[str, str | None]) -> tuple[Parameter, ...]:
+    """Parameters of MAIL or RCPT."""
+    return tuple(Parameter(*pair) for pair in pairs)
