@@ -1,0 +1,83 @@
+"""One judgement as the history keeps it. Must never let a text in that is not bounded and printable: senders choose most of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from spamguard.records import Word
+
+RECIPIENTS = 20  # that are kept
+_WORDS = 50
+_ADDRESS, _SUBJECT, _REPLY, _SHORT = 320, 200, 500, 100  # characters
+
+COLUMNS = (
+    "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest", "label", "probability", "log_odds",
+    "action", "reply", "packed", "words", "extractor", "fingerprint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one message. id: `ids.new_id`. time: seconds since 1970. client: its address. reply: the next hop's.
+
+    recipients: the first `RECIPIENTS` of them are kept. size: bytes. label: of the verdict, or "not-scanned"; then digest and
+    packed are b"". packed: the features (`ledger.codec`) that `extractor` took out with the key of that `fingerprint`.
+    words: that weighed most, strongest first. Longer texts than a person reads are cut.
+    """
+
+    id: str
+    time: float
+    listener: str
+    client: str
+    sender: str
+    recipients: tuple[str, ...]
+    subject: str
+    size: int
+    digest: bytes
+    label: str
+    probability: float
+    log_odds: float
+    action: str
+    reply: str
+    packed: bytes
+    words: tuple[Word, ...]
+    extractor: int
+    fingerprint: str
+
+
+def columns(row: Row) -> tuple[object, ...]:
+    """The values of `COLUMNS`."""
+    return (
+        row.id,
+        row.time,
+        _text(row.listener, _SHORT),
+        _text(row.client, _SHORT),
+        _text(row.sender, _ADDRESS),
+        json.dumps([_text(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]], ensure_ascii=False),
+        _text(row.subject, _SUBJECT),
+        row.size,
+        row.digest,
+        _text(row.label, _SHORT),
+        row.probability,
+        row.log_odds,
+        _text(row.action, _SHORT),
+        _text(row.reply, _REPLY),
+        row.packed,
+        json.dumps([(word.token, _text(word.text, _SHORT), round(word.part, 6)) for word in row.words[:_WORDS]], ensure_ascii=False),
+        row.extractor,
+        row.fingerprint,
+    )
+
+
+def from_columns(values: tuple[Any, ...]) -> Row:
+    """The row; ValueError, TypeError when the values are damaged."""
+    named = dict(zip(COLUMNS, values, strict=True))
+    named["recipients"] = tuple(json.loads(named["recipients"]))
+    named["words"] = tuple(Word(*word) for word in json.loads(named["words"]))
+    return Row(**named)
+
+
+def _text(value: str, most: int) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in value[:most])

@@ -1,0 +1,37 @@
+"""Rows for tests of the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spamguard.history import Row
+from spamguard.ids import new_id
+from spamguard.records import Word
+
+START = 1_700_000_000.0
+
+
+def row(number: int, **values: Any) -> Row:
+    """A row that another number makes otherwise; seconds apart."""
+    when = START + number
+    usual: dict[str, Any] = {
+        "id": new_id(when, number.to_bytes(4, "big")),
+        "time": when,
+        "listener": "smtp://127.0.0.1:10025",
+        "client": "192.0.2.1",
+        "sender": f"a{number}@example.org",
+        "recipients": ("b@example.org", "ü@example.org"),
+        "subject": f"Grüße {number}",
+        "size": 5000,
+        "digest": number.to_bytes(16, "big"),
+        "label": "spam",
+        "probability": 0.99,
+        "log_odds": 4.6,
+        "action": "tag",
+        "reply": "250 2.0.0 Ok",
+        "packed": bytes([number % 256]) * 3000,
+        "words": (Word(1 << 31, "viagra", 1.25), Word(2, "наш адрес", -0.5)),
+        "extractor": 1,
+        "fingerprint": "0123456789abcdef",
+    }
+    return Row(**usual | values)

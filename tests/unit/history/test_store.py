@@ -1,0 +1,261 @@
+"""The history: what was judged can be found again, and it stays within its bytes and days."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import HistoryError
+from spamguard.history import History, Row
+from spamguard.history.row import COLUMNS, RECIPIENTS
+from spamguard.history.store import LEAST
+from spamguard.records import Word
+from tests.unit.history.rows import row
+
+ROOT = Path(__file__).parents[3]
+DAY = 86_400
+
+
+def opened(directory: Path, size: int = 64 << 20, days: int = 30) -> History:
+    return History.open(directory / "history.sqlite", size, days)
+
+
+def taken(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def test_what_was_kept_is_found_as_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        history.append([row(1), row(2)])
+        history.append([])
+        assert history.find(row(2).id) == row(2)
+        assert history.find(row(3).id) is None
+    with opened(tmp_path) as history:
+        assert history.find(row(1).id) == row(1)
+
+
+def test_it_is_private_and_its_directory_holds_nothing_else(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        history.append([row(1)])
+        assert {path.name.removeprefix("history.sqlite") for path in tmp_path.iterdir()} == {"", "-wal", "-shm"}
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
+
+
+def test_newest_first_page_by_page(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        assert history.recent(10) == []
+        history.append([row(number) for number in (3, 1, 5, 2, 4)])
+        assert history.recent(2) == [row(5), row(4)]
+        assert history.recent(9, before=row(4).id) == [row(3), row(2), row(1)]
+
+
+def test_an_id_that_is_known_stays_as_it_is(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        history.append([row(1)])
+        history.append([row(1, label="ham"), row(2)])
+        assert history.find(row(1).id) == row(1)
+        assert history.find(row(2).id) == row(2)
+
+
+def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
+    odd = "\x1b[31m\0\n\u202e\udcff" + "x" * 10_000
+    words = tuple(Word(number, odd, 1 / 3) for number in range(1000))
+    with opened(tmp_path) as history:
+        history.append(
+            [row(1, sender=odd, subject=odd, client=odd, reply=odd, recipients=(odd,) * 5000, words=words, label=odd, action=odd)]
+        )
+        found = history.find(row(1).id)
+    assert found is not None
+    assert len(found.recipients) == RECIPIENTS
+    assert len(found.subject) == 200
+    for text in (found.sender, found.subject, found.client, found.reply, found.label, found.action, *found.recipients, found.words[0].text):
+        assert text.isprintable()
+        assert len(text) <= 500
+    assert found.words[0].part == pytest.approx(1 / 3, abs=1e-6)
+    assert taken(tmp_path) < 200_000
+
+
+def test_the_table_has_a_column_for_everything() -> None:
+    assert tuple(Row.__slots__) == COLUMNS
+
+
+# ---- bounds
+
+
+def test_twenty_thousand_rows_stay_within_the_bytes(tmp_path: Path) -> None:
+    """75 MB of rows through 16 MB, in batches of every size: never more, and what is kept is the newest."""
+    dice = random.Random(1)
+    size, number, most = 16 << 20, 0, 0
+    with opened(tmp_path, size) as history:
+        while number < 20_000:
+            batch = dice.choice((1, 10, 100, 256))
+            history.append([row(at, packed=dice.randbytes(dice.randrange(500, 6000))) for at in range(number, number + batch)])
+            number += batch
+            most = max(most, taken(tmp_path))
+        kept = history.recent(100_000)
+    assert most <= size
+    assert taken(tmp_path) > size / 2
+    assert len(kept) > 1500
+    assert [one.id for one in kept] == [row(at).id for at in range(number - 1, number - 1 - len(kept), -1)]
+
+
+def test_rows_grow_old(tmp_path: Path) -> None:
+    with opened(tmp_path, days=2) as history:
+        for number in range(100):
+            history.append([row(number, time=number * DAY / 10)])
+        assert [one.time for one in history.recent(100)] == [number * DAY / 10 for number in range(99, 78, -1)]
+
+
+def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        for start in range(0, 10_000, 500):
+            history.append([row(number) for number in range(start, start + 500)])
+    before = taken(tmp_path)
+    assert before > 30 << 20
+    with opened(tmp_path, LEAST) as history:
+        sizes = []
+        for number in range(10_000, 10_000 + 400):
+            history.append([row(number)])
+            sizes.append(taken(tmp_path))
+        assert sizes[0] > before / 2  # not at once: each step is short
+        assert sizes[-1] <= LEAST
+        assert history.recent(1) == [row(10_399)]
+
+
+def test_less_than_the_least_is_the_least(tmp_path: Path) -> None:
+    with opened(tmp_path, 1) as history:
+        history.append([row(number) for number in range(500)])
+        history.append([row(501)])
+        assert len(history.recent(1000)) == 501
+
+
+# ---- trouble
+
+
+def spoil_header(path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
+
+
+def spoil_version(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+
+
+def spoil_table(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("DROP TABLE judgements")
+    db.close()
+
+
+def spoil_words(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("UPDATE judgements SET words = '[1'")
+    db.commit()
+    db.close()
+
+
+@pytest.mark.parametrize("spoil", [spoil_header, spoil_version, spoil_table, spoil_words])
+def test_what_is_no_history_is_told_in_one_line(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    with opened(tmp_path) as history:
+        history.append([row(1)])
+    spoil(tmp_path / "history.sqlite")
+
+    def use() -> None:
+        with opened(tmp_path) as history:
+            history.find(row(1).id)
+
+    with pytest.raises(HistoryError, match=r"history\.sqlite: .*(move it away|cannot be read)") as told:
+        use()
+    assert "\n" not in str(told.value)
+
+
+def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="check its directory"):
+        opened(tmp_path / "missing")
+
+
+def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.history.test_store import *\nfirst = int(sys.argv[2])\n"
+        "with opened(Path(sys.argv[1])) as history:\n"
+        "    for number in range(first, first + 100): history.append([row(number)])\n"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(first)], stderr=subprocess.PIPE) for first in (0, 1000, 2000, 3000)
+    ]
+    assert [process.communicate(timeout=60)[1] for process in running] == [b""] * 4
+    with opened(tmp_path) as history:
+        assert len(history.recent(1000)) == 400
+    assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
+
+
+def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.history.test_store import *\n"
+        "with opened(Path(sys.argv[1])) as history:\n"
+        "    for start in range(0, 10**6, 50):\n"
+        "        history.append([row(number) for number in range(start, start + 50)]); print(start, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        done = [int(process.stdout.readline()) for _ in range(20)][-1] + 50
+        process.send_signal(signal.SIGKILL)
+    with opened(tmp_path) as history:
+        found = [one.id for one in history.recent(10**6)]
+    assert len(found) >= done
+    assert len(found) % 50 == 0
+    assert found == [row(number).id for number in range(len(found) - 1, -1, -1)]
+
+
+def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, check=False).returncode:
+        pytest.skip("cannot make a small disk here")
+    try:
+        with opened(place) as history:
+            history.append([row(1)])
+            with pytest.raises(HistoryError, match="the disk is full: make room"):
+                history.append([row(number) for number in range(2, 2000)])
+            assert history.recent(10) == [row(1)]
+            history.append([row(2000)])
+            assert len(history.recent(10)) == 2
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_readers_beside_a_writer(tmp_path: Path) -> None:
+    faults: list[Exception] = []
+
+    def read() -> None:
+        try:
+            with opened(tmp_path) as mine:
+                for _ in range(50):
+                    found = mine.recent(1000)
+                    assert [replace(one, id="") for one in found] == [
+                        replace(row(number), id="") for number in range(len(found) - 1, -1, -1)
+                    ]
+        except Exception as error:  # noqa: BLE001
+            faults.append(error)
+
+    with opened(tmp_path) as history:
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(200):
+            history.append([row(number)])
+        for thread in threads:
+            thread.join()
+    assert faults == []
