@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import exp, inf, log
 from pathlib import Path
 from types import TracebackType
 
 from spamguard import policy, secret
-from spamguard.bayes import blocks, experts
+from spamguard.bayes import blocks, experts, explanation
 from spamguard.bayes.explanation import Dissection, dissect
-from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement, fuse_all
+from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
-from spamguard.errors import LedgerError, UnknownClassError, UsageError
+from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
-from spamguard.model import snapshot
+from spamguard.model import goodmail, snapshot
+from spamguard.model.directory import bytes_of_tables, is_new, table_bits
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.records import EXTRACTOR, TOKEN_SETS, Clue, Explanation, Features, Status, Verdict
+from spamguard.records import EXTRACTOR, TOKEN_SETS, Clue, Explanation, Features, Scan, Status, Verdict
 
 _CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
 _BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
@@ -40,7 +40,7 @@ _ADOPTED = "adopted"  # the ledger's note that the tables came without receipts
 class Filter:
     """A spam filter in a directory of its own. Belongs to one process and thread; open another in each."""
 
-    def __init__(self, directory: Path, key: bytes, ledger: SqliteLedger, store: TableStore, profile: str) -> None:
+    def __init__(self, directory: Path, key: bytes, ledger: SqliteLedger, store: TableStore, profile: str, one_wrong_in: int) -> None:
         """Use `open`."""
         self.directory = directory
         self._ledger = ledger
@@ -48,18 +48,27 @@ class Filter:
         self._profile = PROFILES[profile]
         self.key = key
         self._preparer = Preparer(key)
-        self._unwanted = self._read_unwanted()
+        self._one_wrong_in = one_wrong_in
+        self._read_rules()
         self._known = experts.parameters(store.tables)
         self._known_for = store.tables, store.tables.changes
 
     @classmethod
     def open(
-        cls, directory: str | Path, *, profile: str = DEFAULT, bits: int = DEFAULT_BITS, durable: bool = True, load: bool = True
+        cls,
+        directory: str | Path,
+        *,
+        profile: str = DEFAULT,
+        bits: int = DEFAULT_BITS,
+        durable: bool = True,
+        load: bool = True,
+        one_wrong_in: int = 0,
     ) -> Filter:
         """The filter in `directory`, created when new.
 
         profile: how to judge, a name of `bayes.profiles.PROFILES`. bits: size of the tables of a new filter, 2**bits buckets.
         durable: lessons survive a power cut. load: map the tables; without, only `settle` makes sense (they are damaged).
+        one_wrong_in: call spam what is wrong about at most one good message in so many, where that is known (`threshold`).
         LedgerError, TableError: the directory cannot be used; UsageError: no such profile.
         """
         if profile not in PROFILES:
@@ -68,13 +77,13 @@ class Filter:
             raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{_BITS[0]} and 2**{_BITS[1]}")
         place = Path(directory)
         file = place / "ledger.sqlite"
-        key = secret.load(place / "key", create=_is_new(place, file))
+        key = secret.load(place / "key", create=is_new(place, file))
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
         try:
-            store = TableStore(place, ledger, _table_bits(ledger, bits), durable=durable)
+            store = TableStore(place, ledger, table_bits(ledger, bits), durable=durable)
             if load:
                 store.catch_up()
-            return cls(place, key, ledger, store, profile)
+            return cls(place, key, ledger, store, profile, one_wrong_in)
         except BaseException:
             ledger.close()
             raise
@@ -122,23 +131,52 @@ class Filter:
         self._refresh()
         return self._verdict(self._judgement(evidence(features, self._store.tables.bits)))
 
+    def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"") -> Scan:
+        """The verdict of `judge`, and what is kept of a message once it is gone.
+
+        words: so many of the strongest each way, with the default profile only. on_top: as in `Preparer.named`.
+        """
+        found, named = self._preparer.named(raw, on_top)
+        self._refresh()
+        tables, known = self._store.tables, self._parameters()
+        seen = evidence(found.features, tables.bits)
+        if self._profile.name == DEFAULT:
+            weighed = explanation.weigh(tables, known, seen)
+            verdict = self._verdict(fused(tables, known, weighed.scores))
+            parts = explanation.bucket_parts(weighed, tables, known, seen, *self._sides(verdict))
+            chosen = explanation.strongest(parts, words)
+            strongest = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
+        else:
+            verdict, strongest = self._verdict(self._judgement(seen)), ()
+        return Scan(verdict, found.digest, codec.pack(found.features), strongest, self._spam_from, self._is_settling_due())
+
+    def _sides(self, verdict: Verdict) -> tuple[int, int]:
+        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
+        classes = self._store.tables.classes
+        return classes.index(self._strongest(verdict, unwanted=True)), classes.index(self._strongest(verdict, unwanted=False))
+
     def explain(self, raw: bytes) -> Explanation:
         """Why: the parts that sum to the log-odds. UsageError with a profile other than the default."""
+        extractor = self._preparer.extractor
+        return self.explain_features(extractor.features(raw), extractor.texts(raw))
+
+    def explain_features(self, features: Features, texts: Mapping[int, str]) -> Explanation:
+        """The same for a message that was read already. texts: of those tokens whose text is known; a clue without one has "" there."""
         if self._profile.name != DEFAULT:
             raise UsageError("explanations are of the default profile: leave --profile out")
         self._refresh()
-        seen = evidence(self._read(raw), self._store.tables.bits)
+        seen = evidence(features, self._store.tables.bits)
         verdict = self._verdict(self._judgement(seen))
         favoured = self._strongest(verdict, unwanted=True)
         against = self._strongest(verdict, unwanted=False)
         classes = self._store.tables.classes
         found = dissect(self._store.tables, self._parameters(), seen, classes.index(favoured), classes.index(against))
-        return _explanation(verdict, favoured, against, found, self._clues(raw, seen, found))
+        return _explanation(verdict, self._spam_from, favoured, against, found, self._clues(texts, seen, found))
 
     def _refresh(self) -> None:
         """Take in what was committed, lessons and classes, here or elsewhere."""
         if self._store.refresh():
-            self._unwanted = self._read_unwanted()
+            self._read_rules()
 
     def _parameters(self) -> experts.Parameters:
         tables = self._store.tables
@@ -163,20 +201,20 @@ class Filter:
         bad = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name in self._unwanted])
         good = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name not in self._unwanted])
         lessons = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
-        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), self._unwanted, lessons)
+        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), self._unwanted, lessons, self._spam_from)
 
     def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
         side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]
         return max(side, key=lambda name: verdict.probabilities[name])
 
-    def _clues(self, raw: bytes, seen: Evidence, found: Dissection) -> list[Clue]:
+    def _clues(self, texts: Mapping[int, str], seen: Evidence, found: Dissection) -> list[Clue]:
         bits = self._store.tables.bits
-        texts: dict[int, str] = {}
-        for token, text in self._preparer.extractor.texts(raw).items():
-            texts.setdefault(token >> (32 - bits), text)
+        named: dict[int, str] = {}
+        for token, text in texts.items():
+            named.setdefault(token >> (32 - bits), text)
         classes = self._store.tables.classes
         clues = [
-            Clue(texts.get(bucket, "?"), part, dict(zip(classes, counts, strict=True)))
+            Clue(named.get(bucket, ""), part, dict(zip(classes, counts, strict=True)))
             for bucket, part, counts in zip(seen.buckets.tolist(), found.buckets.tolist(), found.counts.T.tolist(), strict=True)
         ]
         return sorted(clues, key=lambda clue: -abs(clue.part))
@@ -248,15 +286,24 @@ class Filter:
         if name in BASE_CLASSES and unwanted != (name == "spam"):
             raise UnknownClassError(f"{name!r} is always {'unwanted' if name == 'spam' else 'wanted'}: choose another name")
         self._ledger.define_class(name, unwanted)
-        self._unwanted = self._read_unwanted()
+        self._read_rules()
 
     @property
     def unwanted(self) -> frozenset[str]:
         """Names of the unwanted classes."""
         return self._unwanted
 
-    def _read_unwanted(self) -> frozenset[str]:
-        return frozenset({"spam", *(name for name, unwanted in self._ledger.classes().items() if unwanted)})
+    def _read_rules(self) -> None:
+        self._unwanted = frozenset({"spam", *(name for name, unwanted in self._ledger.classes().items() if unwanted)})
+        self._spam_from = self.threshold(self._one_wrong_in).spam_from
+
+    def threshold(self, one_wrong_in: int) -> policy.Threshold:
+        """From which probability on mail is spam, if at most one good message in so many is to be called so; 0: the fixed one."""
+        return policy.threshold(self.good_mail(), one_wrong_in) if one_wrong_in else policy.Threshold()
+
+    def good_mail(self) -> policy.GoodMail:
+        """How spammy good mail looked before it was taught, as of the last settling."""
+        return goodmail.known(self._ledger)
 
     # Looking after it
 
@@ -264,15 +311,19 @@ class Filter:
         """Bring the error-driven experts to their settled state, making all tables anew from the receipts."""
         self.refuse_without_receipts()
         self._store.settle()
+        goodmail.measure(self._ledger, self._store.tables, self._unwanted)
 
     def settle_if_due(self) -> bool:
         """Settle when enough has been taught or taken back since the last time; whether it was done."""
         self._refresh()
+        due = self._is_settling_due()
+        if due:
+            self.settle()
+        return due
+
+    def _is_settling_due(self) -> bool:
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
-        if self._store.seq - self._store.stamp.settled < due:
-            return False
-        self._store.settle()
-        return True
+        return self._store.seq - self._store.stamp.settled >= due
 
     @property
     def ledger(self) -> SqliteLedger:
@@ -316,26 +367,10 @@ class Filter:
             self._ledger.last_seq(),
             self._store.seq - self._store.stamp.settled,
             self._ledger.path.stat().st_size,
-            sum(map(_bytes_on_disk, self.directory.glob("tables-*.bin"))),
+            bytes_of_tables(self.directory),
             EXTRACTOR,
             self._ledger.fingerprint,
         )
-
-
-def _is_new(place: Path, ledger: Path) -> bool:
-    """Whether there is no ledger yet; its directory is made."""
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return not ledger.exists()
-    except OSError as error:
-        raise LedgerError(f"{place}: cannot be used ({error.strerror}): choose a state directory you may write to") from error
-
-
-def _bytes_on_disk(file: Path) -> int:
-    """Without holes; nothing if another process has replaced the file meanwhile."""
-    with suppress(FileNotFoundError):
-        return 512 * file.stat().st_blocks
-    return 0
 
 
 def _log_sum(values: list[float]) -> float:
@@ -344,17 +379,8 @@ def _log_sum(values: list[float]) -> float:
     return highest if highest == -inf else highest + log(sum([exp(value - highest) for value in values]))
 
 
-def _table_bits(ledger: SqliteLedger, bits: int) -> int:
-    """The size of the tables: chosen once, by whoever creates the ledger."""
-    known = ledger.get_meta("bits")
-    if known is None:  # only then: writing would wait for whoever is teaching
-        ledger.replace_meta("bits", None, str(bits))
-        known = ledger.get_meta("bits")
-    return int(known or bits)
-
-
-def _explanation(verdict: Verdict, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:
-    distance = policy.distance(verdict.log_odds)
+def _explanation(verdict: Verdict, spam_from: float, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:
+    distance = policy.distance(verdict.log_odds, spam_from)
     return Explanation(
         verdict,
         favoured,

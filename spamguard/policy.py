@@ -1,11 +1,14 @@
-"""What to do about a verdict: its label, and the header fields that tell it. Pure: numbers in, words and bytes out."""
+"""What to do about a verdict: its label, the action, and the header fields that tell it. Pure: numbers in, words and bytes out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import exp, log
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, lgamma, log, log1p
+from typing import NamedTuple
 
 from spamguard.records import Verdict
+from spamguard.settings import Action, Policy, Rule
 
 UNSURE = "unsure"
 # Where "unsure" ends, as probability of being unwanted (corpora/RESULTS.md, "Thresholds")
@@ -15,27 +18,39 @@ FEWEST_LESSONS = 3  # of each side, before any label but "unsure" is given (corp
 REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
 
 
-def verdict(probabilities: Mapping[str, float], log_odds: float, unwanted: frozenset[str], lessons: Mapping[str, int]) -> Verdict:
+def verdict(
+    probabilities: Mapping[str, float],
+    log_odds: float,
+    unwanted: frozenset[str],
+    lessons: Mapping[str, int],
+    spam_from: float = SPAM_FROM,
+) -> Verdict:
     """A verdict from each class's probability. log_odds: of being unwanted. lessons: how many each class has."""
     rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
     probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
-    label = _label(probabilities, probability, unwanted, lessons)
+    label = _label(probabilities, probability, unwanted, lessons, spam_from)
     return Verdict(label, probability, log_odds, dict(probabilities))
 
 
-def _label(probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int]) -> str:
+def _label(
+    probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int], spam_from: float
+) -> str:
     taught_bad = sum(count for name, count in lessons.items() if name in unwanted)
     taught_good = sum(lessons.values()) - taught_bad
-    if min(taught_bad, taught_good) < FEWEST_LESSONS or HAM_TO < probability < SPAM_FROM:
+    if min(taught_bad, taught_good) < FEWEST_LESSONS or HAM_TO < probability < spam_from:
         return UNSURE
-    side = [name for name in probabilities if (name in unwanted) == (probability >= SPAM_FROM)]
+    side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
     return max(side, key=lambda name: probabilities[name])
 
 
-def distance(log_odds: float) -> float:
+def distance(log_odds: float, spam_from: float = SPAM_FROM) -> float:
     """How far the log-odds would have to move to reach the nearest border to another label."""
-    borders = [log(at / (1.0 - at)) for at in (HAM_TO, SPAM_FROM)]
-    return min((border - log_odds for border in borders), key=abs)
+    return min((logit(at) - log_odds for at in (HAM_TO, spam_from)), key=abs)
+
+
+def logit(probability: float) -> float:
+    """Log-odds of a probability between 0 and 1, both excluded."""
+    return log(probability) - log1p(-probability)
 
 
 def flips(parts: Iterable[float], away: float) -> int | None:
@@ -48,27 +63,122 @@ def flips(parts: Iterable[float], away: float) -> int | None:
     return None
 
 
-def score(found: Verdict) -> float:
-    """A number on SpamAssassin's scale: monotone in the log-odds, 0 when even, 5.0 at the spam threshold."""
-    return REQUIRED * found.log_odds / log(SPAM_FROM / (1.0 - SPAM_FROM))
+# ---- the threshold as a bound on good mail that is judged wrongly
+
+FEWEST_CONFIRMED = 3000  # good messages below which no bound is believed
+_DOUBT = 0.05  # the bound holds with 95 % confidence
+_LEAST = 0.5  # no bound makes spam of what is more likely good,
+_MOST = 1 - 1e-9  # or lets nothing be spam
 
 
-VERDICT_FIELDS = (b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard")
+class GoodMail(NamedTuple):
+    """How spammy good mail has looked before it was taught.
+
+    confirmed: messages known to be good that were scored before. highest: the highest of their log-odds, falling; not all.
+    """
+
+    confirmed: int = 0
+    highest: Sequence[float] = ()
+
+
+class Threshold(NamedTuple):
+    """spam_from: probability from which on mail is called spam. in_force: by a bound that was asked for, not the fixed one."""
+
+    spam_from: float = SPAM_FROM
+    in_force: bool = False
+
+
+def threshold(good: GoodMail, one_wrong_in: int) -> Threshold:
+    """The lowest threshold that calls at most one good message in `one_wrong_in` spam, as far as can be known; 0: the fixed one."""
+    allowed = wrong_allowed(good.confirmed, one_wrong_in) if one_wrong_in > 0 and good.confirmed >= FEWEST_CONFIRMED else None
+    if allowed is None or not good.highest:
+        return Threshold()
+    just_above = good.highest[min(allowed, len(good.highest) - 1)] + 1e-6
+    return Threshold(min(max(1.0 / (1.0 + exp(-max(just_above, -700.0))), _LEAST), _MOST), in_force=True)
+
+
+def wrong_allowed(confirmed: int, one_wrong_in: int) -> int | None:
+    """How many of so many good messages may be above a threshold that is to be wrong about one in `one_wrong_in` at most.
+
+    The largest number whose upper confidence bound (Clopper & Pearson 1934, one-sided, 95 %) does not exceed 1 / one_wrong_in;
+    None when even none at all proves too little. The same holds for a threshold chosen by looking at these messages: the share
+    of all good mail above the (x+1)-th highest has the very distribution whose quantile that bound is (Wilks 1941).
+    """
+    rate = 1.0 / one_wrong_in
+    allowed, known = None, 0.0
+    for wrong in range(confirmed):
+        known += _binomial(wrong, confirmed, rate) if one_wrong_in > 1 else 0.0
+        if known > _DOUBT:
+            break
+        allowed = wrong
+    return allowed
+
+
+def _binomial(wrong: int, confirmed: int, rate: float) -> float:
+    """Probability of exactly so many."""
+    ways = lgamma(confirmed + 1) - lgamma(wrong + 1) - lgamma(confirmed - wrong + 1)
+    return exp(ways + wrong * log(rate) + (confirmed - wrong) * log1p(-rate))
+
+
+# ---- what is done
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done with a message. is_unwanted: its label is that of an unwanted class. rule: the one that said so, if any did."""
+
+    action: Action
+    is_unwanted: bool
+    spam_from: float = SPAM_FROM
+    rule: Rule | None = None
+
+    @property
+    def to(self) -> str:
+        """Address to redirect to."""
+        return self.rule.to if self.rule else ""
+
+    @property
+    def subject_prefix(self) -> str:
+        """What is put before the subject."""
+        return self.rule.subject_prefix if self.rule else ""
+
+
+def decide(found: Verdict, policy: Policy, spam_from: float) -> Decision:
+    """What the first rule that fits says, else tagging. spam_from: the threshold by which it was judged."""
+    is_unwanted = found.label != UNSURE and found.probability >= spam_from
+    for rule in policy.rules:
+        fits = rule.label == found.label or (rule.label == "spam" and is_unwanted)
+        if fits and found.probability >= rule.from_probability:
+            return Decision(rule.action, is_unwanted, spam_from, rule)
+    return Decision(Action.TAG, is_unwanted, spam_from)
+
+
+# ---- how it is told
+
+
+def score(found: Verdict, spam_from: float = SPAM_FROM) -> float:
+    """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold; 0 when even, where that is the fixed one."""
+    return REQUIRED + (found.log_odds - logit(spam_from)) * REQUIRED / logit(SPAM_FROM)
+
+
+VERDICT_FIELDS = (b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard", b"X-Spamguard-Probability")
 """The fields that `header_fields` writes; a message that already has one claims a verdict that it was not given here."""
 
 
-def header_fields(found: Verdict, *, is_unwanted: bool) -> list[bytes]:
-    """The verdict as header fields, without line ends (grammar of X-Spam-Status: SpamAssassin's).
+def header_fields(found: Verdict, decision: Decision, signed: bytes, *, tell_probability: bool = False) -> list[bytes]:
+    """The verdict as header fields, without line ends (grammar of X-Spam-Status: SpamAssassin's). signed: of `signature.sign`.
 
-    `unsure` is a No with tests=SPAMGUARD_UNSURE. The probability itself is not told: it would be an oracle for spammers.
-    Readers compare the score with what is required: it never says anything else than the answer does.
+    `unsure` is a No with tests=SPAMGUARD_UNSURE. The probability itself is only told when asked for: it would be an oracle
+    for spammers. Readers compare the score with what is required: it never says anything else than the answer does.
     """
-    answer = b"Yes" if is_unwanted else b"No"
-    told = score(found) if is_unwanted else min(score(found), REQUIRED - 0.1)
+    answer = b"Yes" if decision.is_unwanted else b"No"
+    points = score(found, decision.spam_from)
+    told = max(points, REQUIRED) if decision.is_unwanted else min(points, REQUIRED - 0.1)
     name = found.label.upper().replace("-", "_").encode()
-    status = b"%s, score=%.1f required=%.1f tests=SPAMGUARD_%s" % (answer, told, REQUIRED, name)
-    flag = [b"X-Spam-Flag: YES"] if is_unwanted else []
-    return [*flag, b"X-Spam-Status: " + status, b"X-Spamguard: " + found.label.encode()]
+    status = b"X-Spam-Status: %s, score=%.1f required=%.1f tests=SPAMGUARD_%s" % (answer, told, REQUIRED, name)
+    flag = [b"X-Spam-Flag: YES"] if decision.is_unwanted else []
+    probability = [b"X-Spamguard-Probability: %.4f" % found.probability] if tell_probability else []
+    return [*flag, status, b"X-Spamguard: " + signed, *probability]
 
 
 def not_scanned(reason: str) -> list[bytes]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from spamguard import secret
-from spamguard.mail.extract import Extractor
+from spamguard.mail.extract import Extractor, Named
 from spamguard.mail.identity import digest
 from spamguard.records import Features
+
+_FIELD = re.compile(rb"[!-9;-~]+[ \t]*:")
 
 CHUNK = 32  # messages
 CHUNK_BYTES = 1 << 20  # of mail
@@ -40,12 +43,26 @@ class Preparer:
         """Everything that teaching one message needs."""
         return self.all_ready([raw])[0]
 
+    def named(self, raw: bytes, on_top: bytes) -> tuple[Teaching, Named]:
+        """The same with a way to its words. on_top: header fields that count as if they stood on top of the message.
+
+        They must be none that a message is known by (Message-ID, Date, From, Subject, MIME's): its identity stays its own.
+        """
+        found, words = self.extractor.read_named(_below(on_top, raw))
+        same = not on_top or _FIELD.match(raw)
+        return Teaching(digest(raw, self._digest_key, found.message if same else None), found.features), words
+
     def all_ready(self, messages: Sequence[bytes]) -> list[Teaching]:
         """The same for several messages, at less cost for each."""
         return [
             Teaching(digest(raw, self._digest_key, found.message), found.features)
             for raw, found in zip(messages, self.extractor.read(messages), strict=True)
         ]
+
+
+def _below(on_top: bytes, raw: bytes) -> bytes:
+    """A first line that begins with a blank must not become the tail of the field above it."""
+    return on_top + b"\r\n" + raw if on_top and raw[:1] in (b" ", b"\t") else on_top + raw
 
 
 def chunks(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterator[list[Item]]:

@@ -76,6 +76,17 @@ def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evid
     return total
 
 
+def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
+    """Places of the `number` highest above zero and of as many lowest below it, the strongest first."""
+    low, high = _lowest(parts, number), _lowest(-parts, number)
+    chosen = np.concatenate((low[parts.take(low) < 0], high[parts.take(high) > 0]))
+    return chosen.take(np.abs(parts.take(chosen)).argsort()[::-1])
+
+
+def _lowest(parts: Floats, number: int) -> NDArray[np.intp]:
+    return parts.argpartition(number)[:number] if len(parts) > number else np.arange(len(parts))
+
+
 def _trust(tables: Tables, known: Parameters, number: int) -> tuple[float, Floats]:
     """Factor of everything said about a class, in steps of fusion, and with it the weight of every expert."""
     trust = float(known.confidence[number - 1]) / fusion.ONE

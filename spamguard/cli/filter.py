@@ -65,13 +65,18 @@ def _whatever_happens(raw: bytes, answer: Callable[[bytes], bytes]) -> bytes:
 
 
 def _judged(raw: bytes, options: argparse.Namespace) -> bytes:
-    from spamguard import policy
+    from secrets import token_hex
+
+    from spamguard import policy, secret, signature
     from spamguard.mail.rewrite import with_fields
+    from spamguard.settings import Policy
 
     with rim.open_to_ask(options) as spam_filter:
-        verdict = spam_filter.judge(raw)
-        fields = policy.header_fields(verdict, is_unwanted=verdict.label in spam_filter.unwanted)
-    return with_fields(raw, fields, policy.VERDICT_FIELDS)
+        found = spam_filter.scan(raw, words=0)
+        decision = policy.decide(found.verdict, Policy(), found.threshold)
+        key = secret.derived(spam_filter.key, b"verdict")
+    signed = signature.sign(key, found.verdict, decision.action, token_hex(10), found.digest)
+    return with_fields(raw, policy.header_fields(found.verdict, decision, signed), policy.VERDICT_FIELDS)
 
 
 def _not_scanned(raw: bytes, reason: str) -> bytes:

@@ -15,7 +15,7 @@ from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.split import Split
 from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
-from spamguard.records import Features
+from spamguard.records import Features, Word
 
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections")
 _UNPAIRED = frozenset(
@@ -44,12 +44,20 @@ class Extractor:
         """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
         contents = [reading.read(raw, self._limits) for raw in messages]
         tokens = self._tokens(contents)
-        return [
-            Reading(
-                content.message, Features(mine, traits(content, self._trusted), numbers(content, _body_size(content, raw, self._limits)))
-            )
-            for raw, content, mine in zip(messages, contents, tokens, strict=True)
-        ]
+        return [self._reading(raw, content, mine) for raw, content, mine in zip(messages, contents, tokens, strict=True)]
+
+    def _reading(self, raw: bytes, content: Content, tokens: NDArray[np.uint32]) -> Reading:
+        size = _body_size(content, raw, self._limits)
+        return Reading(content.message, Features(tokens, traits(content, self._trusted), numbers(content, size)))
+
+    def read_named(self, raw: bytes) -> tuple[Reading, Named]:
+        """The features of one message, and a way to its words."""
+        content = reading.read(raw, self._limits)
+        if content.spaceless:
+            groups = self._groups([content])
+            return self._reading(raw, content, _counted(groups, 1)[0]), Named(groups)
+        tokens, kept, run = self._hashed(content.sections)
+        return self._reading(raw, content, unique(tokens[kept])), Named(_in_order(tokens, run))
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
@@ -80,13 +88,18 @@ class Extractor:
 
     def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
         """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up."""
+        tokens, kept, _ = self._hashed(sections)
+        return unique(tokens[kept])
+
+    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], Run]:
+        """All single tokens of one message, all neighbours, the first with one between; which of them count; where they stand."""
         run = self._hasher.run(sections, _UNPAIRED)
         words, singles = int(run.counts[0]), len(run.hashes)
         pairs, skips = max(singles - 1, 0), max(min(singles, _SKIPPED) - 2, 0)
         tokens = np.concatenate((narrow(run.hashes), narrow(self._hasher.neighbours(run.hashes, skips))))
         tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
         kept = np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], run.joined[:skips] & run.joined[1 : skips + 1]))
-        return unique(tokens[kept])
+        return tokens, kept, run
 
     def _groups(self, contents: list[Content]) -> list[Group]:
         """All tokens of some messages."""
@@ -138,13 +151,48 @@ class Group(NamedTuple):
     left: NDArray[np.intp]
     step: int = 0
 
-    def names(self) -> list[str]:
-        """Readable text of each token."""
-        names = self.run.names()
+    def names(self, which: NDArray[np.intp] | None = None) -> list[str]:
+        """Readable text of these tokens (default: all)."""
+        left = self.left if which is None else self.left[which]
+        names = self.run.names(left)
         if not self.step:
-            return [names[at] for at in self.left.tolist()]
+            return names
         between = " " if self.step == 1 else " … "
-        return [names[at] + between + names[at + self.step].rpartition(":")[2] for at in self.left.tolist()]
+        right = self.run.names(left + self.step)
+        return [one + between + other.rpartition(":")[2] for one, other in zip(names, right, strict=True)]
+
+
+class Named(NamedTuple):
+    """The tokens of one message in groups, to look up the text of a few: no Python object for any other."""
+
+    groups: list[Group]
+
+    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
+        """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
+        found = self._first(buckets.astype(np.uint32), shift)
+        return tuple([Word(*found[bucket], part) for bucket, part in zip(buckets.tolist(), parts.tolist(), strict=True)])
+
+    def _first(self, wanted: NDArray[np.uint32], shift: int) -> dict[int, tuple[int, str]]:
+        found: dict[int, tuple[int, str]] = {}
+        for group in self.groups:
+            hits = wanted[:, np.newaxis] == group.tokens >> np.uint32(shift)
+            there = hits.any(axis=1).nonzero()[0]
+            if len(there):
+                places = hits[there].argmax(axis=1)
+                named = zip(group.tokens[places].tolist(), group.names(places), strict=True)
+                found = dict(zip(wanted[there].tolist(), named, strict=True)) | found
+        return found
+
+
+def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:
+    """Tokens of one message as `Extractor._hashed` gives them, in groups."""
+    groups, start = [], 0
+    for step in (0, 1, 2):
+        end = len(tokens) if step == 2 else start + max(len(run.hashes) - step, 0)
+        places = np.arange(end - start)
+        groups.append(Group(tokens[start:end], np.zeros_like(places), run, places, step))
+        start = end
+    return groups
 
 
 def _counted(groups: list[Group], messages: int) -> list[NDArray[np.uint32]]:

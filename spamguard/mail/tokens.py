@@ -46,12 +46,16 @@ class Run(NamedTuple):
     ends: NDArray[np.intp]
     buffer: bytes | str
 
-    def names(self) -> list[str]:
-        """Readable text of every token, with its section in front unless that is the body."""
-        labels = [section.decode("utf-8", "replace") + ":" if section else "" for section in self.sections]
-        owners = np.repeat(np.arange(len(labels)), self.counts).tolist()
-        spans = zip(owners, self.starts.tolist(), self.ends.tolist(), strict=True)
-        return [labels[owner] + _text(self.buffer[start:end]) for owner, start, end in spans]
+    def names(self, places: NDArray[np.intp] | None = None) -> list[str]:
+        """Readable text of these tokens (default: all), with its section in front unless that is the body."""
+        places = np.arange(len(self.starts)) if places is None else places
+        owners = self.counts.cumsum().searchsorted(places, side="right").tolist()
+        spans = zip(owners, self.starts[places].tolist(), self.ends[places].tolist(), strict=True)
+        return [_label(self.sections[owner]) + _text(self.buffer[start:end]) for owner, start, end in spans]
+
+
+def _label(section: bytes) -> str:
+    return section.decode("utf-8", "replace") + ":" if section else ""
 
 
 def _text(token: bytes | str) -> str:
