@@ -1,0 +1,112 @@
+"""What follows 354: where a message ends, dots taken off and put on (RFC 5321, section 4.5.2).
+
+Only CRLF.CRLF ends a message here, and what is sent on never holds anything that a more lenient server takes for an end. Works in
+whole pieces: there is no loop over lines, however short they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+BARE_CR, BARE_LF, NUL = "bare-cr", "bare-lf", "nul"
+
+_CRLF = b"\r\n"
+_DOT_LINE = b"\r\n."
+_END = b"\r\n.\r\n"
+_BLANK_FOR_CR = bytes.maketrans(b"\r", b" ")
+
+
+class DataReader:
+    """Reads one message as it comes, in chunks of any size; what it says does not depend on where they are cut.
+
+    oddities: which of "bare-cr", "bare-lf" and "nul" the message holds so far. normalise: a bare CR comes out as a blank, a bare LF
+    as CRLF, a NUL not at all; otherwise they come out as they are, and are no line ends. finished: the end has been seen;
+    rest: what came behind it, which are the next commands.
+    """
+
+    def __init__(self, *, normalise: bool = False) -> None:
+        self.oddities: set[str] = set()
+        self.finished = False
+        self.rest = b""
+        self._normalise = normalise
+        self._held = _CRLF  # a message begins at the beginning of a line: as if behind a line end, which is not given out
+        self._skip = len(_CRLF)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes of the message, dots taken off, that are certain now. ValueError behind the end."""
+        if self.finished:
+            raise ValueError("the message has ended")
+        text = self._held + chunk
+        dotted = _begins_with_dot(text)
+        piece = self._certain(text, text.find(_END) if dotted else -1)
+        found = oddities(piece)
+        self.oddities |= found
+        text = piece.replace(_DOT_LINE, _CRLF) if dotted else piece
+        return self._without_first_line_end(_normal(text) if found and self._normalise else text)
+
+    def _certain(self, text: bytes, end: int) -> bytes:
+        """What cannot change its meaning any more; the remainder is held back, or is what follows the end (-1: not seen)."""
+        if end < 0:
+            piece, self._held = _cut(text, _END)
+            return piece
+        self.finished, self.rest, self._held = True, text[end + len(_END) :], b""
+        return text[: end + len(_CRLF)]
+
+    def _without_first_line_end(self, text: bytes) -> bytes:
+        if text and self._skip:
+            text, self._skip = text[self._skip :], 0
+        return text
+
+
+def stuffed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """A message with CRLF line ends as it goes over the wire: dots put on, the last line ended, CRLF.CRLF behind it.
+
+    ValueError, before it is given out, for a bare CR, a bare LF or a NUL: servers that take one for a line end, or drop it, might
+    see an end of the message there. Whoever has sent the pieces before must then close the session.
+    """
+    held, skip = _CRLF, len(_CRLF)  # as if behind a line end, which is not given out
+    for chunk in chunks:
+        piece, held = _cut(held + chunk, _DOT_LINE)
+        if piece:
+            yield _stuffed(piece)[skip:]
+            skip = 0
+    if held == b"\r":
+        raise ValueError("a message to be sent holds bare-cr")
+    yield (held or _CRLF)[skip:] + b".\r\n"
+
+
+def _stuffed(piece: bytes) -> bytes:
+    if found := oddities(piece):
+        raise ValueError(f"a message to be sent holds {', '.join(sorted(found))}")
+    return piece.replace(_DOT_LINE, b"\r\n..") if _begins_with_dot(piece) else piece
+
+
+def oddities(text: bytes) -> set[str]:
+    """Which of "bare-cr", "bare-lf" and "nul" are in a text that begins and ends at no half of a CRLF.
+
+    Replacing single bytes is several times faster than counting pairs of them, and clean text is what nearly all text is.
+    """
+    lines = text.replace(b"\r", b"")
+    found = {NUL} if b"\0" in lines else set()
+    if lines.replace(b"\n", _CRLF) != text:
+        pairs = text.count(_CRLF)
+        found |= {name for name, byte in ((BARE_CR, b"\r"), (BARE_LF, b"\n")) if text.count(byte) > pairs}
+    return found
+
+
+def _normal(text: bytes) -> bytes:
+    """Every line end a CRLF, no other CR or LF, no NUL. What a byte becomes is decided by its neighbours as they came."""
+    return text.replace(_CRLF, b"\n").translate(_BLANK_FOR_CR, b"\0").replace(b"\n", _CRLF)
+
+
+def _begins_with_dot(text: bytes) -> bool:
+    """Whether a line other than the first begins with a dot; most long texts are base64 and have no dot at all."""
+    return b"." in text and _DOT_LINE in text
+
+
+def _cut(text: bytes, sought: bytes) -> tuple[bytes, bytes]:
+    """The text without the longest end of it that `sought` may begin with, and that end."""
+    for length in range(min(len(sought) - 1, len(text)), 0, -1):
+        if text.endswith(sought[:length]):
+            return text[:-length], text[-length:]
+    return text, b""
