@@ -1,26 +1,34 @@
 """A message while it passes through: in memory while it is small, in an unlinked file of the state directory when it is not.
 
-Must never leave a file behind, whatever happens to the process, and never hold a large message in memory.
+Must never leave a file behind, whatever happens to the process, never hold a large message in memory, and never give out a message
+that is not whole: once writing has failed, or after `close`, every use is an OSError.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 IN_MEMORY = 512 << 10  # bytes; a larger message goes to a file
 _CHUNK = 256 << 10
+_NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
 class Spool:
-    """Bytes that are written once, then read any number of times. OSError from `write` when the disk is full."""
+    """Bytes that are written once, then read any number of times. OSError from `write` when the disk is full.
+
+    size: bytes that were written.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._memory = bytearray()
         self._file: int | None = None
+        self._failure: OSError | None = None
         self.size = 0
 
     @classmethod
@@ -32,31 +40,28 @@ class Spool:
         return spool
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append all of it, or fail for good."""
+        self._check()
+        try:
+            self._append(data)
+        except OSError as error:
+            self._give_back(error)
+            raise
         self.size += len(data)
-        if self._file is None and self.size <= IN_MEMORY:
-            self._memory += data
-            return
-        if self._file is None:
-            self._file = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            _write_all(self._file, self._memory)
-            self._memory = bytearray()
-        _write_all(self._file, data)
 
     def head(self, length: int) -> bytes:
         """The first bytes."""
+        self._check()
         return bytes(self._memory[:length]) if self._file is None else os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
         """All of it, in memory."""
-        return bytes(self._memory) if self._file is None else b"".join(self.chunks())
+        return b"".join(self.chunks())
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
         """The bytes from `start` on, some at a time."""
-        if self._file is None:
-            yield bytes(self._memory[start:])
-            return
-        while chunk := os.pread(self._file, _CHUNK, start):
+        while start < self.size:
+            chunk = self._piece(start)
             yield chunk
             start += len(chunk)
 
@@ -67,6 +72,33 @@ class Spool:
 
     def close(self) -> None:
         """Give memory and file back; idempotent."""
+        self._give_back(OSError(errno.EBADF, "the message is no longer kept"))
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None and self.size + len(data) <= IN_MEMORY:
+            self._memory += data
+            return
+        if self._file is None:
+            self._file = _unnamed_file(self._directory)
+            _write_all(self._file, self._memory)
+            self._memory = bytearray()
+        _write_all(self._file, data)
+
+    def _piece(self, start: int) -> bytes:
+        self._check()
+        if self._file is None:
+            return bytes(memoryview(self._memory)[start:])
+        chunk = os.pread(self._file, min(_CHUNK, self.size - start), start)
+        if not chunk:
+            raise OSError(errno.EIO, "the message has become shorter")
+        return chunk
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(self._failure.errno, self._failure.strerror)
+
+    def _give_back(self, why: OSError) -> None:
+        self._failure = self._failure or why
         self._memory = bytearray()
         if self._file is not None:
             os.close(self._file)
@@ -90,6 +122,21 @@ class Content:
         """All bytes, some at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
+
+
+def _unnamed_file(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    file, name = tempfile.mkstemp(dir=directory)
+    try:
+        Path(name).unlink()
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def _write_all(file: int, data: bytes | bytearray) -> None:
