@@ -1,36 +1,121 @@
-"""Header fields on top of a message, forged ones out of it, and not one other byte changed. Works on raw bytes."""
+"""Header fields on top of a message, forged ones out of it, and not one other byte changed. Works on raw bytes.
+
+Forged fields are taken out wherever some reader would see them: up to the first empty line, whatever stands before it, and also
+where only those see a line who take a bare CR for a line end. Must take linear time whatever the bytes are.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 _ENVELOPE = re.compile(rb">?From [^\n]*+\n")
-_FIELD_LINES = re.compile(rb"([^\s:]++)[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)")
+_BODY = re.compile(rb"[ \t]|\r?\n")
+_BEFORE_EMPTY_LINE = re.compile(rb"\n(?=\r?\n)")
+_SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++)*+", re.I)
+
+# A field from behind its name to before its line end. By CR: a line may end in a bare CR, but LF readers' continuation lines count too.
+_VALUE = rb"[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+"
+_VALUE_BY_CR = rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t])[\r\n]++[^\r\n]*+)*+"
+_LINE_END = re.compile(rb"\r*+\n|\r|")
 
 
 def with_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> bytes:
     """The message with `fields` (no line ends) on top, under an mbox `From ` line, and every field named in `forged` removed.
 
-    Line ends follow the message's own. A message whose first line begins with a blank would become the tail of the last
-    field: it gets an empty line in between, so that it is all body, as mail servers read it.
+    A name that ends in `*` stands for all that begin like it. Line ends follow the message's own. A message whose first line begins
+    with a blank would become the tail of the last field: it gets an empty line in between, so that it is all body, as mail servers
+    read it.
     """
     first = raw.find(b"\n")
     line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
-    match = _ENVELOPE.match(raw)
-    start = match.end() if match else 0
-    rest = _without(raw, start, frozenset(name.lower() for name in forged))
-    gap = line_end if rest[:1] in (b" ", b"\t") else b""
-    return raw[:start] + b"".join([field + line_end for field in fields]) + gap + rest
+    start = _start(raw)
+    end = _end(raw, start)
+    end = len(raw) if end is None else end
+    lines = _without(raw[start:end], forged)
+    if not fields and len(lines) == end - start:
+        return raw
+    return raw[:start] + _on_top(fields, raw[start : start + 1], line_end) + lines + raw[end:]
 
 
-def _without(raw: bytes, start: int, forged: frozenset[bytes]) -> bytes:
-    """What follows `start`, without the fields of these lower-case names; the same object where there are none."""
+def rewritten_head(
+    head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b"", *, whole: bool = False
+) -> tuple[bytes, int] | None:
+    """The same for the beginning of a message with CRLF line ends: new bytes, and how many of the old ones they replace.
+
+    None when the header section does not end within `head`. whole: head is all there is, so that its end ends the header section.
+    subject_prefix: goes before the text of the first Subject, a blank behind it, unless that begins with it already; a message
+    without Subject gets one.
+    """
+    start = _start(head)
+    end = _end(head, start)
+    if end is None and not whole:
+        return None
+    end = len(head) if end is None else end
+    lines = _without(head[start:end], forged)
+    if prefix := subject_prefix.strip():
+        fields, lines = _with_prefix(fields, lines, prefix)
+    return head[:start] + _on_top(fields, head[start : start + 1], b"\r\n") + lines, end
+
+
+def _start(raw: bytes) -> int:
+    """Where the header section begins."""
+    envelope = _ENVELOPE.match(raw)
+    return envelope.end() if envelope else 0
+
+
+def _end(raw: bytes, start: int) -> int | None:
+    """Where it ends, its last line end included; None when that is not to be seen. What begins with a blank is all body."""
+    if _BODY.match(raw, start):
+        return start
+    before = _BEFORE_EMPTY_LINE.search(raw, start)
+    return before.end() if before else None
+
+
+def _on_top(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
+    """below: the byte that comes next."""
+    gap = line_end if fields and below in (b" ", b"\t") else b""
+    return b"".join([field + line_end for field in fields]) + gap
+
+
+def _with_prefix(fields: Sequence[bytes], lines: bytes, prefix: bytes) -> tuple[Sequence[bytes], bytes]:
+    subject = _SUBJECT.search(b"\n" + lines)
+    if subject is None:
+        return [*fields, b"Subject: " + prefix], lines
+    text = subject.end() - 1
+    return fields, lines if lines.startswith(prefix, text) else lines[:text] + prefix + b" " + lines[text:]
+
+
+def _without(lines: bytes, forged: Iterable[bytes]) -> bytes:
+    """The header section without the fields of these names; the same object where there are none.
+
+    Empty lines that only they see who take a bare CR for a line end are no end of it: others read on.
+    """
+    text = b"\n" + lines  # so that the first line stands behind a line end as well
+    by_cr = lines.count(b"\r") > lines.count(b"\r\n")
+    cut = _cut_out(_pattern(tuple(sorted(forged)), by_cr=by_cr), text)
+    return lines if cut is text else cut[1:]
+
+
+@lru_cache(maxsize=64)
+def _pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
+    """Finds the last byte of a line end and the field behind it, without its own line end."""
+    choice = b"|".join([re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name) for name in names])
+    begin, value = (rb"[\r\n]", _VALUE_BY_CR) if by_cr else (rb"\n", _VALUE)
+    return re.compile(begin + rb"(?:" + (choice or rb"(?!)") + rb")" + value, re.I)
+
+
+def _cut_out(pattern: re.Pattern[bytes], text: bytes) -> bytes:
+    """Each field goes with its line end, or with a bare CR before it: that would tie the next line to the one before for others."""
     kept: list[bytes] = []
-    position = keep_from = start
-    while match := _FIELD_LINES.match(raw, position):
-        if match.group(1).lower() in forged:
-            kept.append(raw[keep_from:position])
-            keep_from = match.end()
-        position = match.end()
-    return b"".join((*kept, raw[keep_from:])) if kept or keep_from else raw
+    position = 0
+    for match in pattern.finditer(text):
+        start, end = match.span()
+        if text[start] == 0x0D and start >= position:
+            kept.append(text[position:start])
+            position = end
+        else:
+            kept.append(text[position : start + 1])
+            position = _LINE_END.match(text, end).end()  # type: ignore[union-attr]  # it matches the empty string
+    return b"".join((*kept, text[position:])) if kept else text
