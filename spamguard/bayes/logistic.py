@@ -19,7 +19,7 @@ LAST_RATE = 5 << 4
 CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
 _BIAS_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
-_MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached; keeps a weight plus a step inside 32 bits
+MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached; keeps a weight plus a step inside 32 bits
 
 Integers = NDArray[np.int64]
 
@@ -65,6 +65,6 @@ def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp])
     return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
 
 
-def capped(weights: NDArray[np.int32], out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
-    """Weights after a step, bounded; out: as numpy has it."""
-    return np.minimum(np.maximum(weights, -_MAX_WEIGHT, out=out), _MAX_WEIGHT, out=out)
+def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Weights after a step, bounded."""
+    return np.minimum(np.maximum(weights, -MAX_WEIGHT), MAX_WEIGHT)

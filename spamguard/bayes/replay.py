@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from spamguard.bayes import blocks, experts, fusion, logistic
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.tables import SETS, Tables, class_index, count_column, empty_tables, weight_column
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, count_column, empty_tables, read_rows
 
 BLOCK = 64  # lessons scored and counted together
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
 FUSION_LESSONS = 4096  # fusion learns from the last so many: its dozen weights need no more
-_CAPPING = 1024  # lessons between two cappings of the weights: each steps by less than 2**20, which leaves 32 bits room for 1,792
 _TEMPORARIES = 1 << 24  # bytes, more than all of a block's
 
 
@@ -48,16 +47,40 @@ def replay(played: Iterable[Block], lessons: int, classes: Sequence[str], bits: 
     return player.finish()
 
 
+class _Weights(NamedTuple):
+    """The weights of one class: cells number bucket * width + first of a whole table, which can be gathered without its neighbours."""
+
+    cells: NDArray[np.int32]
+    width: int
+    first: int
+
+    def places(self, buckets: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Where in the cells the weights of these buckets are."""
+        return np.asarray(buckets * self.width + self.first)
+
+    def gather(self, places: NDArray[np.intp], found: NDArray[np.int32]) -> None:
+        """Fill `found`. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
+        self.cells.take(places, out=found, mode="clip")  # no place is outside: so nothing need be checked
+        if found.max(initial=0) > logistic.MAX_WEIGHT or found.min(initial=0) < -logistic.MAX_WEIGHT:
+            found[:] = logistic.capped(found)
+            self.cells[places] = found
+
+
+def _all_weights(tables: Tables) -> list[_Weights]:
+    """Of every class but the first."""
+    of_spam = _Weights(tables.rows.reshape(-1), tables.rows.shape[1], len(BASE_CLASSES))
+    return [of_spam, *(_Weights(column.reshape(-1), 2, 1) for column in tables.columns)]
+
+
 class _Player:
-    """Tables while they grow: what is known of each bucket stands class by class, which is what gathers and scatters are fast at."""
+    """Tables while they grow."""
 
     def __init__(self, lessons: int, classes: list[str], bits: int, traits: int, numbers: int) -> None:
         self.tables = empty_tables(bits, traits, numbers, fusion.START)
         for name in classes:
             class_index(self.tables, name)
         self.number = {name: index for index, name in enumerate(self.tables.classes)}
-        self.counts = np.zeros((len(self.number), 1 << bits), np.int32)
-        self.weights = np.zeros((len(self.number) - 1, 1 << bits), np.int32)
+        self.weights = _all_weights(self.tables)
         self.lessons, self.played = lessons, 0
 
     def play(self, block: Block) -> None:
@@ -67,49 +90,49 @@ class _Player:
         targets = np.array([self.number[label] for label in block.labels], np.intp)
         margins = self._step(placed, targets)
         if self.lessons - self.played <= FUSION_LESSONS:
-            raw = blocks.counting_sums(experts.parameters(tables), _gathered(self.counts, placed.buckets), placed)
+            raw = blocks.counting_sums(experts.parameters(tables), read_rows(tables, placed.buckets).counts, placed)
             self._fuse(blocks.joined(raw, margins, placed), targets)
         self._count(placed, targets)
         self.played += len(targets)
-        if self.played % _CAPPING < len(targets):
-            self._cap()
 
     def _step(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
         """Teach the logistic experts, some lessons at a time; their log-odds before each step, (m, SETS, K-1)."""
+        places = [weights.places(placed.buckets) for weights in self.weights]
         roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
         wanted = targets[:, np.newaxis, np.newaxis]
         borders = np.concatenate([[0], placed.sizes.sum(axis=1).cumsum()]).tolist()
         found = []
         for first in range(0, len(targets), STEP):
             some = slice(first, min(first + STEP, len(targets)))
-            buckets = placed.buckets[borders[first] : borders[some.stop]]
-            found.append(self._step_some(buckets, placed.sizes[some], roots[some], wanted[some]))
+            here = [column[borders[first] : borders[some.stop]] for column in places]
+            found.append(self._step_some(here, placed.sizes[some], roots[some], wanted[some]))
         return np.concatenate(found)
 
-    def _step_some(self, buckets: NDArray[np.intp], sizes: NDArray[np.intp], roots: Integers, targets: NDArray[np.intp]) -> Integers:
+    def _step_some(self, places: list[NDArray[np.intp]], sizes: NDArray[np.intp], roots: Integers, targets: NDArray[np.intp]) -> Integers:
+        """places: of each class's weights. Shapes (m, SETS) and two axes of one beside."""
+        found = np.empty((len(places), len(places[0])), np.int32)
+        for weights, here, row in zip(self.weights, places, found, strict=True):
+            weights.gather(here, row)
         runs = sizes.ravel()
-        sums = experts.run_sums(_gathered(self.weights, buckets), runs.cumsum() - runs, runs)
+        sums = experts.run_sums(found, runs.cumsum() - runs, runs)
         margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
         errors = logistic.errors(margins, targets)
         self.tables.biases += logistic.bias_steps(errors.sum(axis=0)).T
-        self._move(buckets, runs, logistic.steps(errors, roots, self._rate()).reshape(len(runs), -1))
+        self._move(places, runs, logistic.steps(errors, roots, self._rate()).reshape(len(runs), -1))
         return margins
 
     def _rate(self) -> int:
         """Falls from the first rate to the last as the replay goes on, so that the latest lessons do not weigh most."""
         return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
 
-    def _move(self, buckets: NDArray[np.intp], runs: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
-        """Add a step to the weights of each run's buckets; many runs have none to make."""
+    def _move(self, places: list[NDArray[np.intp]], runs: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
+        """Add a step to the weights of each run of features; many runs have none to make."""
         moving = steps.any(axis=1)
         if not moving.any():
             return
-        buckets = buckets[moving.repeat(runs)]
-        for weights, step in zip(self.weights, steps[moving].T, strict=True):
-            np.add.at(weights, buckets, step.repeat(runs[moving]))
-
-    def _cap(self) -> None:
-        logistic.capped(self.weights, out=self.weights)
+        chosen = moving.repeat(runs)
+        for weights, here, step in zip(self.weights, places, steps[moving].T, strict=True):
+            np.add.at(weights.cells, here[chosen], step.repeat(runs[moving]))
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
         for first in range(0, len(targets), STEP):
@@ -118,11 +141,10 @@ class _Player:
 
     def _count(self, placed: Placed, targets: NDArray[np.intp]) -> None:
         tables = self.tables
-        places = (targets << tables.bits).repeat(placed.sizes.sum(axis=1))
-        places += placed.buckets
-        np.add.at(self.counts.reshape(-1), places, np.int32(1))
+        per_lesson = placed.sizes.sum(axis=1)
         for index in np.unique(targets).tolist():
             mine = targets == index
+            np.add.at(count_column(tables, index), placed.buckets[mine.repeat(per_lesson)], np.int32(1))
             tables.messages[index] += int(mine.sum())
             tables.totals[index] += placed.sizes[mine].sum(axis=0)
             traits = placed.traits[mine]
@@ -133,24 +155,17 @@ class _Player:
 
     def finish(self) -> Tables:
         """The tables, with vocabulary and histogram from the counts."""
-        self._cap()
         tables = self.tables
-        used = (np.bitwise_or.reduce(self.counts) != 0).reshape(SETS, -1)
-        tables.vocabulary = np.count_nonzero(used, axis=1)
-        words = used[0].nonzero()[0]
-        of_words = [column[words] for column in self.counts]
+        counts = [count_column(tables, index) for index in range(len(tables.classes))]
+        used = np.zeros(len(tables.rows), np.bool_)
+        for column in counts:
+            used |= column != 0
+        tables.vocabulary = np.count_nonzero(used.reshape(SETS, -1), axis=1)
+        words = used[: len(used) // SETS].nonzero()[0]
+        of_words = [column[words] for column in counts]
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         tables.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
-        for index, counts in enumerate(self.counts):
-            count_column(tables, index)[:] = counts
-        for index, weights in enumerate(self.weights, start=1):
-            weight_column(tables, index)[:] = weights
         return tables
-
-
-def _gathered(columns: NDArray[np.int32], buckets: NDArray[np.intp]) -> NDArray[np.int32]:
-    """What each class has in these buckets, (classes, n); places were cut to the table's size, so need no check."""
-    return columns.take(buckets, axis=1, mode="clip")
 
 
 def _keep_memory() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import experts, logistic
+from spamguard.bayes import replay as replaying
 from spamguard.bayes.tables import BASE_CLASSES, Tables
 from tests.unit.bayes.lessons import NUMBERS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
 from tests.unit.bayes.support import repeatable, seeds
@@ -82,6 +83,15 @@ def test_contradicting_lessons_stay_far_from_overflow_too() -> None:
     lesson = made_up(5, 1)[0]
     tables = replayed([Taught(BASE_CLASSES[at % 2], lesson.features) for at in range(5_000)])
     assert int(np.abs(tables.rows[:, 2]).max()) < _MUCH
+
+
+def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1000
+    monkeypatch.setattr(logistic, "MAX_WEIGHT", np.int32(most))
+    row = np.zeros(3, np.int32)
+    weights = replaying._Weights(np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1), 3, 2)
+    weights.gather(weights.places(np.arange(3)), row)
+    assert row.tolist() == weights.cells[2::3].tolist() == [most, 7, -most]
 
 
 def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
