@@ -1,0 +1,144 @@
+"""What became of one message: one line in the log, one row in the history. Must never hold or tell any of its text but
+addresses, its subject and the words that weighed most."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from spamguard.history import Row
+from spamguard.mail.decode import unstructured
+from spamguard.policy import Decision
+from spamguard.proxy.contract import NotScanned
+from spamguard.records import EXTRACTOR, Scan
+from spamguard.settings import Action, Listener
+from spamguard.wire.values import Envelope, Reply
+
+NOT_SCANNED = "not-scanned"
+_RECIPIENTS = 5  # in the log line; the others are counted
+_WORDS = 6
+_SUBJECT_BYTES = 1000
+_SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
+_PLAIN = re.compile(r"[!#-<>-~]+")  # nothing that would have to be quoted
+
+
+class Entry:
+    """Grows while the message passes: `judged`, `decided`, `finish`. time: of its arrival, seconds since 1970.
+
+    reason: why it was not scanned. action: None while nothing was decided."""
+
+    def __init__(self, name: str, listener: Listener, envelope: Envelope, size: int, oddities: frozenset[str]) -> None:
+        self.id = name
+        self.listener = listener
+        self.envelope = envelope
+        self.size = size
+        self.oddities = oddities
+        self.time = time.time()
+        self.scan: Scan | None = None
+        self.reason = ""  # why it was not scanned
+        self.subject = ""
+        self.action: Action | None = None
+        self.replies: Sequence[Reply] = ()
+        self._started = self._judged = self._finished = time.perf_counter()
+
+    def judged(self, found: Scan | NotScanned, header: bytes) -> None:
+        """What the scorer said of it; its header section tells the subject."""
+        self._judged = time.perf_counter()
+        if isinstance(found, NotScanned):
+            self.reason = found.reason
+        else:
+            self.scan = found
+        match = _SUBJECT.search(header)
+        self.subject = " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
+
+    def decided(self, decision: Decision) -> None:
+        """What the policy makes of it."""
+        self.action = decision.action
+
+    @property
+    def label(self) -> str:
+        """Of the verdict, or that there is none."""
+        return NOT_SCANNED if self.scan is None else self.scan.verdict.label
+
+    def finish(self, replies: Sequence[Reply]) -> None:
+        """What came of it."""
+        self.replies = replies
+        self._finished = time.perf_counter()
+
+    def row(self, fingerprint: str) -> Row:
+        """For the history. fingerprint: of the installation's key."""
+        scan = self.scan
+        return Row(
+            id=self.id,
+            time=self.time,
+            listener=str(self.listener.endpoint),
+            client=self.envelope.client.address,
+            sender=self.envelope.sender.address,
+            recipients=tuple(one.address for one in self.envelope.recipients),
+            subject=self.subject,
+            size=self.size,
+            digest=scan.digest if scan else b"",
+            label=self.label,
+            probability=scan.verdict.probability if scan else 0.0,
+            log_odds=scan.verdict.log_odds if scan else 0.0,
+            action=self.action or "",
+            reply=self._reply(),
+            packed=scan.packed if scan else b"",
+            words=scan.words if scan else (),
+            extractor=EXTRACTOR,
+            fingerprint=fingerprint,
+        )
+
+    def line(self) -> str:
+        """`key=value` for each fact; values that are no plain words are quoted as JSON does it."""
+        return " ".join(f"{key}={_quoted(value)}" for key, value in self._facts().items())
+
+    def _facts(self) -> Mapping[str, str]:
+        client = self.envelope.client
+        return {
+            "id": self.id,
+            "listener": str(self.listener.endpoint),
+            "client": client.address,
+            "helo": client.helo,
+            "from": f"<{self.envelope.sender.address}>",
+            "to": self._recipients(),
+            "size": str(self.size),
+            **({"normalised": ",".join(sorted(self.oddities))} if self.oddities else {}),
+            **self._verdict(),
+            "reply": self._reply(),
+            "judging": _milliseconds(self._judged - self._started),
+            "handing-on": _milliseconds(self._finished - self._judged),
+        }
+
+    def _reply(self) -> str:
+        return "; ".join(dict.fromkeys(_told(reply) for reply in self.replies))
+
+    def _recipients(self) -> str:
+        addresses = [f"<{one.address}>" for one in self.envelope.recipients]
+        more = len(addresses) - _RECIPIENTS
+        return ",".join(addresses[:_RECIPIENTS]) + (f",+{more}" if more > 0 else "")
+
+    def _verdict(self) -> Mapping[str, str]:
+        if self.scan is None:
+            return {"verdict": NOT_SCANNED, "reason": self.reason}
+        verdict = self.scan.verdict
+        return {
+            "verdict": verdict.label,
+            "probability": f"{verdict.probability:.6f}",
+            "action": self.action or "",
+            "words": ", ".join(f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_WORDS]),
+        }
+
+
+def _told(reply: Reply) -> str:
+    return f"{reply.code} {b' '.join(reply.lines).decode('utf-8', 'replace')}"[:200]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}ms"
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=True)

@@ -1,0 +1,21 @@
+"""What every message that passes needs, made once for each worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spamguard.proxy.journal import Entry
+from spamguard.quarantine import Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """quarantine: for what is held. key: signs our verdicts. record: keeps what became of a message, never waits.
+    settle: says that lessons wait for settling. hostname: ours, in Received."""
+
+    quarantine: Quarantine
+    key: bytes
+    record: Callable[[Entry], None]
+    settle: Callable[[], None]
+    hostname: str

@@ -1,0 +1,344 @@
+"""What becomes of a message between door and next hop: every action, every kind of trouble, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from spamguard import signature
+from spamguard.ids import is_id
+from spamguard.proxy.contract import NotScanned
+from spamguard.proxy.exchange import MOST_HOPS, Exchange
+from spamguard.proxy.journal import Entry
+from spamguard.proxy.tools import Tools
+from spamguard.quarantine import Quarantine
+from spamguard.records import Scan, Verdict, Word
+from spamguard.settings import Action, Endpoint, Hop, Listener, OnError, Policy, Position, Protocol, Rule
+from spamguard.spool import Content, Spool
+from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
+
+KEY = b"k" * 32
+DIGEST = b"0123456789abcdef"
+OK = Reply.of(250, "2.0.0 taken")
+NO = Reply.of(550, "5.1.1 nobody here")
+RAW = b"From: a@example.org\r\nX-Spam-Flag: NO\r\nSubject: =?utf-8?q?gr=C3=BC=C3=9Fe?=\r\n\r\nhello\r\n.\r\n"
+SPAM = Verdict("spam", 0.999, 6.9, {"spam": 0.999, "ham": 0.001})
+HAM = Verdict("ham", 0.001, -6.9, {"spam": 0.001, "ham": 0.999})
+
+
+@dataclass
+class FakeHop:
+    """A next hop that writes down what it is told. answers: by what is asked ("mail", "rcpt b@example.net", "send")."""
+
+    answers_each: bool = False
+    answers: dict[str, Reply] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    extensions: Mapping[str, str] | None = None
+    broken: bool = False
+
+    async def probe(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def transaction(self, client: Client) -> FakeTransaction:
+        return FakeTransaction(self)
+
+
+@dataclass
+class FakeTransaction:
+    hop: FakeHop
+    accepted: int = 0
+    ended: bool = False
+
+    def _answer(self, what: str, default: Reply = OK) -> Reply:
+        assert not self.ended
+        self.hop.said.append(what)
+        return self.hop.answers.get(what, default)
+
+    async def mail(self, sender: Sender) -> Reply:
+        return self._answer(f"mail {sender.address}")
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        reply = self._answer(f"rcpt {recipient.address}")
+        self.accepted += reply.positive
+        return reply
+
+    async def send(self, content: Content) -> Sequence[Reply]:
+        reply = self._answer("send")
+        if self.hop.broken:
+            raise RuntimeError("a bug")
+        self.hop.contents.append(b"".join(content.chunks()))
+        return [reply] * (self.accepted if self.hop.answers_each else 1)
+
+    async def end(self) -> None:
+        self.ended = True
+
+
+@dataclass
+class FakeJudge:
+    found: Scan | NotScanned
+    on_top: bytes = b""
+
+    async def judge(self, message: Spool, on_top: bytes) -> Scan | NotScanned:
+        self.on_top = on_top
+        return self.found
+
+
+@dataclass
+class Case:
+    """A message on its way, with everything that can be looked at afterwards."""
+
+    place: Path
+    hop: FakeHop = field(default_factory=FakeHop)
+    judge: FakeJudge = field(default_factory=lambda: FakeJudge(scan(SPAM)))
+    listener: Listener = field(default_factory=lambda: listener())
+    client: Client = field(default_factory=lambda: Client(address="192.0.2.1", helo="client.example", protocol="ESMTP", peer="192.0.2.1"))
+    entries: list[Entry] = field(default_factory=list)
+    settled: list[bool] = field(default_factory=list)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        return Quarantine(self.place / "quarantine")
+
+    def send(self, raw: bytes = RAW, recipients: Sequence[str] = ("b@example.net",), sender: Sender | None = None) -> Sequence[Reply]:
+        return asyncio.run(self._send(raw, recipients, sender or Sender("a@example.org")))
+
+    async def _send(self, raw: bytes, recipients: Sequence[str], sender: Sender) -> Sequence[Reply]:
+        tools = Tools(self.quarantine, KEY, self.entries.append, lambda: self.settled.append(True), "mx.example.net")
+        message = Exchange(self.listener, self.hop, self.judge, tools).message(self.client)
+        spool = Spool(self.place)
+        spool.write(raw)
+        try:
+            assert await message.mail(sender) == OK
+            for one in recipients:
+                await message.recipient(Recipient(one))
+            return await message.data(spool, frozenset())
+        finally:
+            await message.end()
+            await message.end()
+            spool.close()
+
+    @property
+    def header(self) -> list[bytes]:
+        (content,) = self.hop.contents
+        return content.partition(b"\r\n\r\n")[0].split(b"\r\n")
+
+
+def scan(verdict: Verdict, *, settle: bool = False) -> Scan:
+    return Scan(verdict, DIGEST, b"features", (Word(1, "offer", 3.25), Word(2, "a\nb", -1.0)), 0.95, settle)
+
+
+def listener(position: Position = Position.BEFORE_QUEUE, **policy: object) -> Listener:
+    hop = Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 10026))
+    return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, Policy(**policy))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_spam_is_tagged_and_what_the_next_hop_says_is_the_answer(case: Case) -> None:
+    case.hop.answers["send"] = Reply(250, (b"2.0.0 one", b"queued as 17"))
+    assert case.send() == [Reply(250, (b"2.0.0 one", b"queued as 17"))]
+    assert case.header[:2] == [b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=11.7 required=5.0 tests=SPAMGUARD_SPAM"]
+    signed = signature.verify(signature_key := KEY, case.header[2].partition(b": ")[2], DIGEST)
+    assert signature_key == KEY
+    assert signed is not None
+    assert (signed.label, signed.action, signed.id) == ("spam", Action.TAG, case.entries[0].id)
+    assert is_id(signed.id)
+
+
+def test_everything_below_our_fields_is_as_it_came_but_for_forged_ones(case: Case) -> None:
+    case.judge.found = scan(HAM)
+    case.send()
+    (content,) = case.hop.contents
+    assert content.endswith(RAW.replace(b"X-Spam-Flag: NO\r\n", b""))
+    assert not any(line.startswith(b"X-Spam-Flag") for line in case.header)
+
+
+def test_the_list_of_forged_fields_is_the_operators(case: Case) -> None:
+    case.listener = listener(forged=("X-Mine*",))
+    case.send(b"X-MINE-too : a\r\n\tb\r\nX-Spam-Flag: NO\r\n\r\nhello\r\n")
+    assert b"X-Spam-Flag: NO" in case.header
+    assert not any(b"MINE" in line for line in case.header)
+
+
+def test_refusals_of_the_next_hop_come_back_as_they_are(case: Case) -> None:
+    case.hop.answers["send"] = Reply(554, (b"5.7.1 we do not like it",))
+    assert case.send() == [Reply(554, (b"5.7.1 we do not like it",))]
+
+
+@pytest.mark.parametrize(("action", "reply"), [(Action.REJECT, b"550 5.7.1"), (Action.DEFER, b"451 4.7.1")])
+def test_rejected_or_deferred_mail_does_not_reach_the_next_hop(case: Case, action: Action, reply: bytes) -> None:
+    case.listener = listener(rules=(Rule("spam", action, 0.99),))
+    (answer,) = case.send()
+    assert answer.encode().startswith(reply)
+    assert case.hop.contents == []
+    assert f"action={action}" in case.entries[0].line()
+
+
+def test_a_rule_needs_its_probability(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.REJECT, 0.9999),))
+    assert case.send() == [OK]
+    assert len(case.hop.contents) == 1
+
+
+def test_quarantined_mail_is_on_the_disk_before_the_answer(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    (answer,) = case.send(recipients=("b@example.net", "c@example.net"))
+    assert answer.code == 250
+    assert case.hop.contents == []
+    (held,) = case.quarantine.entries()
+    assert held.id == case.entries[0].id
+    assert held.id.encode() in answer.lines[0]
+    assert held.reason == "spam"
+    assert [one.address for one in held.envelope.recipients] == ["b@example.net", "c@example.net"]
+    content = case.quarantine.open(held.id)
+    assert b"".join(content.chunks()).endswith(b"\r\n\r\nhello\r\n.\r\n")
+    content.spool.close()
+
+
+def test_a_quarantine_that_cannot_be_written_is_temporary(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    (case.place / "quarantine").write_text("in the way")
+    (answer,) = case.send()
+    assert answer.encode().startswith(b"451 4.3.0 ")
+
+
+def test_redirected_mail_goes_to_one_other_recipient(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
+    sender = Sender("a@example.org", (Parameter("ENVID", "QQ"), Parameter("BODY", "8BITMIME")))
+    assert case.send(recipients=("b@example.net", "c@example.net"), sender=sender) == [OK]
+    assert case.hop.said[-3:] == ["mail a@example.org", "rcpt spam@example.net", "send"]
+    assert len(case.hop.contents) == 1
+
+
+def test_a_refused_redirection_is_temporary(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
+    case.hop.answers["rcpt spam@example.net"] = NO
+    (answer,) = case.send()
+    assert answer.code == 451
+
+
+def test_every_recipient_gets_a_reply_where_the_next_hop_gives_one_each(case: Case) -> None:
+    case.hop.answers_each = True
+    case.hop.answers["rcpt c@example.net"] = NO
+    assert case.send(recipients=("b@example.net", "c@example.net", "b@example.net")) == [OK, OK]
+    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    assert [reply.code for reply in case.send(recipients=("b@example.net", "c@example.net", "b@example.net"))] == [250, 250]
+
+
+def test_mail_that_cannot_be_judged_is_passed_on_and_says_so(case: Case) -> None:
+    case.judge.found = NotScanned("timeout")
+    assert case.send() == [OK]
+    assert case.header[0] == b"X-Spamguard: not-scanned; reason=timeout"
+    assert not any(line.startswith(b"X-Spam-") for line in case.header)
+    assert "verdict=not-scanned reason=timeout" in case.entries[0].line()
+    assert case.entries[0].row("f").label == "not-scanned"
+
+
+def test_or_deferred_when_the_operator_says_so(case: Case) -> None:
+    case.judge.found = NotScanned("timeout")
+    case.listener = listener(on_error=OnError.DEFER)
+    (answer,) = case.send()
+    assert answer.code == 451
+    assert case.hop.contents == []
+
+
+def test_a_fault_of_ours_is_temporary_and_told_in_the_log_only(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    case.hop.broken = True
+    assert case.send() == [Reply.of(451, "4.3.0 Local trouble, try again later")]
+    assert "a bug" in caplog.text
+
+
+def test_a_server_of_its_own_adds_received_and_refuses_loops(case: Case) -> None:
+    case.listener = listener(Position.STANDALONE)
+    case.send()
+    (received,) = [line for line in case.header if line.startswith(b"Received:")]
+    assert received == b"Received: from client.example ([192.0.2.1])"
+    assert case.judge.on_top.startswith(received)
+    loop = b"Received: from x\r\n" * (MOST_HOPS + 1) + RAW
+    assert [reply.encode()[:9] for reply in case.send(loop)] == [b"554 5.4.6"]
+
+
+def test_who_sent_it_is_evidence_where_no_server_has_said_so(case: Case) -> None:
+    case.send()
+    assert case.judge.on_top == b""
+    case.client = replace(case.client, forwarded=True, name="host.example")
+    case.send()
+    assert case.judge.on_top.startswith(b"Received: from client.example (host.example [192.0.2.1])\r\n")
+    case.send(b"Received: from elsewhere\r\n" + RAW)
+    assert case.judge.on_top == b""
+
+
+def test_a_header_beyond_the_limit_is_passed_on_unscanned(case: Case) -> None:
+    case.listener = replace(listener(Position.AFTER_QUEUE), limits=replace(case.listener.limits, header_bytes=100_000))
+    raw = b"X-Long: " + b"x" * 200_000 + b"\r\n\r\nhello\r\n"
+    case.send(raw)
+    (content,) = case.hop.contents
+    assert content == b"X-Spamguard: not-scanned; reason=header-too-large\r\n" + raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"\r\n", b"\r\nbody\r\n", b" blank first\r\n", b"no header at all", b"A: b\r\n"])
+def test_odd_messages_keep_their_bytes(case: Case, raw: bytes) -> None:
+    case.send(raw)
+    (content,) = case.hop.contents
+    assert content.endswith(raw)
+    assert content.startswith(b"X-Spam-Flag: YES\r\nX-Spam-Status: ")
+
+
+def test_a_subject_prefix_where_asked_for(case: Case) -> None:
+    case.listener = listener(rules=(Rule("spam", Action.TAG, subject_prefix="[SPAM]"),))
+    case.send()
+    assert b"Subject: [SPAM] =?utf-8?q?gr=C3=BC=C3=9Fe?=" in case.header
+
+
+def test_the_log_line_tells_everything_and_cannot_be_forged(case: Case) -> None:
+    case.client = replace(case.client, helo="a verdict=ham\nid=1")
+    case.send(recipients=[f"r{number}@example.net" for number in range(8)], sender=Sender('"a b"@example.org'))
+    line = case.entries[0].line()
+    assert "\n" not in line
+    assert 'helo="a verdict=ham\\nid=1"' in line
+    assert 'from="<\\"a b\\"@example.org>"' in line
+    assert "<r4@example.net>,+3" in line
+    assert 'words="offer +3.25, a\\nb -1.00"' in line
+    for fact in (
+        "listener=smtp://127.0.0.1:10025",
+        "client=192.0.2.1",
+        f"size={len(RAW)}",
+        "verdict=spam",
+        "probability=0.999000",
+        "action=tag",
+    ):
+        assert fact in line.split(" ")
+
+
+def test_the_history_row_is_complete(case: Case) -> None:
+    case.send()
+    row = case.entries[0].row("fingerprint")
+    assert (row.subject, row.sender, row.recipients) == ("grüße", "a@example.org", ("b@example.net",))
+    assert (row.digest, row.packed, row.label, row.action) == (DIGEST, b"features", "spam", "tag")
+    assert row.reply == "250 2.0.0 taken"
+    assert row.words[0].text == "offer"
+
+
+def test_lessons_that_wait_for_settling_are_told(case: Case) -> None:
+    case.send()
+    assert case.settled == []
+    case.judge.found = scan(SPAM, settle=True)
+    case.send()
+    assert case.settled == [True]
+
+
+def test_only_what_the_next_hop_offers_is_offered(case: Case) -> None:
+    tools = Tools(case.quarantine, KEY, case.entries.append, lambda: None, "mx.example.net")
+    exchange = Exchange(case.listener, case.hop, case.judge, tools)
+    assert exchange.extensions == {}
+    case.hop.extensions = {"8BITMIME": "", "DSN": "", "SIZE": "1000", "CHUNKING": ""}
+    assert exchange.extensions == {"8BITMIME": "", "DSN": ""}
