@@ -96,7 +96,7 @@ class Case:
     place: Path
     hop: FakeHop = field(default_factory=FakeHop)
     judge: FakeJudge = field(default_factory=lambda: FakeJudge(scan(SPAM)))
-    listener: Listener = field(default_factory=lambda: listener())
+    listener: Listener = field(default_factory=lambda: at(Position.BEFORE_QUEUE))
     client: Client = field(default_factory=lambda: Client(address="192.0.2.1", helo="client.example", protocol="ESMTP", peer="192.0.2.1"))
     entries: list[Entry] = field(default_factory=list)
     settled: list[bool] = field(default_factory=list)
@@ -133,9 +133,13 @@ def scan(verdict: Verdict, *, settle: bool = False) -> Scan:
     return Scan(verdict, DIGEST, b"features", (Word(1, "offer", 3.25), Word(2, "a\nb", -1.0)), 0.95, settle)
 
 
-def listener(position: Position = Position.BEFORE_QUEUE, **policy: object) -> Listener:
+def at(position: Position, **policy: object) -> Listener:
     hop = Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 10026))
     return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, Policy(**policy))  # type: ignore[arg-type]
+
+
+def before_queue(**policy: object) -> Listener:
+    return at(Position.BEFORE_QUEUE, **policy)
 
 
 @pytest.fixture
@@ -147,8 +151,7 @@ def test_spam_is_tagged_and_what_the_next_hop_says_is_the_answer(case: Case) -> 
     case.hop.answers["send"] = Reply(250, (b"2.0.0 one", b"queued as 17"))
     assert case.send() == [Reply(250, (b"2.0.0 one", b"queued as 17"))]
     assert case.header[:2] == [b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=11.7 required=5.0 tests=SPAMGUARD_SPAM"]
-    signed = signature.verify(signature_key := KEY, case.header[2].partition(b": ")[2], DIGEST)
-    assert signature_key == KEY
+    signed = signature.verify(KEY, case.header[2].partition(b": ")[2], DIGEST)
     assert signed is not None
     assert (signed.label, signed.action, signed.id) == ("spam", Action.TAG, case.entries[0].id)
     assert is_id(signed.id)
@@ -163,7 +166,7 @@ def test_everything_below_our_fields_is_as_it_came_but_for_forged_ones(case: Cas
 
 
 def test_the_list_of_forged_fields_is_the_operators(case: Case) -> None:
-    case.listener = listener(forged=("X-Mine*",))
+    case.listener = before_queue(forged=("X-Mine*",))
     case.send(b"X-MINE-too : a\r\n\tb\r\nX-Spam-Flag: NO\r\n\r\nhello\r\n")
     assert b"X-Spam-Flag: NO" in case.header
     assert not any(b"MINE" in line for line in case.header)
@@ -176,7 +179,7 @@ def test_refusals_of_the_next_hop_come_back_as_they_are(case: Case) -> None:
 
 @pytest.mark.parametrize(("action", "reply"), [(Action.REJECT, b"550 5.7.1"), (Action.DEFER, b"451 4.7.1")])
 def test_rejected_or_deferred_mail_does_not_reach_the_next_hop(case: Case, action: Action, reply: bytes) -> None:
-    case.listener = listener(rules=(Rule("spam", action, 0.99),))
+    case.listener = before_queue(rules=(Rule("spam", action, 0.99),))
     (answer,) = case.send()
     assert answer.encode().startswith(reply)
     assert case.hop.contents == []
@@ -184,13 +187,13 @@ def test_rejected_or_deferred_mail_does_not_reach_the_next_hop(case: Case, actio
 
 
 def test_a_rule_needs_its_probability(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.REJECT, 0.9999),))
+    case.listener = before_queue(rules=(Rule("spam", Action.REJECT, 0.9999),))
     assert case.send() == [OK]
     assert len(case.hop.contents) == 1
 
 
 def test_quarantined_mail_is_on_the_disk_before_the_answer(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    case.listener = before_queue(rules=(Rule("spam", Action.QUARANTINE),))
     (answer,) = case.send(recipients=("b@example.net", "c@example.net"))
     assert answer.code == 250
     assert case.hop.contents == []
@@ -205,14 +208,14 @@ def test_quarantined_mail_is_on_the_disk_before_the_answer(case: Case) -> None:
 
 
 def test_a_quarantine_that_cannot_be_written_is_temporary(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    case.listener = before_queue(rules=(Rule("spam", Action.QUARANTINE),))
     (case.place / "quarantine").write_text("in the way")
     (answer,) = case.send()
     assert answer.encode().startswith(b"451 4.3.0 ")
 
 
 def test_redirected_mail_goes_to_one_other_recipient(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
+    case.listener = before_queue(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
     sender = Sender("a@example.org", (Parameter("ENVID", "QQ"), Parameter("BODY", "8BITMIME")))
     assert case.send(recipients=("b@example.net", "c@example.net"), sender=sender) == [OK]
     assert case.hop.said[-3:] == ["mail a@example.org", "rcpt spam@example.net", "send"]
@@ -220,7 +223,7 @@ def test_redirected_mail_goes_to_one_other_recipient(case: Case) -> None:
 
 
 def test_a_refused_redirection_is_temporary(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
+    case.listener = before_queue(rules=(Rule("spam", Action.REDIRECT, to="spam@example.net"),))
     case.hop.answers["rcpt spam@example.net"] = NO
     (answer,) = case.send()
     assert answer.code == 451
@@ -230,7 +233,7 @@ def test_every_recipient_gets_a_reply_where_the_next_hop_gives_one_each(case: Ca
     case.hop.answers_each = True
     case.hop.answers["rcpt c@example.net"] = NO
     assert case.send(recipients=("b@example.net", "c@example.net", "b@example.net")) == [OK, OK]
-    case.listener = listener(rules=(Rule("spam", Action.QUARANTINE),))
+    case.listener = before_queue(rules=(Rule("spam", Action.QUARANTINE),))
     assert [reply.code for reply in case.send(recipients=("b@example.net", "c@example.net", "b@example.net"))] == [250, 250]
 
 
@@ -245,7 +248,7 @@ def test_mail_that_cannot_be_judged_is_passed_on_and_says_so(case: Case) -> None
 
 def test_or_deferred_when_the_operator_says_so(case: Case) -> None:
     case.judge.found = NotScanned("timeout")
-    case.listener = listener(on_error=OnError.DEFER)
+    case.listener = before_queue(on_error=OnError.DEFER)
     (answer,) = case.send()
     assert answer.code == 451
     assert case.hop.contents == []
@@ -258,7 +261,7 @@ def test_a_fault_of_ours_is_temporary_and_told_in_the_log_only(case: Case, caplo
 
 
 def test_a_server_of_its_own_adds_received_and_refuses_loops(case: Case) -> None:
-    case.listener = listener(Position.STANDALONE)
+    case.listener = at(Position.STANDALONE)
     case.send()
     (received,) = [line for line in case.header if line.startswith(b"Received:")]
     assert received == b"Received: from client.example ([192.0.2.1])"
@@ -278,7 +281,7 @@ def test_who_sent_it_is_evidence_where_no_server_has_said_so(case: Case) -> None
 
 
 def test_a_header_beyond_the_limit_is_passed_on_unscanned(case: Case) -> None:
-    case.listener = replace(listener(Position.AFTER_QUEUE), limits=replace(case.listener.limits, header_bytes=100_000))
+    case.listener = replace(at(Position.AFTER_QUEUE), limits=replace(case.listener.limits, header_bytes=100_000))
     raw = b"X-Long: " + b"x" * 200_000 + b"\r\n\r\nhello\r\n"
     case.send(raw)
     (content,) = case.hop.contents
@@ -294,7 +297,7 @@ def test_odd_messages_keep_their_bytes(case: Case, raw: bytes) -> None:
 
 
 def test_a_subject_prefix_where_asked_for(case: Case) -> None:
-    case.listener = listener(rules=(Rule("spam", Action.TAG, subject_prefix="[SPAM]"),))
+    case.listener = before_queue(rules=(Rule("spam", Action.TAG, subject_prefix="[SPAM]"),))
     case.send()
     assert b"Subject: [SPAM] =?utf-8?q?gr=C3=BC=C3=9Fe?=" in case.header
 
