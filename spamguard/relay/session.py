@@ -72,17 +72,15 @@ class Session:
         return await self.reply(positive=positive)
 
     async def pour(self, pieces: Iterable[bytes], replies: int) -> bool:
-        """Send a message, whose last piece is the end of data; False when the hop spoke or hung up before that. Lost, Stalled.
+        """Send a message, whose last piece is the end of data; False when the hop spoke or hung up before that. Stalled.
 
         So many replies are due then. What the pieces raise goes through. Unless the message was sent whole and all replies
         came, the session can only be cut off.
         """
         self.stage = Stage.MIDWAY
-        if not self.connection.quiet:
-            raise Lost("spoke or hung up before the message")
         self._owed = replies + 1  # the end of data is owed too, by us
         for number, piece in enumerate(_gathered(pieces)):
-            if number and not await self.connection.room(self._seconds):
+            if not (await self.connection.room(self._seconds) if number else self.connection.quiet):
                 return False
             self.connection.write(piece)
         self._owed -= 1
