@@ -145,10 +145,10 @@ class Filter:
             verdict = self._verdict(fused(tables, known, weighed.scores))
             parts = explanation.bucket_parts(weighed, tables, known, seen, *self._sides(verdict))
             chosen = explanation.strongest(parts, words)
-            strongest = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
+            told = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
         else:
-            verdict, strongest = self._verdict(self._judgement(seen)), ()
-        return Scan(verdict, found.digest, codec.pack(found.features), strongest, self._spam_from, self._is_settling_due())
+            verdict, told = self._verdict(self._judgement(seen)), ()
+        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self._is_settling_due())
 
     def _sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""

@@ -78,13 +78,16 @@ def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evid
 
 def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
     """Places of the `number` highest above zero and of as many lowest below it, the strongest first."""
-    low, high = _lowest(parts, number), _lowest(-parts, number)
-    chosen = np.concatenate((low[parts.take(low) < 0], high[parts.take(high) > 0]))
-    return chosen.take(np.abs(parts.take(chosen)).argsort()[::-1])
-
-
-def _lowest(parts: Floats, number: int) -> NDArray[np.intp]:
-    return parts.argpartition(number)[:number] if len(parts) > number else np.arange(len(parts))
+    size = len(parts)
+    number = min(number, size)
+    if not number:
+        return np.empty(0, np.intp)
+    order = parts.argpartition((number - 1, size - number)) if size > 2 * number else parts.argsort()
+    places = np.concatenate((order[:number], order[size - number :]))
+    chosen = parts.take(places)
+    chosen[:number] *= chosen[:number] < 0  # the lowest may be above zero, the highest below
+    chosen[number:] *= chosen[number:] > 0
+    return places.take(np.abs(chosen).argsort()[::-1][: np.count_nonzero(chosen)])
 
 
 def _trust(tables: Tables, known: Parameters, number: int) -> tuple[float, Floats]:

@@ -55,9 +55,11 @@ class Extractor:
         content = reading.read(raw, self._limits)
         if content.spaceless:
             groups = self._groups([content])
-            return self._reading(raw, content, _counted(groups, 1)[0]), Named(groups)
+            tokens = np.concatenate([group.tokens for group in groups])
+            return self._reading(raw, content, unique(tokens.copy())), Named(tokens, groups)
         tokens, kept, run = self._hashed(content.sections)
-        return self._reading(raw, content, unique(tokens[kept])), Named(_in_order(tokens, run))
+        counted = np.where(kept, tokens, tokens[:1])  # what does not count is never the first of its kind
+        return self._reading(raw, content, unique(tokens[kept])), Named(counted, _in_order(tokens, run))
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
@@ -151,37 +153,39 @@ class Group(NamedTuple):
     left: NDArray[np.intp]
     step: int = 0
 
-    def names(self, which: NDArray[np.intp] | None = None) -> list[str]:
-        """Readable text of these tokens (default: all)."""
-        left = self.left if which is None else self.left[which]
-        names = self.run.names(left)
+    def names(self) -> list[str]:
+        """Readable text of each token."""
+        return list(map(self.name, range(len(self.left))))
+
+    def name(self, number: int) -> str:
+        """Readable text of one token."""
+        left = int(self.left[number])
         if not self.step:
-            return names
+            return self.run.name(left)
         between = " " if self.step == 1 else " … "
-        right = self.run.names(left + self.step)
-        return [one + between + other.rpartition(":")[2] for one, other in zip(names, right, strict=True)]
+        return self.run.name(left) + between + self.run.name(left + self.step).rpartition(":")[2]
 
 
 class Named(NamedTuple):
-    """The tokens of one message in groups, to look up the text of a few: no Python object for any other."""
+    """All tokens of one message, repeats among them, and the groups they come from, to look up the text of a few."""
 
+    tokens: NDArray[np.uint32]
     groups: list[Group]
 
     def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
         """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
-        found = self._first(buckets.astype(np.uint32), shift)
-        return tuple([Word(*found[bucket], part) for bucket, part in zip(buckets.tolist(), parts.tolist(), strict=True)])
+        if not len(buckets):
+            return ()
+        places = (buckets.astype(np.uint32)[:, np.newaxis] == self.tokens >> np.uint32(shift)).argmax(axis=1)
+        found = zip(self.tokens.take(places).tolist(), map(self._text, places.tolist()), parts.tolist(), strict=True)
+        return tuple([Word(*one) for one in found])
 
-    def _first(self, wanted: NDArray[np.uint32], shift: int) -> dict[int, tuple[int, str]]:
-        found: dict[int, tuple[int, str]] = {}
+    def _text(self, place: int) -> str:
         for group in self.groups:
-            hits = wanted[:, np.newaxis] == group.tokens >> np.uint32(shift)
-            there = hits.any(axis=1).nonzero()[0]
-            if len(there):
-                places = hits[there].argmax(axis=1)
-                named = zip(group.tokens[places].tolist(), group.names(places), strict=True)
-                found = dict(zip(wanted[there].tolist(), named, strict=True)) | found
-        return found
+            if place < len(group.tokens):
+                return group.name(place)
+            place -= len(group.tokens)
+        raise IndexError(place)
 
 
 def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:

@@ -8,6 +8,7 @@ a spammer who wants a token that collides with a good word can simply write the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 from hashlib import blake2b
 from typing import NamedTuple
@@ -35,27 +36,28 @@ _PADDING = bytes(24)  # so that the loads of the last token stay inside the buff
 class Run(NamedTuple):
     """Tokens in order of appearance: hashes uint64 (n,); start and end of each; the text they stand in.
 
-    counts: tokens of each section. joined: bool (n,), whether a token makes a pair with the next one; the last never does.
+    counts: tokens of each section; borders: their running sum. joined: bool (n,), whether a token makes a pair with the next
+    one; the last never does.
     """
 
     sections: Sequence[bytes]
     counts: NDArray[np.intp]
+    borders: NDArray[np.intp]
     hashes: Hashes
     joined: NDArray[np.bool_]
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
     buffer: bytes | str
 
-    def names(self, places: NDArray[np.intp] | None = None) -> list[str]:
-        """Readable text of these tokens (default: all), with its section in front unless that is the body."""
-        places = np.arange(len(self.starts)) if places is None else places
-        owners = self.counts.cumsum().searchsorted(places, side="right").tolist()
-        spans = zip(owners, self.starts[places].tolist(), self.ends[places].tolist(), strict=True)
-        return [_label(self.sections[owner]) + _text(self.buffer[start:end]) for owner, start, end in spans]
+    def names(self) -> list[str]:
+        """Readable text of every token."""
+        return list(map(self.name, range(len(self.starts))))
 
-
-def _label(section: bytes) -> str:
-    return section.decode("utf-8", "replace") + ":" if section else ""
+    def name(self, number: int) -> str:
+        """Readable text of one token, with its section in front unless that is the body."""
+        section = self.sections[bisect_right(self.borders, number)]
+        label = section.decode("utf-8", "replace") + ":" if section else ""
+        return label + _text(self.buffer[self.starts[number] : self.ends[number]])
 
 
 def _text(token: bytes | str) -> str:
@@ -106,7 +108,7 @@ class TokenHasher:
         if len(joined):
             joined[before - 1] = False  # the last of each section
         seeds = np.frombuffer(b"".join([self._seeds[name] for name in names]), "<u8")
-        return Run(names, counts, self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
+        return Run(names, counts, before, self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
 
     def bigrams(self, section: bytes, text: str) -> Run:
         """Hashes of all pairs of neighbouring characters; runs are separated by NUL."""
@@ -118,7 +120,8 @@ class TokenHasher:
         mixed *= self._final
         joined = np.zeros(len(starts), np.bool_)
         np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])  # pairs of bigrams stay inside one run of characters
-        return Run([section], np.array([len(starts)]), mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
+        count = np.array([len(starts)])
+        return Run([section], count, count, mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts

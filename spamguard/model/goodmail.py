@@ -46,7 +46,7 @@ def known(ledger: SqliteLedger) -> GoodMail:
     if line is None:
         return GoodMail()
     values = json.loads(line)
-    return GoodMail(values["confirmed"], [step / _STEP for step in values["highest"]])
+    return GoodMail(values["confirmed"], tuple(step / _STEP for step in values["highest"]))
 
 
 def _counting(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Iterator[bytes]:
