@@ -60,6 +60,7 @@ class Spool:
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
         """The bytes from `start` on, some at a time."""
+        self._check()
         while start < self.size:
             chunk = self._piece(start)
             yield chunk
