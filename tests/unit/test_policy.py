@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import policy
+from spamguard.policy import Decision, GoodMail, Threshold
 from spamguard.records import Verdict
+from spamguard.settings import Action, Policy, Rule
 from tests.unit.bayes.support import repeatable
 
 BAD = frozenset({"spam", "promo"})
@@ -39,6 +41,18 @@ def test_labels(bad: float, promo: float, news: float, label: str) -> None:
     verdict = judged(bad, promo=promo, news=news)
     assert verdict.label == label
     assert verdict.probability == pytest.approx(bad, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("at", "spam_from", "label"), [(0.99, 0.995, "unsure"), (0.7, 0.6, "spam"), (0.05, 0.5, "ham"), (0.995, 0.995, "spam")]
+)
+def test_labels_by_another_threshold(at: float, spam_from: float, label: str) -> None:
+    verdict = policy.verdict({"ham": 1 - at, "spam": at}, math.log(at / (1 - at)) + 1e-9, BAD, MANY, spam_from)
+    assert verdict.label == label
+    assert policy.decide(verdict, Policy(), spam_from).is_unwanted is (label == "spam")
+    assert verdict.log_odds + policy.distance(verdict.log_odds, spam_from) == pytest.approx(
+        min((policy.logit(border) for border in (policy.HAM_TO, spam_from)), key=lambda border: abs(border - verdict.log_odds))
+    )
 
 
 FEW = policy.FEWEST_LESSONS
@@ -74,15 +88,19 @@ def test_probability_is_the_logistic_function_of_the_log_odds(odds: float) -> No
 STATUS = re.compile(rb"X-Spam-Status: (Yes|No), score=(-?\d+\.\d) required=5\.0 tests=SPAMGUARD_([A-Z0-9_]+)")
 
 
+def told(verdict: Verdict, spam_from: float = policy.SPAM_FROM) -> list[bytes]:
+    return policy.header_fields(verdict, policy.decide(verdict, Policy(), spam_from), b"signed")
+
+
 @repeatable
-@given(st.floats(-1000, 1000), st.sampled_from((MANY, {"ham": 1, "spam": 1})))
-def test_the_score_never_contradicts_the_answer(odds: float, lessons: dict[str, int]) -> None:
-    verdict = policy.verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, lessons)
-    *flag, status, label = policy.header_fields(verdict, is_unwanted=verdict.label in BAD)
+@given(st.floats(-1000, 1000), st.sampled_from((MANY, {"ham": 1, "spam": 1})), st.sampled_from((0.5, 0.7, 0.95, 0.9987, 1 - 1e-9)))
+def test_the_score_never_contradicts_the_answer(odds: float, lessons: dict[str, int], spam_from: float) -> None:
+    verdict = policy.verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, lessons, spam_from)
+    *flag, status, label = told(verdict, spam_from)
     found = STATUS.fullmatch(status)
     assert found
     assert (found[1] == b"Yes") == (float(found[2]) >= 5.0) == (verdict.label == "spam") == (flag == [b"X-Spam-Flag: YES"])
-    assert label == b"X-Spamguard: " + verdict.label.encode()
+    assert label == b"X-Spamguard: signed"
     assert found[3] == verdict.label.upper().encode()
 
 
@@ -90,16 +108,22 @@ def test_the_score_is_five_at_the_threshold_and_zero_when_even() -> None:
     assert policy.score(judged(policy.SPAM_FROM)) == pytest.approx(5.0)
     assert policy.score(judged(0.5)) == 0.0
     assert policy.score(judged(0.9)) < policy.score(judged(0.91))
+    for spam_from in (0.5, 0.9, 0.999):
+        assert policy.score(judged(spam_from), spam_from) == pytest.approx(5.0)
+        assert policy.score(judged(0.9), spam_from) < policy.score(judged(0.91), spam_from)
 
 
 def test_every_field_written_is_one_that_may_be_forged() -> None:
-    fields = [*policy.header_fields(judged(0.99), is_unwanted=True), *policy.not_scanned("x")]
+    verdict = judged(0.99)
+    decision = policy.decide(verdict, Policy(), policy.SPAM_FROM)
+    fields = [*policy.header_fields(verdict, decision, b"signed", tell_probability=True), *policy.not_scanned("x")]
+    assert fields[3] == b"X-Spamguard-Probability: 0.9900"
     assert {field.partition(b":")[0] for field in fields} == set(policy.VERDICT_FIELDS)
 
 
 def test_a_class_name_becomes_a_name_of_a_test() -> None:
     verdict = Verdict("my-news_2", 0.01, -5.0, {})
-    assert b"tests=SPAMGUARD_MY_NEWS_2" in policy.header_fields(verdict, is_unwanted=False)[0]
+    assert b"tests=SPAMGUARD_MY_NEWS_2" in told(verdict)[0]
 
 
 @repeatable
@@ -122,3 +146,93 @@ def test_the_nearest_border_is_so_far_away(at: float, border: str) -> None:
 )
 def test_how_many_parts_must_go_for_another_label(parts: list[float], away: float, number: int | None) -> None:
     assert policy.flips(parts, away) == number
+
+
+# What is done
+
+QUARANTINED = Rule("spam", Action.QUARANTINE, 0.99)
+PREFIXED = Rule("promo", Action.TAG, subject_prefix="[promo] ")
+ASIDE = Rule("unsure", Action.REDIRECT, to="postmaster@example.org")
+
+
+@pytest.mark.parametrize(
+    ("rules", "bad", "promo", "taken"),
+    [
+        ((), 0.999, 0.3, None),
+        ((QUARANTINED,), 0.999, 0.3, QUARANTINED),
+        ((QUARANTINED,), 0.98, 0.3, None),
+        ((QUARANTINED,), 0.999, 0.7, QUARANTINED),
+        ((PREFIXED, QUARANTINED), 0.999, 0.7, PREFIXED),
+        ((PREFIXED, QUARANTINED), 0.999, 0.3, QUARANTINED),
+        ((QUARANTINED, PREFIXED), 0.999, 0.7, QUARANTINED),
+        ((QUARANTINED, ASIDE), 0.5, 0.3, ASIDE),
+        ((QUARANTINED, ASIDE), 0.01, 0.3, None),
+        ((Rule("ham", Action.REJECT),), 0.01, 0.3, Rule("ham", Action.REJECT)),
+        ((Rule("spam", Action.REJECT),), 0.5, 0.3, None),
+    ],
+)
+def test_the_first_rule_that_fits_is_taken(rules: tuple[Rule, ...], bad: float, promo: float, taken: Rule | None) -> None:
+    found = policy.decide(judged(bad, promo=promo), Policy(rules), policy.SPAM_FROM)
+    assert found == Decision(taken.action if taken else Action.TAG, bad >= policy.SPAM_FROM, policy.SPAM_FROM, taken)
+    assert (found.to, found.subject_prefix) == ((taken.to, taken.subject_prefix) if taken else ("", ""))
+
+
+def test_with_few_lessons_nothing_is_unwanted_however_probable() -> None:
+    verdict = judged(0.999, lessons={"ham": 1, "spam": 1})
+    assert policy.decide(verdict, Policy((Rule("spam", Action.REJECT),)), policy.SPAM_FROM) == Decision(Action.TAG, False)
+
+
+# Thresholds as a bound
+
+
+@pytest.mark.parametrize("one_wrong_in", [1, 2, 10, 100, 333, 1000, 5000])
+@pytest.mark.parametrize("confirmed", [1, 10, 59, 300, 2994, 2995, 3000, 4210, 100_000])
+def test_the_bound_is_that_of_clopper_and_pearson(confirmed: int, one_wrong_in: int) -> None:
+    from scipy.stats import beta
+
+    found = policy.wrong_allowed(confirmed, one_wrong_in)
+    bound = [
+        1.0 if wrong >= confirmed else beta.ppf(0.95, wrong + 1, confirmed - wrong)
+        for wrong in ((found or 0), (0 if found is None else found + 1))
+    ]
+    if found is None:
+        assert bound[1] > 1 / one_wrong_in
+    else:
+        assert bound[0] <= 1 / one_wrong_in
+        assert bound[1] > 1 / one_wrong_in or found + 1 == confirmed
+
+
+GOOD = GoodMail(4210, [9.0 - number / 100 for number in range(1000)])
+
+
+def test_the_threshold_lies_above_all_but_so_many_good_messages() -> None:
+    for one_wrong_in in (100, 1000):
+        allowed = policy.wrong_allowed(GOOD.confirmed, one_wrong_in)
+        assert allowed is not None
+        found = policy.threshold(GOOD, one_wrong_in)
+        assert found.in_force
+        wrong = [odds for odds in GOOD.highest if policy.verdict({"ham": 0, "spam": 1}, odds, BAD, MANY, found.spam_from).label == "spam"]
+        assert len(wrong) == allowed
+    assert policy.wrong_allowed(GOOD.confirmed, 1000) == 0
+
+
+@pytest.mark.parametrize(
+    ("good", "one_wrong_in"),
+    [
+        (GOOD, 0),
+        (GOOD._replace(confirmed=policy.FEWEST_CONFIRMED - 1), 1000),
+        (GoodMail(), 1000),
+        (GOOD, 1_000_000),
+        (GoodMail(5000), 1000),
+    ],
+)
+def test_without_enough_confirmed_the_fixed_threshold_stays(good: GoodMail, one_wrong_in: int) -> None:
+    assert policy.threshold(good, one_wrong_in) == Threshold(policy.SPAM_FROM, in_force=False)
+
+
+@pytest.mark.parametrize(("odds", "spam_from"), [(-1e6, 0.5), (-2.0, 0.5), (1e6, 1 - 1e-9), (25.0, 1 - 1e-9)])
+def test_no_bound_makes_spam_of_good_mail_or_spam_impossible(odds: float, spam_from: float) -> None:
+    found = policy.threshold(GoodMail(10_000, [odds]), 1000)
+    assert found.spam_from == pytest.approx(spam_from, rel=1e-12)
+    assert policy.verdict({"ham": 0, "spam": 1}, 30.0, BAD, MANY, found.spam_from).label == "spam"
+    assert math.isfinite(policy.score(judged(0.9), found.spam_from))

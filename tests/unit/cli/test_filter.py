@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from spamguard import Filter
+from spamguard import Filter, secret, signature
 from spamguard.cli import main
 from spamguard.errors import LedgerError
 
@@ -25,8 +25,22 @@ def test_the_verdict_is_on_top(run, taught, clear):
     assert (done.status, done.err) == (0, "")
     fields = done.raw[: len(done.raw) - len(clear["spam"])]
     assert fields.startswith(b"X-Spam-Flag: YES\nX-Spam-Status: Yes, score=")
-    assert fields.endswith(b"X-Spamguard: spam\n")
+    assert re.search(rb"\nX-Spamguard: spam; id=[0-9a-f]{20}; k=[0-9a-f]{8}; s=[\w-]{20}\n\Z", fields)
     assert done.raw.endswith(clear["spam"])
+
+
+def test_the_verdict_is_signed_for_this_message(run, taught, clear):
+    first, again = (run(taught, "filter", stdin=clear["spam"]).raw for _ in range(2))
+    with Filter.open(taught) as spam_filter:
+        key, scan = secret.derived(spam_filter.key, b"verdict"), spam_filter.scan(clear["spam"])
+        other = spam_filter.scan(clear["ham"]).digest
+    found = [re.search(rb"^X-Spamguard: (.*)$", out, re.MULTILINE)[1] for out in (first, again)]
+    signed = [signature.verify(key, value, scan.digest) for value in found]
+    assert [(one.label, one.action, one.log_odds) for one in signed] == [
+        ("spam", "tag", pytest.approx(scan.verdict.log_odds, abs=0.01))
+    ] * 2
+    assert signed[0].id != signed[1].id
+    assert signature.verify(key, found[0], other) is None
 
 
 def test_wanted_mail_has_no_flag(run, taught, clear):
@@ -131,7 +145,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["spamguard.engine.Filter.open", "spamguard.engine.Filter.judge"])
+@pytest.mark.parametrize("place", ["spamguard.engine.Filter.open", "spamguard.engine.Filter.scan"])
 def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, place):
     def fail(*arguments, **settings):
         raise error
@@ -201,7 +215,7 @@ def test_a_state_directory_that_is_a_file(run, tmp_path):
 
 def test_a_new_filter_is_unsure(run, tmp_path):
     done = run(tmp_path / "new", "filter", stdin=MAIL)
-    assert b"X-Spamguard: unsure\n" + MAIL in done.raw
+    assert re.search(rb"\nX-Spamguard: unsure; [^\n]*\n" + re.escape(MAIL) + rb"\Z", done.raw)
     assert "taught nothing yet" in done.err
 
 
