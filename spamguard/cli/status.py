@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ABOUT = """Show what the filter knows: messages of each class, table load, sizes, versions.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens."""
+_ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
 EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -33,11 +34,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
-    from spamguard import __version__
+    from spamguard import __version__, policy
     from spamguard.bayes.profiles import PROFILES
     from spamguard.ledger.schema import SCHEMA_VERSION
 
-    found = spam_filter.status()
+    found, good, bound = spam_filter.status(), spam_filter.good_mail(), spam_filter.threshold(_ONE_WRONG_IN)
     classes = {**dict.fromkeys(spam_filter.ledger.classes(), 0), **found.classes}
     return {
         "state": str(spam_filter.directory),
@@ -48,6 +49,12 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in classes.items()},
         "events": found.events,
         "unsettled": found.unsettled,
+        "threshold": {
+            "fixed": policy.SPAM_FROM,
+            "one_wrong_in": _ONE_WRONG_IN,
+            "confirmed": good.confirmed,
+            "probability": bound.spam_from if bound.in_force else None,
+        },
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
         "tables": _tables(found),
@@ -74,6 +81,7 @@ def _text(values: dict[str, Any]) -> str:
             f"key        {values['key']}",
             f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
             f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
+            f"threshold  {_threshold(values['threshold'])}",
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
@@ -81,6 +89,15 @@ def _text(values: dict[str, Any]) -> str:
             *_table_lines(values["tables"]),
         )
     )
+
+
+def _threshold(values: dict[str, Any]) -> str:
+    from spamguard.policy import FEWEST_CONFIRMED
+
+    fixed, rate, confirmed = f"spam from {values['fixed']}", f"1 good message in {values['one_wrong_in']:,}", f"{values['confirmed']:,}"
+    if values["probability"] is None:
+        return f"{fixed}; to be wrong about at most {rate} needs {FEWEST_CONFIRMED:,} confirmed good messages, there are {confirmed}"
+    return f"{fixed}; from {values['probability']:.4f} to be wrong about at most {rate}, by {confirmed} confirmed"
 
 
 def _class_lines(classes: dict[str, dict[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from spamguard import Filter, __version__
 from spamguard.bayes.tables import counted_state
+from spamguard.model import goodmail
 
 
 def test_json(run, taught, counts):
@@ -34,6 +35,20 @@ def test_text(run, taught, counts):
     assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
     assert __version__ in out
     assert "multinomial-ml" in out
+
+
+def test_which_threshold_and_why(run, taught):
+    assert (
+        "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in 1,000 needs 3,000 confirmed" in run(taught, "status").out
+    )
+    answer = run(taught, "status", "--json").json["threshold"]
+    assert (answer["fixed"], answer["one_wrong_in"], answer["probability"]) == (0.95, 1000, None)
+    assert 0 <= answer["confirmed"] <= 120
+    with Filter.open(taught) as spam_filter:
+        spam_filter.ledger.set_meta(goodmail._KEY, '{"confirmed": 4210, "highest": [4320]}')
+    line = "spam from 0.95; from 0.9869 to be wrong about at most 1 good message in 1,000, by 4,210 confirmed\n"
+    assert f"threshold  {line}" in run(taught, "status").out
+    assert run(taught, "status", "--json").json["threshold"]["probability"] == pytest.approx(0.98687, abs=1e-4)
 
 
 def test_a_new_filter(run, tmp_path):
