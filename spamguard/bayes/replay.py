@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from spamguard.bayes import blocks, experts, fusion, logistic
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, count_column, empty_tables, read_rows
+from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_rows
 
 BLOCK = 64  # lessons scored and counted together
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
 FUSION_LESSONS = 4096  # fusion learns from the last so many: its dozen weights need no more
+_ONE = np.int32(1)
 _TEMPORARIES = 1 << 24  # bytes, more than all of a block's
 
 
@@ -80,6 +81,7 @@ class _Player:
         for name in classes:
             class_index(self.tables, name)
         self.number = {name: index for index, name in enumerate(self.tables.classes)}
+        self.counts = [count_column(self.tables, index) for index in range(len(self.number))]
         self.weights = _all_weights(self.tables)
         self.lessons, self.played = lessons, 0
 
@@ -88,28 +90,35 @@ class _Player:
         tables = self.tables
         placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
         targets = np.array([self.number[label] for label in block.labels], np.intp)
-        margins = self._step(placed, targets)
-        if self.lessons - self.played <= FUSION_LESSONS:
-            raw = blocks.counting_sums(experts.parameters(tables), read_rows(tables, placed.buckets).counts, placed)
+        fusing = self.lessons - self.played <= FUSION_LESSONS
+        raw = blocks.counting_sums(experts.parameters(tables), read_rows(tables, placed.buckets).counts, placed) if fusing else None
+        margins = self._teach(placed, targets)
+        if raw is not None:
             self._fuse(blocks.joined(raw, margins, placed), targets)
-        self._count(placed, targets)
+        self._sum_up(placed, targets)
         self.played += len(targets)
 
-    def _step(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
-        """Teach the logistic experts, some lessons at a time; their log-odds before each step, (m, SETS, K-1)."""
+    def _teach(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
+        """Weights and counts, some lessons at a time; the logistic log-odds before each step, (m, SETS, K-1)."""
         places = [weights.places(placed.buckets) for weights in self.weights]
         roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
         wanted = targets[:, np.newaxis, np.newaxis]
-        borders = np.concatenate([[0], placed.sizes.sum(axis=1).cumsum()]).tolist()
+        borders = [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
+        numbers = targets.tolist()
+        rate = self._rate()
         found = []
-        for first in range(0, len(targets), STEP):
-            some = slice(first, min(first + STEP, len(targets)))
-            here = [column[borders[first] : borders[some.stop]] for column in places]
-            found.append(self._step_some(here, placed.sizes[some], roots[some], wanted[some]))
+        for first in range(0, len(numbers), STEP):
+            last = min(first + STEP, len(numbers))
+            here = [column[borders[first] : borders[last]] for column in places]
+            found.append(self._step(here, placed.sizes[first:last], roots[first:last], wanted[first:last], rate))
+            for lesson in range(first, last):  # now, while its rows are in the cache
+                np.add.at(self.counts[numbers[lesson]], placed.buckets[borders[lesson] : borders[lesson + 1]], _ONE)
         return np.concatenate(found)
 
-    def _step_some(self, places: list[NDArray[np.intp]], sizes: NDArray[np.intp], roots: Integers, targets: NDArray[np.intp]) -> Integers:
-        """places: of each class's weights. Shapes (m, SETS) and two axes of one beside."""
+    def _step(
+        self, places: list[NDArray[np.intp]], sizes: NDArray[np.intp], roots: Integers, targets: NDArray[np.intp], rate: int
+    ) -> Integers:
+        """places: of each class's weights. sizes (m, SETS), and two that go with their shape."""
         found = np.empty((len(places), len(places[0])), np.int32)
         for weights, here, row in zip(self.weights, places, found, strict=True):
             weights.gather(here, row)
@@ -117,8 +126,8 @@ class _Player:
         sums = experts.run_sums(found, runs.cumsum() - runs, runs)
         margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
         errors = logistic.errors(margins, targets)
-        self.tables.biases += logistic.bias_steps(errors.sum(axis=0)).T
-        self._move(places, runs, logistic.steps(errors, roots, self._rate()).reshape(len(runs), -1))
+        self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
+        self._move(places, runs, logistic.steps(errors, roots, rate).reshape(len(runs), -1))
         return margins
 
     def _rate(self) -> int:
@@ -139,30 +148,29 @@ class _Player:
             some = slice(first, first + STEP)
             fusion.learn(scores[some], targets[some], self.tables.fusion_weights, self.tables.fusion_biases)
 
-    def _count(self, placed: Placed, targets: NDArray[np.intp]) -> None:
+    def _sum_up(self, placed: Placed, targets: NDArray[np.intp]) -> None:
+        """Count what is not counted by feature."""
         tables = self.tables
-        per_lesson = placed.sizes.sum(axis=1)
-        for index in np.unique(targets).tolist():
-            mine = targets == index
-            np.add.at(count_column(tables, index), placed.buckets[mine.repeat(per_lesson)], np.int32(1))
-            tables.messages[index] += int(mine.sum())
-            tables.totals[index] += placed.sizes[mine].sum(axis=0)
-            traits = placed.traits[mine]
-            np.add.at(tables.trait_counts[index], (np.arange(traits.shape[1]), traits), 1)
-            numbers = placed.numbers[mine]
-            tables.number_sums[index] += numbers.sum(axis=0)
-            tables.number_products[index] += numbers.T @ numbers
+        by_class = (np.arange(len(tables.classes))[:, np.newaxis] == targets).astype(np.int64)
+        tables.messages += by_class.sum(axis=1)
+        tables.totals += by_class @ placed.sizes
+        tables.number_sums += by_class @ placed.numbers
+        values = tables.trait_counts.reshape(-1)
+        rows = targets[:, np.newaxis] * placed.traits.shape[1] + np.arange(placed.traits.shape[1])
+        values += np.bincount((rows * TRAIT_VALUES + placed.traits).ravel(), minlength=len(values))
+        for index in set(targets.tolist()):
+            numbers = placed.numbers[targets == index].astype(np.float64)  # sums below 2**53 are exact, and products fast
+            tables.number_products[index] += (numbers.T @ numbers).astype(np.int64)
 
     def finish(self) -> Tables:
         """The tables, with vocabulary and histogram from the counts."""
         tables = self.tables
-        counts = [count_column(tables, index) for index in range(len(tables.classes))]
         used = np.zeros(len(tables.rows), np.bool_)
-        for column in counts:
+        for column in self.counts:
             used |= column != 0
         tables.vocabulary = np.count_nonzero(used.reshape(SETS, -1), axis=1)
         words = used[: len(used) // SETS].nonzero()[0]
-        of_words = [column[words] for column in counts]
+        of_words = [column[words] for column in self.counts]
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         tables.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
         return tables
