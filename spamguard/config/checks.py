@@ -22,7 +22,7 @@ def problems(listeners: Mapping[int, ListenerPart]) -> Iterator[Problem]:
         here: Path = ("listeners", number)
         yield from (((*here, *path), text) for path, text in _of_one(listener))
         address = (listener.endpoint.host, listener.endpoint.port)
-        if listener.endpoint.port and address in seen:
+        if address in seen:
             yield (*here, "listen"), f"listener {seen[address] + 1} listens there already"
         seen.setdefault(address, number)
         if any(_reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):

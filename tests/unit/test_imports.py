@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 
 # From the top down: a layer imports those below it, never one above, never a neighbour on its own line.
 LAYERS = (
-    ("cli", "daemon"),
+    ("cli",),
+    ("daemon",),
     ("bulk", "evaluation", "doors", "web", "folders"),
     ("proxy",),
     ("engine", "config"),

@@ -1,0 +1,63 @@
+"""`run`: the daemon, in the foreground. A configuration with mistakes has an exit status of its own: restarting would not mend it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from spamguard.cli import rim
+from spamguard.errors import ConfigError
+
+ABOUT = """Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it says yes only when the next hop has.
+
+Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in its state directory, spam to .Junk in it: to try it
+out. SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way, within 10 seconds.
+Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same)."""
+EXAMPLE = """  spamguard run
+  spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
+  spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
+
+CONFIG = 78  # EX_CONFIG of sysexits.h
+
+_log = logging.getLogger("spamguard.config")
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "run", run, ABOUT, EXAMPLE)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration (YAML); see config/spamguard.yaml")
+    parser.add_argument("--listen", metavar="ENDPOINT", help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says")
+    parser.add_argument(
+        "--next-hop",
+        metavar="ENDPOINT",
+        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, instead of what the file says",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from spamguard import config
+    from spamguard.daemon import log
+    from spamguard.daemon.master import Master
+    from spamguard.settings import Settings
+
+    file = options.config and options.config.absolute()
+    usual_state = rim.state_directory(options)
+
+    def read() -> Settings:
+        settings = config.from_command_line(
+            file, usual_state=usual_state, state=options.state, listen=options.listen, next_hop=options.next_hop
+        )
+        for warning in config.warnings(settings):
+            _log.warning("%s", warning)
+        return settings
+
+    log.configure(os.environ)
+    try:
+        return Master(read).run()
+    except ConfigError as error:
+        for problem in error.problems:
+            rim.say(problem)
+        return CONFIG

@@ -1,0 +1,30 @@
+"""How the master starts processes: by exec of this interpreter, on the same modules, without what is not theirs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from spamguard.settings import Settings
+
+
+def start(module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """A process of this package, in a process group of its own: what is typed at a terminal goes to the master alone.
+
+    -P and the path: it imports from where we do, never from the current directory.
+    """
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=pass_fds, env=environment, process_group=0)  # noqa: S603
+
+
+def written(settings: Settings) -> int:
+    """A file in memory with the settings, for one child to read; to be closed here."""
+    descriptor = os.memfd_create("settings")
+    with open(descriptor, "wb", closefd=False) as file:
+        pickle.dump(settings, file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

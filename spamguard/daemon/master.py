@@ -1,0 +1,204 @@
+"""The master: owns the listening sockets and the workers, reads the configuration, talks to systemd.
+
+Synchronous and small: one loop that waits for signals and workers. Must never read from the network, never import numpy, never
+wait for a worker, and never give up a listening socket that the configuration still names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from spamguard.daemon import children, privileges, sockets
+from spamguard.daemon.fleet import Fleet, Timing
+from spamguard.daemon.notify import Notifier
+from spamguard.errors import ConfigError, SpamguardError, StartError
+from spamguard.settings import Settings
+
+ASSEMBLY = "spamguard.daemon.assembly"
+_SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_TICK = 1.0  # seconds between two looks at what nobody tells
+
+_log = logging.getLogger("spamguard.daemon")
+
+
+class Master:
+    """The daemon. read: the configuration, anew each time; ConfigError. assembly: the module whose `assemble` the workers run."""
+
+    def __init__(self, read: Callable[[], Settings], *, assembly: str = ASSEMBLY, timing: Timing | None = None) -> None:
+        self._read = read
+        self._timing = timing or Timing()
+        self._selector = selectors.DefaultSelector()
+        self._fleet = Fleet(assembly, self._timing, self._selector)
+        self._notifier = Notifier(None)
+        self._sockets: dict[sockets.Address, socket.socket] = {}
+        self._gone: dict[sockets.Address, socket.socket] = {}
+        self._trainer: subprocess.Popen[bytes] | None = None
+        self._next_training = self._next_word = self._kill_at = 0.0
+        self._announced = False
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; the exit status. ConfigError, StartError: nothing has been started."""
+        settings = self._read()
+        self._notifier = Notifier.from_environment(os.environ)
+        with ExitStack() as stack:
+            stack.callback(self._selector.close)
+            stack.callback(self._close_sockets)
+            self._open(settings)
+            privileges.settle_in(settings)
+            wakeups = stack.enter_context(_signals())
+            self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
+            self._begin(settings)
+            stack.callback(self._end_children)
+            while self._fleet.members or not self._fleet.stopping:
+                self._turn()
+        _log.info("stopped")
+        return 0
+
+    def _turn(self) -> None:
+        """Wait for something, and do what is due."""
+        for key, _ in self._selector.select(min(_TICK, self._fleet.next_start(), (self._notifier.watchdog_seconds or 3) / 3)):
+            key.data()
+        self._fleet.tend()
+        if self._fleet.stopping:
+            if self._kill_at and time.monotonic() > self._kill_at:
+                self._kill_at = 0.0
+                self._fleet.kill()
+            return
+        self._announce()
+        self._settle()
+        self._watchdog()
+
+    def _receive(self, wakeups: socket.socket) -> None:
+        """Signals: each is a byte."""
+        received = wakeups.recv(4096)
+        if signal.SIGTERM in received or signal.SIGINT in received:
+            self._stop()
+        elif signal.SIGHUP in received and not self._fleet.stopping:
+            self._reload()
+
+    # ---- settings
+
+    def _open(self, settings: Settings) -> None:
+        """Listen where the settings say; what they no longer name stays open until its workers are gone."""
+        known = self._sockets | self._gone or sockets.inherited(os.environ)
+        self._sockets = sockets.opened((one.endpoint for one in settings.listeners), known)
+        self._gone = {name: one for name, one in known.items() if name not in self._sockets}
+
+    def _begin(self, settings: Settings) -> None:
+        self._settings = settings
+        self._announced = False
+        found = [self._sockets[sockets.address(one.endpoint)] for one in settings.listeners]
+        self._fleet.begin(settings, found, settings.workers or len(os.sched_getaffinity(0)))
+
+    def _reload(self) -> None:
+        """Take on new settings, or stay with the old ones when these cannot be used."""
+        _log.info("reading the configuration anew")
+        self._notifier.reloading()
+        try:
+            settings = self._read()
+            self._check_lasting(settings)
+            self._open(settings)
+        except (SpamguardError, OSError) as error:
+            for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+                _log.error("%s", problem)
+            _log.error("the old settings stay in force")
+            self._notifier.ready(f"{self._status()}; the new configuration has mistakes, see the log")
+        else:
+            self._begin(settings)
+
+    def _check_lasting(self, settings: Settings) -> None:
+        """StartError for a change that only a new process can take on: this one has given up the rights it would need."""
+        if (settings.state, settings.user) != (self._settings.state, self._settings.user):
+            raise StartError("`state` and `user` cannot change while running: restart for that")
+
+    def _announce(self) -> None:
+        """Say so once the present settings are in force."""
+        if self._announced or not self._fleet.in_force:
+            return
+        self._announced = True
+        sockets.close(self._gone.values())
+        self._gone = {}
+        _log.info("%s", self._status())
+        self._notifier.ready(self._status())
+
+    def _status(self) -> str:
+        where = ", ".join(
+            f"{one.endpoint.protocol} on {_name(self._sockets[sockets.address(one.endpoint)])}" for one in self._settings.listeners
+        )
+        return f"serving {where}"
+
+    # ---- processes
+
+    def _settle(self) -> None:
+        """One trainer at a time, and not too often."""
+        now = time.monotonic()
+        if self._trainer is not None and self._trainer.poll() is not None:
+            self._trainer = None
+        if self._fleet.settling_due and self._trainer is None and now >= self._next_training:
+            self._fleet.settling_due = False
+            self._next_training = now + self._timing.settle
+            try:
+                self._trainer = children.start("spamguard.daemon.trainer", [str(self._settings.state)])
+            except OSError as error:
+                _log.error("cannot start a trainer: %s", error)
+
+    def _watchdog(self) -> None:
+        """A word to systemd, thrice as often as it wants, while every worker is heard."""
+        if self._notifier.watchdog_seconds and time.monotonic() >= self._next_word and self._fleet.all_heard():
+            self._next_word = time.monotonic() + self._notifier.watchdog_seconds / 3
+            self._notifier.alive()
+
+    def _stop(self) -> None:
+        """Accept no more, and let the workers finish."""
+        if self._fleet.stopping:
+            return
+        _log.info("stopping")
+        self._notifier.stopping()
+        self._kill_at = time.monotonic() + self._timing.drain
+        self._fleet.stop()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        sockets.close([*self._sockets.values(), *self._gone.values()])
+
+    def _end_children(self) -> None:
+        """Nothing of ours is left behind, whatever has ended us."""
+        if self._trainer is not None:
+            self._trainer.kill()
+            self._trainer.wait()
+        self._fleet.end()
+
+
+def _name(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket to read the numbers of received signals from."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    old = {one: signal.signal(one, _received) for one in _SIGNALS}
+    before = signal.set_wakeup_fd(theirs.fileno())
+    try:
+        yield ours
+    finally:
+        signal.set_wakeup_fd(before)
+        for one, handler in old.items():
+            signal.signal(one, handler)
+        ours.close()
+        theirs.close()
+
+
+def _received(*_: object) -> None:
+    """The wake-up file has it already."""

@@ -1,0 +1,101 @@
+"""Whom the daemon runs as, and the state directory that belongs to them.
+
+Must be done after the ports are open and before the first byte from the network; must never follow what others could put into
+the state directory while it is still root.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+from collections.abc import Iterable
+from ipaddress import ip_address
+from pathlib import Path
+
+from spamguard.errors import StartError
+from spamguard.settings import Settings
+
+_OURS = ("key", "ledger.sqlite")
+_log = logging.getLogger("spamguard.daemon")
+
+
+def settle_in(settings: Settings) -> None:
+    """Make the state directory if it is missing, become who owns it, and make room for spooled messages. StartError."""
+    os.umask(0o022)  # whoever it runs as must get through the directories above the state directory
+    try:
+        if os.getuid() == 0:
+            account = _account(settings)
+            _make(settings.state, account)
+            _check_owner(settings.state, account)
+            _become(account)
+        else:
+            _make(settings.state, None)
+        os.umask(0o077)
+        (settings.state / "spool").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StartError(
+            f"{settings.state}: cannot be used as {_me()} ({error.strerror}): choose a state directory of that user"
+        ) from error
+
+
+def _me() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+def _account(settings: Settings) -> pwd.struct_passwd:
+    """Who to become. StartError: there is no such user, or it is root and others can connect."""
+    try:
+        owner = settings.state.stat().st_uid if settings.state.exists() else 0
+        account = pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(owner)
+    except KeyError:
+        who = f"user {settings.user!r}" if settings.user else f"owner of {settings.state}"
+        raise StartError(f"there is no {who} on this machine: create it, or name another with `user`") from None
+    if account.pw_uid == 0:
+        _as_root(settings)
+    return account
+
+
+def _as_root(settings: Settings) -> None:
+    exposed = [str(one.endpoint) for one in settings.listeners if not ip_address(one.endpoint.host).is_loopback]
+    if exposed:
+        raise StartError(
+            f"will not run as root with {exposed[0]} open to others: name a user with `user`, or give {settings.state} to one with chown"
+        )
+    _log.warning("running as root, as %s belongs to root: name a user with `user`, or give it to one with chown", settings.state)
+
+
+def _make(state: Path, account: pwd.struct_passwd | None) -> None:
+    try:
+        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    if account is not None:
+        os.chown(state, account.pw_uid, account.pw_gid)
+
+
+def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
+    """StartError when the filter belongs to somebody else: told now, not by the first message."""
+    for path in _existing([state, *(state / name for name in _OURS)]):
+        if path.lstat().st_uid != account.pw_uid:
+            name = account.pw_name
+            raise StartError(f"{path} does not belong to {name}, whom the daemon runs as: chown -R {name}: {state}")
+
+
+def _existing(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if os.path.lexists(path)]
+
+
+def _become(account: pwd.struct_passwd) -> None:
+    """Drop everything of root's, for good (setresuid changes the saved id too)."""
+    if account.pw_uid == 0:
+        return
+    os.initgroups(account.pw_name, account.pw_gid)
+    os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+    os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+    os.environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
+    _log.info("running as %s", account.pw_name)

@@ -1,0 +1,110 @@
+"""Listening sockets: opened, or taken over from systemd, once for each address, and shared by all workers.
+
+Must never close a socket that is still wanted: what waits in its queue would be reset.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, MutableMapping
+
+from spamguard.errors import StartError
+from spamguard.settings import Endpoint
+
+BACKLOG = 1024
+_FIRST_INHERITED = 3  # sd_listen_fds(3)
+_PATIENCE = 3.0  # seconds: workers of a daemon that was killed may still hold the address
+_REMEDIES = {
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
+    errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
+    errno.EADDRNOTAVAIL: "this machine does not have that address",
+}
+
+Address = tuple[str, int]
+_log = logging.getLogger("spamguard.daemon")
+
+
+def address(endpoint: Endpoint) -> Address:
+    """What tells one listening socket from another."""
+    return endpoint.host, endpoint.port
+
+
+def opened(
+    endpoints: Iterable[Endpoint], known: dict[Address, socket.socket], *, patience: float = _PATIENCE
+) -> dict[Address, socket.socket]:
+    """A listening socket for each endpoint: the one that is known, or a new one. StartError: none of the new ones is left open."""
+    found: dict[Address, socket.socket] = {}
+    until = time.monotonic() + patience
+    try:
+        for endpoint in endpoints:
+            found[address(endpoint)] = known.get(address(endpoint)) or _open(endpoint, until)
+    except StartError:
+        close(one for name, one in found.items() if name not in known)
+        raise
+    return found
+
+
+def _open(endpoint: Endpoint, until: float) -> socket.socket:
+    while True:
+        try:
+            return _listening(endpoint)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                remedy = _REMEDIES.get(error.errno or 0, "check the address")
+                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {remedy}") from error
+        time.sleep(0.1)
+
+
+def _listening(endpoint: Endpoint) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind((endpoint.host, endpoint.port))
+        found.listen(BACKLOG)
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
+    """The sockets that systemd has opened for this process; taken out of the environment, as they are not meant for children."""
+    process, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if process != str(os.getpid()) or not number.isdecimal():
+        return {}
+    found: dict[Address, socket.socket] = {}
+    for position in range(min(int(number), 256)):
+        name = names[position] if position < len(names) else "unknown"
+        _take_over(_FIRST_INHERITED + position, name, found)
+    return found
+
+
+def _take_over(descriptor: int, name: str, found: dict[Address, socket.socket]) -> None:
+    try:
+        one = socket.socket(fileno=descriptor)
+    except OSError as error:
+        _log.warning("the inherited file %d (%s) is no socket: %s", descriptor, name, error)
+        return
+    one.set_inheritable(False)
+    one.setblocking(False)
+    listens = one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not listens:
+        _log.warning("the inherited socket %d (%s) does not listen on TCP: not used", descriptor, name)
+        one.close()
+        return
+    found[one.getsockname()[:2]] = one
+
+
+def close(found: Iterable[socket.socket]) -> None:
+    """Close them."""
+    for one in found:
+        one.close()

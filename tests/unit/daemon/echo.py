@@ -1,0 +1,95 @@
+"""An assembly for the tests of master and worker: doors that echo lines, and do what some words ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from spamguard.settings import Settings
+
+
+class Door:
+    """Greets with its process id, then answers each line: `slow SECONDS`, `settle`, `stop` (SIGSTOP), or an echo.
+
+    Who has been answered is sent away when it drains; who has just come gets one answer all the same.
+    """
+
+    def __init__(self, listening: socket.socket, settle: Callable[[], None]) -> None:
+        self._listening = listening
+        self._settle = settle
+        self._draining = False
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listening, self._accept)
+
+    async def drain(self, deadline: float) -> None:
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listening)
+        for task in self._idle:
+            task.cancel()
+        if self._sessions:
+            await asyncio.wait(self._sessions, timeout=max(0.0, deadline - loop.time()))
+        for task in self._sessions:
+            task.cancel()
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listening.accept()
+        except BlockingIOError:
+            return
+        connected.setblocking(False)
+        task = asyncio.create_task(self._serve(connected))
+        self._sessions.add(task)
+        task.add_done_callback(self._sessions.discard)
+
+    async def _serve(self, connected: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connected)
+        try:
+            writer.write(b"220 %d\n" % os.getpid())
+            await self._talk(reader, writer)
+        except asyncio.CancelledError:
+            writer.write(b"421\n")
+        finally:
+            with suppress(ConnectionError):
+                await writer.drain()
+            writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        while line:
+            word, _, rest = line.decode().strip().partition(" ")
+            if word == "slow":
+                await asyncio.sleep(float(rest))
+            elif word == "settle":
+                self._settle()
+            elif word == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            writer.write(line)
+            if self._draining:
+                writer.write(b"421\n")
+                return
+            line = await self._next(reader)
+
+    async def _next(self, reader: asyncio.StreamReader) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle.add(task)
+        try:
+            return await reader.readline()
+        finally:
+            self._idle.discard(task)
+
+
+@asynccontextmanager
+async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None]) -> AsyncIterator[Sequence[Door]]:
+    """One door for each listening socket. A listener whose hostname is "broken" makes the process die at once."""
+    if any(listener.hostname == "broken" for listener in settings.listeners):
+        os._exit(7)
+    yield [Door(one, settle) for one in sockets]

@@ -1,0 +1,33 @@
+"""A program for the tests: the master with the echo assembly, on a configuration file.
+
+`python run_master.py FILE [NAME=SECONDS …]`: timing. With LISTEN=yes in the environment $LISTEN_PID becomes this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from spamguard import config
+from spamguard.daemon import log
+from spamguard.daemon.fleet import Timing
+from spamguard.daemon.master import Master
+from spamguard.errors import SpamguardError
+
+
+def main() -> int:
+    file, *timing = sys.argv[1:]
+    if os.environ.pop("LISTEN", ""):
+        os.environ["LISTEN_PID"] = str(os.getpid())
+    seconds = {name: float(value) for name, _, value in (one.partition("=") for one in timing)}
+    log.configure(os.environ)
+    try:
+        return Master(lambda: config.load(Path(file)), assembly="tests.unit.daemon.echo", timing=Timing(**seconds)).run()
+    except SpamguardError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
