@@ -90,12 +90,28 @@ def test_every_part_of_the_package_has_its_layer() -> None:
     assert {module[0] for module, _ in modules()} - set(ABOVE_ALL) <= set(RANKS)
 
 
+def other_doors(module: tuple[str, ...], source: str, doors: set[str]) -> set[str]:
+    """Which other doors this module of a door imports. A door is a module or a package directly below `doors`."""
+    targets = {
+        target[2] for target in imports(ast.parse(source), ("spamguard", *module)) if target[:2] == ("spamguard", "doors") and target[2:]
+    }
+    return (targets & doors) - {module[1]}
+
+
 def test_doors_do_not_know_each_other() -> None:
-    doors = [module for module, _ in modules() if module[0] == "doors"]
-    for module, source in modules():
-        if module in doors:
-            others = {("spamguard", *other) for other in doors if other != module}
-            assert not {target[: len(module) + 1] for target in imports(ast.parse(source), ("spamguard", *module))} & others
+    found = [(module, source) for module, source in modules() if module[0] == "doors" and module[1] != "__init__"]
+    doors = {module[1] for module, _ in found}
+    assert "smtp" in doors
+    assert [(module, others) for module, source in found if (others := other_doors(module, source, doors))] == []
+
+
+def test_a_door_that_knows_another_is_found() -> None:
+    doors = {"smtp", "milter"}
+    inside = "from spamguard.doors.smtp import dialogue\nfrom spamguard.doors.smtp.lines import Lines\nfrom .limits import Load"
+    assert other_doors(("doors", "smtp", "session"), inside, doors) == set()
+    for source in ("from spamguard.doors import milter", "import spamguard.doors.milter.frames", "from ..milter import frames"):
+        assert other_doors(("doors", "smtp", "session"), source, doors) == {"milter"}
+    assert other_doors(("doors", "milter"), "from spamguard.doors.smtp.lines import Lines", doors) == {"smtp"}
 
 
 @pytest.mark.parametrize(

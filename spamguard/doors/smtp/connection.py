@@ -11,6 +11,7 @@ Must never hold more than a few buffers for a client, never wait without a deadl
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from ssl import SSLContext
 from typing import cast
 
@@ -24,6 +25,7 @@ READ_BYTES = 128 << 10  # at a time
 _UNREAD_BYTES = 16 << 10  # more than a line; when so much waits to be looked at, nothing more is read
 _UNSENT_BYTES = 16 << 10  # of replies; when so much waits, it is sent before the next command
 _LINGER_SECONDS = 10.0  # for the last replies to be taken, once closed
+_HEAR_OUT_SECONDS = 1.0  # for a client to stop sending
 
 
 class Leaving(Exception):  # noqa: N818  # no errors: sessions end
@@ -134,9 +136,7 @@ class Connection(SMTP, asyncio.BufferedProtocol):
         door closes.
         """
         await self._flush()
-        if self._stopped and not self._lost:
-            self._stopped = False
-            self.transport.resume_reading()
+        self._read_on()
         if seconds is not None:
             self.start_timer(seconds)
         while not self._fresh:
@@ -175,11 +175,18 @@ class Connection(SMTP, asyncio.BufferedProtocol):
         self.draining = True
         self._wake()
 
-    async def close(self) -> None:
-        """Send what was said and close; a client that does not take it is cut off soon."""
+    async def close(self, *, hear_out: bool = False) -> None:
+        """Send what was said and close; a client that does not take it is cut off soon.
+
+        hear_out: it may be sending. Closing upon that would be a reset, which takes the last reply away from it.
+        """
         self.send()
         self._closing = True
         self.stop_timer()
+        if hear_out:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HEAR_OUT_SECONDS):
+                    await self._hear_out()
         if self._lost:
             return
         self.transport.close()
@@ -193,6 +200,19 @@ class Connection(SMTP, asyncio.BufferedProtocol):
         self.transport.abort()
 
     # Waiting.
+
+    async def _hear_out(self) -> None:
+        if not self._lost and self.transport.can_write_eof():
+            self.transport.write_eof()
+        while not (self._lost or self._ended):
+            self.lines.clear()
+            self._read_on()
+            await self._wait()
+
+    def _read_on(self) -> None:
+        if self._stopped and not self._lost:
+            self._stopped = False
+            self.transport.resume_reading()
 
     async def _flush(self) -> None:
         self.send()

@@ -53,6 +53,8 @@ IDLE_VERBS = frozenset(("NOOP", "HELP", "VRFY", "RSET", "HELO", "EHLO", "LHLO", 
 _SMTP_ONLY = frozenset(("HELO", "EHLO"))  # RFC 2033, section 4.1: a LMTP server must refuse them
 _LMTP_ONLY = frozenset(("LHLO",))
 
+HELP = Reply.of(214, f"2.0.0 {' '.join(sorted(VERBS - _LMTP_ONLY))}")
+HELP_LMTP = Reply.of(214, f"2.0.0 {' '.join(sorted(VERBS - _SMTP_ONLY))}")
 OK = Reply.of(250, "2.0.0 Ok")
 BYE = Reply.of(221, "2.0.0 Bye")
 VRFY = Reply.of(252, "2.0.0 Cannot verify, but will take a message and try")
@@ -118,11 +120,6 @@ def refusal(state: State, verb: str, *, lmtp: bool) -> Reply | None:
 def hello_name(argument: str) -> str | None:
     """The name after HELO; None when there is none or it cannot be one. Strange names are taken, as they are evidence."""
     return argument if _NAME.fullmatch(argument) else None
-
-
-def help_reply(*, lmtp: bool) -> Reply:
-    """Which commands there are."""
-    return Reply.of(214, f"2.0.0 {' '.join(sorted(VERBS - (_SMTP_ONLY if lmtp else _LMTP_ONLY)))}")
 
 
 def hello_reply(hostname: str, features: Iterable[str]) -> Reply:

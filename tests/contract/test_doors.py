@@ -1,0 +1,167 @@
+"""What every door promises, run on each: what the client hears is what the next hop said, and nothing is taken that was not handed on."""
+
+import asyncio
+
+import pytest
+
+from spamguard.settings import DoorLimits, Protocol
+from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
+
+HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
+
+
+@pytest.fixture(params=HELLOS)
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["one reply", "a reply for each"])
+def answers_each(request):
+    return request.param
+
+
+def proxy_for(protocol, answers_each, answers=None):
+    return ScriptedProxy(answers, answers_each=answers_each)
+
+
+def run(directory, proxy, protocol, talk, **options):
+    async def main():
+        async with serving(directory, proxy, protocol=protocol, **options) as served:
+            return await asyncio.wait_for(talk(await served.call()), 30)
+
+    return asyncio.run(main())
+
+
+def test_a_message_arrives_as_it_was_sent(tmp_path, protocol, answers_each):
+    proxy = proxy_for(protocol, answers_each)
+    sent = b"Subject: x\r\n\r\n..dot\r\n" + b"long " * 5000 + b"\r\n\xff\x80\r\n.\r\n"
+
+    async def talk(caller):
+        await caller.begin(HELLOS[protocol])
+        return await caller.say(sent + b".")
+
+    assert run(tmp_path, proxy, protocol, talk) == (250, "2.1.5 fine by the next hop")
+    (passed,) = proxy.passed
+    assert passed.content == sent[: -len(b".\r\n")].replace(b"\r\n..", b"\r\n.")
+    assert (passed.sender.address, passed.recipients[0].address, passed.ended) == ("a@x.example", "b@x.example", 1)
+
+
+@pytest.mark.parametrize("reply", [NO, LATER])
+def test_refusals_of_the_next_hop_come_back_as_they_are(tmp_path, protocol, answers_each, reply):
+    text = b"\n".join(reply.lines).decode()
+
+    async def talk(caller):
+        await caller.code()
+        heard = [await caller.say(HELLOS[protocol])]
+        heard.append(await caller.say(b"MAIL FROM:<refused@x.example>"))
+        return heard[1:]
+
+    proxy = proxy_for(protocol, answers_each, {"mail": reply})
+    assert run(tmp_path, proxy, protocol, talk) == [(reply.code, text)]
+    assert proxy.passed[0].ended == 1
+
+    async def talk_to_nobody(caller):
+        assert await caller.code() == 220
+        assert await caller.codes(HELLOS[protocol], b"MAIL FROM:<a@x.example>") == [250, 250]
+        return [await caller.say(b"RCPT TO:<bad@x.example>"), (await caller.say(b"DATA"))[0]]
+
+    heard = run(tmp_path, proxy_for(protocol, answers_each, {"bad@x.example": reply}), protocol, talk_to_nobody)
+    assert heard == [(reply.code, text), 503 if protocol is Protocol.LMTP else 554]
+
+
+def test_what_became_of_the_data_is_told_in_the_words_of_the_next_hop(tmp_path, protocol, answers_each):
+    async def talk(caller):
+        await caller.begin(HELLOS[protocol])
+        return await caller.say(MESSAGE + b".")
+
+    assert run(tmp_path, proxy_for(protocol, answers_each, {"data": [LATER]}), protocol, talk) == (451, "4.2.0 in a moment\n4.2.0 or two")
+
+
+@pytest.mark.parametrize("where", ["mail", "b@x.example", "data"])
+def test_a_fault_behind_the_door_is_temporary_and_tells_nothing(tmp_path, protocol, answers_each, where, caplog):
+    proxy = proxy_for(protocol, answers_each, {where: RuntimeError("secret path /etc/x")})
+
+    async def talk(caller):
+        await caller.code()
+        heard = [await caller.say(line) for line in (HELLOS[protocol], b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA")]
+        if heard[-1][0] == 354:
+            heard.append(await caller.say(MESSAGE + b"."))
+        heard.append(await caller.say(b"NOOP"))
+        return heard
+
+    heard = run(tmp_path, proxy, protocol, talk)
+    assert (451, "4.3.0 Local trouble, try again later") in heard
+    assert heard[-1][0] == 250
+    assert "secret" not in str(heard)
+    assert "secret path" in caplog.text
+    assert proxy.passed[0].ended == 1
+
+
+def test_a_message_that_is_too_big_is_read_to_its_end_and_refused(tmp_path, protocol, answers_each):
+    proxy = proxy_for(protocol, answers_each)
+
+    async def talk(caller):
+        await caller.begin(HELLOS[protocol])
+        heard = [await caller.say((b"x" * 998 + b"\r\n") * 400 + b".")]
+        return [*heard, await caller.say(b"NOOP")]
+
+    heard = run(tmp_path, proxy, protocol, talk, limits=DoorLimits(message_bytes=100_000))
+    assert heard == [(552, "5.3.4 Message is too big"), (250, "2.0.0 Ok")]
+    assert proxy.contents == []
+
+
+def test_a_pipeline_is_answered_in_order(tmp_path, protocol, answers_each):
+    proxy = proxy_for(protocol, answers_each)
+
+    async def talk(caller):
+        lines = [HELLOS[protocol], b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA"]
+        caller.send(b"\r\n".join(lines) + b"\r\n" + MESSAGE + b".\r\nVRFY x\r\nMAIL FROM:<>\r\nQUIT\r\n")
+        return [await caller.code() for _ in range(9)]
+
+    assert run(tmp_path, proxy, protocol, talk) == [220, 250, 250, 250, 354, 250, 252, 250, 221]
+    assert proxy.contents == [MESSAGE]
+    assert proxy.passed[1].sender.address == ""
+
+
+def test_smtp_gets_one_reply_and_lmtp_one_for_each_recipient(tmp_path):
+    recipients = (b"b@x.example", b"c@x.example", b"b@x.example")
+
+    async def talk(caller):
+        await caller.begin(b"LHLO me.example", recipients)
+        caller.send(MESSAGE + b".\r\nNOOP\r\n")
+        return [await caller.code() for _ in range(4)]
+
+    each = ScriptedProxy({"data": [OK, NO, LATER]}, answers_each=True)
+    assert run(tmp_path, each, Protocol.LMTP, talk) == [250, 550, 451, 250]
+    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.LMTP, talk) == [451, 451, 451, 250]
+    assert run(tmp_path, ScriptedProxy({"data": RuntimeError()}), Protocol.LMTP, talk) == [451, 451, 451, 250]
+
+    async def talk_smtp(caller):
+        await caller.begin(recipients=recipients)
+        caller.send(MESSAGE + b".\r\nNOOP\r\n")
+        return [await caller.code(), (await caller.reply())[1]]
+
+    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.SMTP, talk_smtp) == [451, "2.0.0 Ok"]
+
+
+def test_recipients_that_were_refused_get_no_reply_to_the_data(tmp_path):
+    async def talk(caller):
+        assert await caller.code() == 220
+        lines = [b"LHLO x", b"MAIL FROM:<>", b"RCPT TO:<bad@x.example>", b"RCPT TO:<b@x.example>", b"RCPT TO:<c@x.example>", b"DATA"]
+        assert await caller.codes(*lines) == [250, 250, 550, 250, 250, 354]
+        caller.send(MESSAGE + b".\r\nNOOP\r\n")
+        return [await caller.code() for _ in range(3)]
+
+    proxy = ScriptedProxy({"data": [OK, LATER], "bad@x.example": NO}, answers_each=True)
+    assert run(tmp_path, proxy, Protocol.LMTP, talk) == [250, 451, 250]
+
+
+def test_smtp_in_front_of_a_hop_that_answers_each_takes_one_recipient_at_a_time(tmp_path):
+    async def talk(caller):
+        await caller.begin(recipients=(b"b@x.example",))
+        await caller.say(MESSAGE + b".")
+        return await caller.codes(b"MAIL FROM:<>", b"RCPT TO:<bad@x.example>", b"RCPT TO:<b@x.example>", *[b"RCPT TO:<c@x.example>"] * 40)
+
+    proxy = ScriptedProxy({"bad@x.example": NO}, answers_each=True)
+    assert run(tmp_path, proxy, Protocol.SMTP, talk, trusted=()) == [250, 550, 250, *[452] * 40]
+    assert len(proxy.passed[1].recipients) == 2

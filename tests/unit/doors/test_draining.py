@@ -1,0 +1,89 @@
+"""How a door closes."""
+
+import asyncio
+
+from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
+
+GOODBYE = (421, "4.3.2 Shutting down, try again later")
+
+
+def run(directory, proxy, talk):
+    async def main():
+        async with serving(directory, proxy) as served:
+            return await asyncio.wait_for(talk(served), 30)
+
+    return asyncio.run(main())
+
+
+def soon(seconds):
+    return asyncio.get_running_loop().time() + seconds
+
+
+def test_who_does_nothing_is_told_at_once_and_nobody_new_is_taken(tmp_path):
+    async def talk(served):
+        fresh, idle = await served.call(), await served.call()
+        await fresh.code()
+        await idle.code()
+        await idle.say(b"EHLO me")
+        await served.door.drain(soon(20))
+        late = await served.call()  # the socket is not ours: it still takes what another process will serve
+        heard = [await fresh.reply(), await idle.reply(), await idle.at_end()]
+        try:
+            await asyncio.wait_for(late.reader.readline(), 0.2)
+        except TimeoutError:
+            heard.append("nobody")
+        return heard
+
+    assert run(tmp_path, ScriptedProxy(), talk) == [GOODBYE, GOODBYE, True, "nobody"]
+
+
+def test_a_transaction_is_finished_first(tmp_path):
+    proxy = ScriptedProxy()
+
+    async def talk(served):
+        caller, other = await served.call(), await served.call()
+        await caller.begin()
+        assert await other.code() == 220
+        assert await other.codes(b"EHLO me", b"MAIL FROM:<>") == [250, 250]
+        drained = asyncio.create_task(served.door.drain(soon(20)))
+        await asyncio.sleep(0.05)
+        heard = [await caller.say(MESSAGE + b"."), await caller.reply()]
+        heard += [await other.codes(b"RCPT TO:<b@c>", b"DATA", MESSAGE + b"."), await other.reply()]
+        await drained
+        return heard
+
+    assert run(tmp_path, proxy, talk) == [(250, "2.1.5 fine by the next hop"), GOODBYE, [250, 354, 250], GOODBYE]
+    assert proxy.contents == [MESSAGE, MESSAGE]
+
+
+def test_at_the_deadline_the_rest_is_cut(tmp_path):
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        handing, sending, thinking = [await served.call() for _ in range(3)]
+        for caller in (handing, sending):
+            await caller.begin()
+        await thinking.code()
+        await thinking.codes(b"EHLO me", b"MAIL FROM:<>")
+        handing.send(MESSAGE + b".\r\n")
+        sending.send(MESSAGE)
+        await proxy.holding.wait()
+        await served.door.drain(soon(0.2))
+        return [await caller.reply() for caller in (handing, sending, thinking)], served.door.connections
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, proxy, talk) == ([GOODBYE] * 3, 0)
+    assert [(one.cancelled, one.ended, one.content) for one in proxy.passed] == [(True, 1, None), (False, 1, None), (False, 1, None)]
+
+
+def test_connections_are_counted(tmp_path):
+    async def talk(served):
+        callers = [await served.call() for _ in range(3)]
+        for caller in callers:
+            await caller.code()
+        counted = [served.door.connections]
+        await callers[0].say(b"QUIT")
+        await callers[0].at_end()
+        counted.append(served.door.connections)
+        return counted
+
+    assert run(tmp_path, ScriptedProxy(), talk) == [3, 2]

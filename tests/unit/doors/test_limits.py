@@ -1,0 +1,43 @@
+"""Counts, and who may come."""
+
+import pytest
+
+from spamguard.doors.smtp.limits import TOO_MANY, TOO_MANY_YOURS, Load, Networks, Patience, plain_address
+from spamguard.settings import DoorLimits
+
+
+def test_networks():
+    networks = Networks(("127.0.0.0/8", "2001:db8::/32", "192.0.2.7"))
+    inside = ("127.0.0.1", "127.255.0.1", "2001:db8:1::1", "192.0.2.7", "")
+    outside = ("126.255.255.255", "::1", "192.0.2.8")
+    assert all(address in networks for address in inside)
+    assert not any(address in networks for address in outside)
+    with pytest.raises(ValueError, match="nonsense"):
+        Networks(("nonsense",))
+
+
+def test_addresses_are_plain():
+    assert plain_address("::ffff:192.0.2.7") == "192.0.2.7"
+    assert plain_address("fe80::1%eth0") == "fe80::1"
+    assert plain_address("2001:DB8::0:1") == "2001:db8::1"
+
+
+def test_connections_are_counted_in_and_out():
+    load = Load(DoorLimits(connections=3, connections_per_client=2))
+    assert [load.enter("a"), load.enter("a"), load.enter("a"), load.enter("b")] == [None, None, TOO_MANY_YOURS, TOO_MANY]
+    for address in "aaab":
+        load.leave(address)
+    assert load.connections == 0
+    assert load.enter("a") is None
+
+
+def test_patience_ends_and_is_renewed():
+    patience = Patience(DoorLimits(idle_commands=2, wrong_commands=1))
+    patience.wrong()
+    patience.idle()
+    patience.idle()
+    assert not patience.lost
+    patience.idle()
+    assert patience.lost
+    patience.renew()
+    assert not patience.lost

@@ -1,0 +1,60 @@
+"""Lines out of bytes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard.doors.smtp.dialogue import LONG_LINE_BYTES, BadLineError
+from spamguard.doors.smtp.lines import Lines
+
+
+def all_of(lines):
+    found = []
+    while True:
+        try:
+            line = lines.next()
+        except BadLineError:
+            found.append("bad")
+            continue
+        if line is None:
+            return found
+        found.append(line)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"bc", b"\0"]), max_size=30), st.integers(1, 5))
+def test_only_crlf_ends_a_line_however_the_bytes_are_cut(pieces, step):
+    text, lines, found = b"".join(pieces), Lines(), []
+    for at in range(0, len(text), step):
+        lines.bytes += text[at : at + step]
+        found += all_of(lines)
+    *ended, rest = text.split(b"\r\n")
+    assert (found, bytes(lines.bytes)) == (ended, rest)
+
+
+@pytest.mark.parametrize("step", [1000, 4096, 70000])
+def test_an_overlong_line_is_refused_at_its_end_and_takes_no_memory(step):
+    text, lines, found, most = b"x" * 200_000 + b"\r\nNOOP\r\n", Lines(), [], 0
+    for at in range(0, len(text), step):
+        lines.bytes += text[at : at + step]
+        found += all_of(lines)
+        most = max(most, len(lines.bytes))
+    assert found == ["bad", b"NOOP"]
+    assert most <= LONG_LINE_BYTES
+
+
+def test_its_end_may_come_in_two_pieces():
+    lines = Lines()
+    lines.bytes += b"x" * 20_000 + b"\r"
+    assert all_of(lines) == []
+    lines.bytes += b"\nNOOP\r\n"
+    assert all_of(lines) == ["bad", b"NOOP"]
+
+
+def test_what_was_taken_can_be_put_back():
+    lines = Lines()
+    lines.bytes += b"abc\r\n.\r\nQUIT"
+    assert lines.take() == b"abc\r\n.\r\nQUIT"
+    lines.bytes += b"\r\n"
+    lines.put_back(b"QUIT")
+    assert all_of(lines) == [b"QUIT"]
