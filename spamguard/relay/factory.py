@@ -1,0 +1,16 @@
+"""The way out that a configured next hop asks for."""
+
+from __future__ import annotations
+
+from spamguard.relay.contract import NextHop
+from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.maildir import MaildirHop
+from spamguard.relay.smtp import SmtpHop
+from spamguard.settings import Hop, Protocol
+
+
+def next_hop(hop: Hop, hostname: str) -> NextHop:
+    """The next hop; nothing is connected before it is used. hostname: ours, for EHLO and the names of files."""
+    if hop.endpoint.path is not None and hop.endpoint.protocol is Protocol.MAILDIR:
+        return MaildirHop(hop.endpoint.path, hostname)
+    return LmtpHop(hop, hostname) if hop.endpoint.protocol is Protocol.LMTP else SmtpHop(hop, hostname)

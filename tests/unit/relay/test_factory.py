@@ -1,0 +1,32 @@
+"""Every form of next hop gets its own way out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spamguard.relay.factory import next_hop
+from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.maildir import MaildirHop
+from spamguard.relay.smtp import SmtpHop
+from spamguard.settings import Hop, parse_endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "each"),
+    [
+        ("smtp://127.0.0.1:25", SmtpHop, False),
+        ("lmtp://127.0.0.1:24", LmtpHop, True),
+        ("lmtp:/run/lmtp", LmtpHop, True),
+        ("maildir:/tmp/none", MaildirHop, True),
+    ],
+)
+def test_the_way_out_of_an_endpoint(text: str, kind: type, each: bool) -> None:
+    async def made() -> None:
+        hop = next_hop(Hop(parse_endpoint(text)), "mx.example.org")
+        assert isinstance(hop, kind)
+        assert hop.answers_each is each
+        await hop.close()
+
+    asyncio.run(made())
