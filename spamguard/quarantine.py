@@ -25,6 +25,8 @@ from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply,
 if TYPE_CHECKING:
     from spamguard.relay.contract import NextHop, Transaction
 
+DIRECTORY = "quarantine"
+"""Its name in the state directory."""
 MOST = 1000  # entries that are listed at once
 _MESSAGE, _NOTE, _DRAFT = ".eml", ".json", ".new"
 
@@ -96,6 +98,10 @@ class Quarantine:
             raise QuarantineError(
                 f"{note}: is damaged ({error!r}): its message is beside it, delete both once it is taken care of"
             ) from error
+
+    def file(self, name: str) -> Path:
+        """Where the message lies. QuarantineError: it has no such name."""
+        return self._path(name, _MESSAGE)
 
     def open(self, name: str) -> Content:
         """The message, to be read as it was stored; its `spool` is the caller's to close. QuarantineError."""

@@ -76,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """One token: its text, what it adds to the log-odds, and in how many lessons of each class it was."""
+    """One token: its text ("": not known any more), what it adds to the log-odds, and in how many lessons of each class it was."""
 
     text: str
     part: float

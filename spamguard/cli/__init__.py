@@ -17,7 +17,21 @@ from spamguard import __version__
 from spamguard.cli import filter as filtering
 from spamguard.cli import rim
 
-COMMANDS = ("learn", "forget", "judge", "filter", "explain", "status", "evaluate", "rebuild", "export", "import")
+COMMANDS = (
+    "run",
+    "check",
+    "learn",
+    "forget",
+    "judge",
+    "filter",
+    "explain",
+    "quarantine",
+    "status",
+    "evaluate",
+    "rebuild",
+    "export",
+    "import",
+)
 """Names of commands in the order of the help; each is a module of this package (with a `_` behind a word of Python's)."""
 
 _ABOUT = """A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.

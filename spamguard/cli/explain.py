@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from spamguard.cli import judge, rim
+from spamguard.cli import judge, remembered, rim
 from spamguard.errors import SourceError
+from spamguard.ids import is_id
 
 if TYPE_CHECKING:
+    from spamguard.engine import Filter
+    from spamguard.history import Row
     from spamguard.records import Clue, Explanation
 
 ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
-the numbers behind a word are the messages of each class that have it."""
+the numbers behind a word are the messages of each class that have it.
+
+In place of PATH: the id, as X-Spamguard has it, of a message that passed. What was said and done then, and the verdict by what is
+known now; its words are told as far as they were among the strongest then."""
 EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
-  spamguard explain --json message.eml"""
+  spamguard explain --json message.eml
+  spamguard explain 0iq5r8jo4c1n2f3g"""
 
 OTHERS = "all other words"  # their sum would dwarf every bar
 _BAR = 24  # letters of the longest bar
 _STEPS = 1000  # parts are printed in thousandths
 
-Row = tuple[float, str, str]
+Part = tuple[float, str, str]
 """A part, what it is of, and a remark."""
 
 
@@ -44,21 +51,34 @@ def _number(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain every message."""
-    told = False
-    found = rim.messages(options.paths)
+    """Explain every message: first those named by an id."""
+    names = [path for path in options.paths if is_id(path) and not Path(path).exists()]
+    paths = [path for path in options.paths if path not in names]
+    known = remembered.rows(options, names) if names else []
+    found = rim.messages(paths)
+    told = len(known)
     with rim.open_to_ask(options) as spam_filter:
+        for row in known:
+            _explain_row(spam_filter, row, options)
         for message in found:
             why = spam_filter.explain(message.raw)
-            print(
-                json.dumps(_values(message.name, why, options.words), ensure_ascii=False)
-                if options.json
-                else _text(message.name, why, options.words)
-            )
-            told = True
+            rim.answer(options, _text(message.name, why, options.words), _values(message.name, why, options.words))
+            told += 1
     if not told:
-        raise SourceError(f"{', '.join(options.paths)}: no message there to explain; check the path")
+        raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
     return 0
+
+
+def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> None:
+    """Then, and now. A message that was not scanned has no now."""
+    then = {"name": row.id, "then": remembered.as_values(row)}
+    if not remembered.was_scanned(row):
+        rim.answer(options, remembered.as_text(row, options.words), then)
+        return
+    texts = {word.token: word.text for word in row.words}
+    why = spam_filter.explain_features(remembered.lesson(spam_filter, row).features, texts)
+    text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, options.words)}"
+    rim.answer(options, text, then | _values(row.id, why, options.words))
 
 
 def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
@@ -82,9 +102,9 @@ def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
 
 
 def _strongest(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
-    """The strongest words each way, strongest first, and the sum of all others."""
-    up = [clue for clue in why.clues if clue.part > 0][:words]
-    down = [clue for clue in why.clues if clue.part < 0][:words]
+    """The strongest words each way whose text is known, strongest first, and the sum of all others."""
+    up = [clue for clue in why.clues if clue.part > 0 and clue.text][:words]
+    down = [clue for clue in why.clues if clue.part < 0 and clue.text][:words]
     shown = sorted((*up, *down), key=lambda clue: -abs(clue.part))
     return shown, sum(clue.part for clue in why.clues) - sum(clue.part for clue in shown)
 
@@ -110,10 +130,10 @@ def _text(name: str, why: Explanation, words: int) -> str:
     )
 
 
-def _features(why: Explanation, words: int) -> list[Row]:
+def _features(why: Explanation, words: int) -> list[Part]:
     shown, other = _strongest(why, words)
     return [
-        *((clue.part, _printable(clue.text), _counts(clue.counts)) for clue in shown),
+        *((clue.part, rim.printable(clue.text), _counts(clue.counts)) for clue in shown),
         (other, OTHERS, f"{len(why.clues) - len(shown):,} of them"),
         *((part, f"trait: {name}", "") for part, name, _ in _sorted(why.traits)),
         *((part, f"number: {name}", "") for part, name, _ in _sorted(why.numbers)),
@@ -122,7 +142,7 @@ def _features(why: Explanation, words: int) -> list[Row]:
     ]
 
 
-def _sorted(parts: Mapping[str, float]) -> list[Row]:
+def _sorted(parts: Mapping[str, float]) -> list[Part]:
     return [(part, name, "") for name, part in sorted(parts.items(), key=lambda item: -abs(item[1]))]
 
 
@@ -130,11 +150,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items())
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "�" for char in text)
-
-
-def _table(rows: Sequence[Row], whole: float) -> list[str]:
+def _table(rows: Sequence[Part], whole: float) -> list[str]:
     """Lines of a sum, each with a bar. Rounding is put right in the largest part, so that what is printed adds up."""
     steps = _rounded([part for part, _, _ in rows], whole)
     longest = max(1, *(abs(step) for step, row in zip(steps, rows, strict=True) if row[1] != OTHERS))

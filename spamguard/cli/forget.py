@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 
-from spamguard.cli import learn, rim
+from spamguard.cli import learn, remembered, rim
 
 ABOUT = """Take back what was taught about messages. What was never taught is no error."""
 EXAMPLE = """  spamguard forget message.eml
-  spamguard forget ~/Maildir/.Junk"""
+  spamguard forget ~/Maildir/.Junk
+  spamguard forget --id 0iq5r8jo4c1n2f3g"""
 
 
 def add(commands: rim.Commands) -> None:
@@ -16,7 +18,7 @@ def add(commands: rim.Commands) -> None:
     parser = rim.describe(commands, "forget", run, ABOUT, EXAMPLE)
     learn.add_user(parser)
     rim.add_json(parser)
-    rim.add_paths(parser)
+    remembered.add_paths_or_ids(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,11 +26,14 @@ def run(options: argparse.Namespace) -> int:
     from spamguard import bulk
     from spamguard.prepare import Preparer
 
+    remembered.names_messages(options)
+    rows = remembered.rows(options, options.ids) if options.ids else []
     forgotten = unknown = 0
     found = rim.with_progress(rim.messages(options.paths), options.paths)
     with rim.open_existing(options) as spam_filter:
         preparer = Preparer(spam_filter.key)
-        for batch in bulk.batches(preparer.digest(message.raw) for message in found):
+        known = [remembered.digest(spam_filter, row) for row in rows]
+        for batch in bulk.batches(chain(known, (preparer.digest(message.raw) for message in found))):
             changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
             forgotten += sum(changed)
             unknown += len(changed) - sum(changed)

@@ -6,10 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import remembered, rim
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from spamguard.sources import Message
 
 ABOUT = """Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
-Messages of a TREC index bring their class along; for all others say it with --as."""
+Messages of a TREC index bring their class along; for all others say it with --as.
+
+Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log does."""
 EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
-  spamguard learn trec07p/full/index"""
+  spamguard learn trec07p/full/index
+  spamguard learn --as ham --id 0iq5r8jo4c1n2f3g"""
 
 
 def add(commands: rim.Commands) -> None:
@@ -32,7 +35,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--new", action="store_true", help="the class is new, even if its name resembles another one's")
     add_user(parser)
     rim.add_json(parser)
-    rim.add_paths(parser)
+    remembered.add_paths_or_ids(parser)
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:
@@ -44,12 +47,17 @@ def run(options: argparse.Namespace) -> int:
     """Teach; say how many."""
     from spamguard import bulk
 
+    remembered.names_messages(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
+    if options.ids and options.label is None:
+        raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
+    rows = remembered.rows(options, options.ids) if options.ids else []
     found = rim.with_progress(rim.messages(options.paths), options.paths)
     with rim.open_filter(options) as spam_filter:
+        lessons = [bulk.Ready(options.label, remembered.lesson(spam_filter, row)) for row in rows]
         classes = _Classes(spam_filter, options)
-        taught, known = _teach(spam_filter, bulk.ready(spam_filter.key, classes.of(found)), options.user)
+        taught, known = _teach(spam_filter, chain(lessons, bulk.ready(spam_filter.key, classes.of(found))), options.user)
         settled = rim.settle_if_due(spam_filter)
     rim.answer(options, _summary(taught, known), {"taught": taught, "known": known, "settled": settled})
     return 0

@@ -54,11 +54,10 @@ def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], 
     return parser
 
 
-def add_paths(parser: argparse.ArgumentParser) -> None:
+def add_paths(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     """The argument PATH…"""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="message, mbox, Maildir, directory tree, TREC index, or - for standard input"
-    )
+    about = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
+    parser.add_argument("paths", nargs="+" if needed else "*", metavar="PATH", help=about)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -216,6 +215,11 @@ def _total(paths: Sequence[str]) -> int | None:
 def answer(options: argparse.Namespace, text: str, values: object) -> None:
     """Print the answer: a text for people, or the values as JSON."""
     print(json.dumps(values, ensure_ascii=False) if options.json else text)
+
+
+def printable(text: str) -> str:
+    """A text of strangers, on one line and without a word to the terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def counted(number: int, noun: str = "message") -> str:

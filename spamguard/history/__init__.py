@@ -7,4 +7,7 @@ from spamguard.history.row import Row
 from spamguard.history.store import History
 from spamguard.history.writer import HistoryWriter
 
-__all__ = ["History", "HistoryWriter", "Row"]
+FILE = "history.sqlite"
+"""Its name in the state directory."""
+
+__all__ = ["FILE", "History", "HistoryWriter", "Row"]

@@ -65,7 +65,7 @@ def columns(row: Row) -> tuple[object, ...]:
         _text(row.action, _SHORT),
         _text(row.reply, _REPLY),
         row.packed,
-        json.dumps([(word.token, _text(word.text, _SHORT), round(word.part, 6)) for word in row.words[:_WORDS]], ensure_ascii=False),
+        json.dumps([(int(one.token), _text(one.text, _SHORT), round(float(one.part), 6)) for one in row.words[:_WORDS]], ensure_ascii=False),
         row.extractor,
         row.fingerprint,
     )

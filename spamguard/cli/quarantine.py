@@ -1,0 +1,205 @@
+"""`quarantine`: look at the messages that are held back, hand them on after all, throw them away. Never the last unless told which."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import rim
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter
+    from spamguard.quarantine import Entry, Quarantine
+    from spamguard.settings import Endpoint
+    from spamguard.wire.values import Recipient, Reply
+
+ABOUT = """Look after the messages that are held back. They stay until they are released or deleted."""
+EXAMPLE = """  spamguard quarantine list
+  spamguard quarantine show 0iq5r8jo4c1n2f3g
+  spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
+  spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
+
+Work = Callable[["Quarantine", Sequence["Entry"], argparse.Namespace], int]
+
+REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
+_HEADER = 64 << 10  # bytes of a header section that are shown
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    listing = _action(actions, "list", _list, "the newest 1,000, newest first")
+    listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
+    listing.set_defaults(ids=[])
+    _add_ids(_action(actions, "show", _show, "envelope, header section and file of messages"))
+    releasing = _action(actions, "release", _release, "hand messages on to those who have not got them yet, and learn them as ham")
+    releasing.add_argument(
+        "--next-hop", type=_endpoint, required=True, metavar="ENDPOINT", help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …"
+    )
+    releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
+    _add_ids(releasing)
+    _add_ids(_action(actions, "delete", _delete, "throw messages away, for good"))
+
+
+def _action(actions: rim.Commands, name: str, work: Work, about: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
+    parser.set_defaults(work=work)
+    rim.add_json(parser)
+    return parser
+
+
+def _add_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
+
+
+def _endpoint(text: str) -> Endpoint:
+    from spamguard.settings import parse_endpoint
+
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what was asked."""
+    from spamguard.quarantine import DIRECTORY, Quarantine
+
+    quarantine = Quarantine(rim.state_directory(options) / DIRECTORY)
+    entries = [quarantine.entry(name) for name in options.ids]  # a slip is told before anything is done
+    work: Work = options.work
+    return work(quarantine, entries, options)
+
+
+def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespace) -> int:
+    for entry in quarantine.entries(before=options.before):
+        rim.answer(options, _line(entry), _values(entry))
+    return 0
+
+
+def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+    for entry in entries:
+        values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": _header(quarantine, entry.id)}
+        rim.answer(options, _text(values), values)
+    return 0
+
+
+def _delete(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+    for entry in entries:
+        quarantine.delete(entry.id)
+    rim.answer(options, f"deleted {rim.counted(len(entries))}", {"deleted": len(entries)})
+    return 0
+
+
+# ---- releasing
+
+
+def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+    import asyncio
+
+    with ExitStack() as stack:
+        teacher = None if options.no_learn else stack.enter_context(rim.open_filter(options))
+        if teacher is not None:
+            teacher.refuse_without_receipts()  # while nothing is done yet
+        complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+        if teacher is not None:
+            rim.settle_if_due(teacher)
+    return 0 if complete else REFUSED
+
+
+async def _release_all(quarantine: Quarantine, entries: Sequence[Entry], teacher: Filter | None, options: argparse.Namespace) -> bool:
+    """Whether every recipient has got its messages."""
+    import socket
+
+    from spamguard.relay.factory import next_hop
+    from spamguard.settings import Hop
+
+    hop = next_hop(Hop(options.next_hop), socket.gethostname())
+    complete = True
+    try:
+        for entry in entries:
+            replies = await quarantine.release(entry.id, hop)
+            now = quarantine.entry(entry.id)
+            taught = teacher is not None and bool(now.delivered) and _learn(quarantine, entry.id, teacher)
+            complete &= now.released
+            rim.answer(options, _outcome(now, replies, taught=taught), _released(now, replies, taught=taught))
+    finally:
+        await hop.close()
+    return complete
+
+
+def _learn(quarantine: Quarantine, name: str, teacher: Filter) -> bool:
+    """Teach a message as ham; whether that was new."""
+    from spamguard.prepare import Preparer
+
+    content = quarantine.open(name)
+    try:
+        lesson = Preparer(teacher.key).ready(content.spool.read())
+    finally:
+        content.spool.close()
+    return teacher.learn_ready([lesson], "ham", origin="quarantine")[0]
+
+
+def _outcome(entry: Entry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool) -> str:
+    lines = [rim.printable(f"  <{one.address}>: {reply.code} {_told(reply)}") for one, reply in replies if not reply.positive]
+    if not replies:
+        what = "had been released before"
+    elif entry.released:
+        what = f"released to {rim.counted(len(replies), 'recipient')}"
+    else:
+        what = f"not released to {rim.counted(len(entry.waiting), 'recipient')}"
+    return "\n".join((f"{entry.id} {what}" + (", learned as ham" if taught else ""), *lines))
+
+
+def _released(entry: Entry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool) -> dict[str, Any]:
+    told = [{"address": one.address, "code": reply.code, "reply": _told(reply)} for one, reply in replies]
+    return {"id": entry.id, "released": entry.released, "recipients": told, "taught": taught}
+
+
+def _told(reply: Reply) -> str:
+    return b" ".join(reply.lines).decode("utf-8", "replace")
+
+
+# ---- what is shown
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "time": datetime.fromtimestamp(entry.when, UTC).isoformat(timespec="seconds"),
+        "reason": entry.reason,
+        "size": entry.size,
+        "client": entry.envelope.client.address,
+        "from": entry.envelope.sender.address,
+        "to": [one.address for one in entry.envelope.recipients],
+        "waiting": [entry.envelope.recipients[number].address for number in entry.waiting],
+        "released": entry.released,
+    }
+
+
+def _line(entry: Entry) -> str:
+    values = _values(entry)
+    first, *others = values["to"] or [""]
+    more = f" and {len(others)} more" if others else ""
+    state = "released" if entry.released else "held" if not entry.delivered else f"waits for {len(entry.waiting)}"
+    return rim.printable(
+        f"{entry.id}  {values['time']}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
+    )
+
+
+def _text(values: dict[str, Any]) -> str:
+    facts = [f"{name:9} {', '.join(value) if isinstance(value, list) else value}" for name, value in values.items() if name != "header"]
+    return "\n".join((*map(rim.printable, facts), "", *map(rim.printable, values["header"].splitlines()), ""))
+
+
+def _header(quarantine: Quarantine, name: str) -> str:
+    content = quarantine.open(name)
+    try:
+        head = content.spool.head(_HEADER)
+    finally:
+        content.spool.close()
+    return head.partition(b"\r\n\r\n")[0].decode("utf-8", "replace")

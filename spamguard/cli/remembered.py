@@ -1,0 +1,139 @@
+"""Messages that are named by an id, since they have gone on: what the history knows of them.
+
+Must never take features for comparable that another extractor or another key has made.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import rim
+from spamguard.errors import UsageError
+from spamguard.ids import is_id
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter
+    from spamguard.history import Row
+    from spamguard.prepare import Teaching
+
+
+def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
+    """The arguments PATH… and the option --id; `names_messages` looks at them."""
+    parser.add_argument(
+        "--id", action="append", dest="ids", default=[], metavar="ID", help="a message that passed, by the id in X-Spamguard"
+    )
+    rim.add_paths(parser, needed=False)
+    parser.set_defaults(wrong_usage=parser.error)
+
+
+def names_messages(options: argparse.Namespace) -> None:
+    """Wrong usage unless there are PATHs, or ids instead."""
+    if not options.paths and not options.ids:
+        options.wrong_usage("the following arguments are required: PATH")
+    if options.paths and options.ids:
+        options.wrong_usage("argument --id: not allowed with PATH")
+
+
+def rows(options: argparse.Namespace, names: Sequence[str]) -> list[Row]:
+    """What the history has of these ids; UsageError at the first that it does not have."""
+    from spamguard.history import FILE, History
+    from spamguard.settings import History as Limits
+
+    path = rim.state_directory(options) / FILE
+    if not path.exists():
+        raise UsageError(f"{path}: no history there, so {names[0]} is not known: name the state directory of the daemon with --state")
+    limits = Limits()  # nothing is appended, so they change nothing
+    with History.open(path, limits.size, limits.days) as history:
+        return [_found(history.find(name) if is_id(name) else None, name) for name in names]
+
+
+def _found(row: Row | None, name: str) -> Row:
+    if row is None:
+        raise UsageError(f"{name}: no message with that id in the history: it is another filter's, or too old, or was never judged")
+    return row
+
+
+def was_scanned(row: Row) -> bool:
+    """Whether there are features of it."""
+    return bool(row.packed)
+
+
+def lesson(spam_filter: Filter, row: Row) -> Teaching:
+    """Everything that teaching the message needs. UsageError: as `digest`, or another extractor has read it."""
+    from spamguard.ledger import codec
+    from spamguard.prepare import Teaching
+    from spamguard.records import EXTRACTOR
+
+    name = digest(spam_filter, row)
+    if row.extractor != EXTRACTOR:
+        raise UsageError(f"{row.id}: was read by extractor {row.extractor}, this is {EXTRACTOR}: name the message itself, as a file")
+    return Teaching(name, codec.unpack(row.packed))
+
+
+def digest(spam_filter: Filter, row: Row) -> bytes:
+    """Which message it is. UsageError: it was not scanned, or with the key of another filter."""
+    if not was_scanned(row):
+        raise UsageError(f"{row.id}: was not scanned, so nothing is known of what it says")
+    if row.fingerprint != spam_filter.ledger.fingerprint:
+        raise UsageError(f"{row.id}: was read with key {row.fingerprint}, this filter has {spam_filter.ledger.fingerprint}")
+    return row.digest
+
+
+# ---- what was said then
+
+
+def as_values(row: Row) -> dict[str, Any]:
+    """A row for JSON, without features."""
+    return {
+        "time": _time(row),
+        "listener": row.listener,
+        "client": row.client,
+        "from": row.sender,
+        "to": list(row.recipients),
+        "subject": row.subject,
+        "size": row.size,
+        "label": row.label,
+        "probability": row.probability,
+        "log_odds": row.log_odds,
+        "action": row.action,
+        "next_hop": row.reply,
+        "words": [{"text": word.text, "part": word.part} for word in row.words],
+    }
+
+
+def as_text(row: Row, words: int) -> str:
+    """A row for people: who, what was said and done, and the strongest words each way."""
+    return "\n".join(
+        (
+            f"{row.id}, {_time(row)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
+            f'"{row.subject}", {row.size:,} bytes',
+            *_verdict(row),
+            f"{row.action or 'handed on'}; answered: {row.reply}",
+            *(f"  {word.part:+9.3f}  {word.text}" for word in _strongest(row, words)),
+            "",
+        )
+    )
+
+
+def _verdict(row: Row) -> Sequence[str]:
+    if not was_scanned(row):
+        return (f"then: {row.label}",)
+    return (f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}",)
+
+
+def _strongest(row: Row, words: int) -> list[Any]:
+    up = [word for word in row.words if word.part > 0][:words]
+    down = [word for word in row.words if word.part < 0][:words]
+    return sorted((*up, *down), key=lambda word: -abs(word.part))
+
+
+def _recipients(row: Row) -> str:
+    first, *others = row.recipients or ("nobody",)
+    return f"<{first}>" + (f" and {len(others)} more" if others else "")
+
+
+def _time(row: Row) -> str:
+    return datetime.fromtimestamp(row.time, UTC).isoformat(timespec="seconds")

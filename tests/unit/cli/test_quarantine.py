@@ -1,0 +1,140 @@
+"""`quarantine`: what is held is shown, handed on once, taught as ham, and deleted only when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.cli import main
+from spamguard.ids import new_id
+from spamguard.quarantine import DIRECTORY, Quarantine
+from spamguard.spool import Content, Spool
+from spamguard.wire.values import Client, Envelope, Recipient, Sender
+from tests.unit.cli.conftest import some
+
+FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
+RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def hold(state, name, raw=RAW, sender="a@example.org", recipients=("b@x", "c@x")):
+    spool = Spool(state)
+    spool.write(raw)
+    envelope = Envelope(Sender(sender), tuple(map(Recipient, recipients)), Client("192.0.2.1"))
+    Quarantine(state / DIRECTORY).store(name, Content(b"", spool, 0), envelope, "spam", 1.7e9)
+    spool.close()
+
+
+@pytest.fixture
+def held(taught):
+    hold(taught, FIRST)
+    hold(taught, SECOND, sender="\x1b[31m\udcff")
+    return taught
+
+
+def delivered(place):
+    return sorted(path.read_bytes() for path in (place / "new").iterdir()) if place.exists() else []
+
+
+def lessons(state):
+    with Filter.open(state) as spam_filter:
+        return dict(spam_filter.status().classes)
+
+
+def test_the_list(run, held):
+    done = run(held, "quarantine", "list")
+    first, second = done.out.splitlines()
+    assert done.status == 0
+    assert first.startswith(f"{SECOND}  2023-11-14T22:13:20+00:00  held")
+    assert second.startswith(FIRST)
+    assert second.endswith("spam      <a@example.org> to <b@x> and 1 more")
+    assert "\x1b" not in done.out
+
+
+def test_the_list_for_programs_page_by_page(run, held):
+    (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
+    assert (entry["id"], entry["from"], entry["to"], entry["waiting"]) == (FIRST, "a@example.org", ["b@x", "c@x"], ["b@x", "c@x"])
+    assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (len(RAW), "spam", "192.0.2.1", False)
+
+
+def test_an_empty_quarantine(run, tmp_path):
+    done = run(tmp_path / "none", "quarantine", "list")
+    assert (done.status, done.out) == (0, "")
+    assert not (tmp_path / "none").exists()
+
+
+def test_showing_one(run, held):
+    done = run(held, "quarantine", "show", SECOND)
+    assert done.status == 0
+    assert "waiting   b@x, c@x\n" in done.out
+    assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\n" in done.out
+    assert "\x1b" not in done.out
+    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
+    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
+    assert Path(entry["file"]).read_bytes() == RAW
+
+
+def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
+    where = f"maildir:{tmp_path / 'Maildir'}"
+    done = run(held, "quarantine", "release", FIRST, "--next-hop", where)
+    assert (done.status, done.out) == (0, f"{FIRST} released to 2 recipients, learned as ham\n")
+    assert len(delivered(tmp_path / "Maildir")) == 2
+    assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
+    again = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", where)
+    assert (again.status, again.json) == (0, {"id": FIRST, "released": True, "recipients": [], "taught": False})
+    assert len(delivered(tmp_path / "Maildir")) == 2
+    assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [False, True]
+
+
+def test_releasing_without_teaching(run, held, counts, tmp_path):
+    done = run(held, "quarantine", "release", "--json", "--no-learn", FIRST, SECOND, "--next-hop", f"maildir:{tmp_path / 'Maildir'}")
+    assert [one["taught"] for one in done.lines] == [False, False]
+    assert [one["code"] for one in done.lines[0]["recipients"]] == [250, 250]
+    assert len(delivered(tmp_path / "Maildir")) == 4
+    assert lessons(held) == counts
+
+
+def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
+    done = run(held, "quarantine", "release", FIRST, "--next-hop", f"lmtp:{tmp_path / 'nobody'}")
+    assert done.status == 1
+    assert done.out.startswith(f"{FIRST} not released to 2 recipients\n  <b@x>: 451 ")
+    assert lessons(held) == counts
+    (tmp_path / "file").touch()
+    done = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", f"maildir:{tmp_path / 'file' / 'Maildir'}")
+    assert (done.status, done.json["released"], done.json["recipients"][0]["code"]) == (1, False, 451)
+
+
+def test_deleting(run, held):
+    assert run(held, "quarantine", "delete", FIRST).out == "deleted 1 message\n"
+    assert run(held, "quarantine", "delete", "--json", SECOND).json == {"deleted": 1}
+    assert list((held / DIRECTORY).iterdir()) == []
+
+
+@pytest.mark.parametrize("action", ["show", "release", "delete"])
+def test_an_id_that_is_not_there_is_told_before_anything_is_done(run, held, tmp_path, action):
+    more = ["--next-hop", f"maildir:{tmp_path / 'Maildir'}"] if action == "release" else []
+    assert run(held, "quarantine", action, FIRST, new_id(1, b"none"), *more).failed(new_id(1, b"none"), "no such message")
+    assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
+    assert len(list((held / DIRECTORY).iterdir())) == 4
+    assert not (tmp_path / "Maildir").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["look"], ["list", FIRST], ["show"], ["release"], ["delete"], ["release", FIRST], ["release", FIRST, "--next-hop", "smtp:25"]],
+)
+def test_wrong_usage(held, capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["--state", str(held), "quarantine", *arguments])
+    assert stop.value.code == 2
+    assert "usage: spamguard" in capsys.readouterr().err
+
+
+def test_a_filter_that_cannot_be_taught_is_told_before_the_release(run, held, tmp_path, monkeypatch):
+    with Filter.open(held) as spam_filter:
+        spam_filter.ledger.set_meta("adopted", "yes")
+    where = f"maildir:{tmp_path / 'Maildir'}"
+    assert run(held, "quarantine", "release", FIRST, "--next-hop", where).failed("can only judge")
+    assert delivered(tmp_path / "Maildir") == []
+    assert run(held, "quarantine", "release", "--no-learn", FIRST, "--next-hop", where).status == 0

@@ -1,0 +1,169 @@
+"""`explain ID`, `learn --id`, `forget --id`: the message has gone on, what it said is still known."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spamguard import Filter
+from spamguard.cli import main
+from spamguard.history import FILE, History
+from spamguard.ids import new_id
+from spamguard.records import Word
+from tests.unit.cli.conftest import some
+from tests.unit.cli.test_explain import tables
+from tests.unit.history.rows import row
+
+ID = new_id(1.7e9, b"abcd")
+SPAM, HAM = some("spam", seed=7)[0], some("ham", seed=7)[0]
+
+
+def remember(state, raw=SPAM, **values):
+    """As the daemon does once a message has gone on."""
+    with Filter.open(state) as spam_filter:
+        scan = spam_filter.scan(raw)
+        fingerprint = spam_filter.ledger.fingerprint
+    verdict = scan.verdict
+    usual = {"label": verdict.label, "probability": verdict.probability, "log_odds": verdict.log_odds, "digest": scan.digest}
+    usual |= {"packed": scan.packed, "words": scan.words, "fingerprint": fingerprint, "id": ID}
+    with History.open(state / FILE, 64 << 20, 30) as history:
+        history.append([row(1, **usual | values)])
+    return scan
+
+
+def lessons(state):
+    with Filter.open(state) as spam_filter:
+        return dict(spam_filter.status().classes)
+
+
+def test_then_and_now(run, taught):
+    scan = remember(taught)
+    done = run(taught, "explain", ID)
+    assert done.status == 0
+    then, _, now = done.out.partition("\nnow\n")
+    assert f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}" in then
+    assert "tag; answered: 250 2.0.0 Ok" in then
+    assert 'from <a1@example.org> at 192.0.2.1 to <b@example.org> and 1 more\n"Grüße 1"' in then
+    assert f"{scan.words[0].part:+9.3f}  {scan.words[0].text}" in then
+    (by_expert, first), (by_feature, second) = tables(now)
+    assert sum(by_expert) == first == second == sum(by_feature) == round(scan.verdict.log_odds * 1000)
+
+
+def test_now_is_what_it_would_be_of_the_message_itself(run, taught, tmp_path):
+    scan = remember(taught)
+    (tmp_path / "message.eml").write_bytes(SPAM)
+    run(taught, "learn", "--as", "spam", tmp_path / "message.eml")
+    (of_file,) = run(taught, "explain", "--json", tmp_path / "message.eml").lines
+    (of_id,) = run(taught, "explain", "--json", "--words", "5", ID).lines
+    then = of_id.pop("then")
+    assert (of_id["name"], of_id["experts"], of_id["traits"]) == (ID, of_file["experts"], of_file["traits"])
+    assert then["log_odds"] == scan.verdict.log_odds != of_id["log_odds"] == of_file["log_odds"]
+    assert (then["label"], then["action"], then["next_hop"]) == (scan.verdict.label, "tag", "250 2.0.0 Ok")
+    assert then["words"][0]["text"] == scan.words[0].text
+    parts = sum(word["part"] for word in of_id["words"]) + of_id["other_words"]
+    assert parts + sum(of_id["traits"].values()) + sum(of_id["numbers"].values()) + of_id["biases"] + of_id["prior"] == pytest.approx(
+        of_id["sum"], abs=1e-9
+    )
+
+
+def test_only_words_that_are_still_known_are_told(run, taught):
+    scan = remember(taught, words=())
+    (why,) = run(taught, "explain", "--json", ID).lines
+    assert why["words"] == []
+    remember(taught, id=new_id(1.7e9, b"zzzz"), words=scan.words[:2])
+    (why,) = run(taught, "explain", "--json", new_id(1.7e9, b"zzzz")).lines
+    assert {word["text"] for word in why["words"]} == {word.text for word in scan.words[:2]}
+
+
+def test_words_of_strangers_do_not_talk_to_the_terminal(run, taught):
+    remember(taught, subject="\x1b[31m", sender="\x9b1m", reply="\x1b]0;x\x07", words=(Word(5, "\x1b[31m", 1.0),))
+    assert "\x1b" not in run(taught, "explain", ID).out
+
+
+def test_files_and_ids_together(run, taught, tmp_path):
+    remember(taught)
+    (tmp_path / "message.eml").write_bytes(HAM)
+    done = run(taught, "explain", "--json", tmp_path / "message.eml", ID)
+    assert [why["name"] for why in done.lines] == [ID, str(tmp_path / "message.eml")]
+
+
+def test_a_file_whose_name_looks_like_an_id_is_a_file(run, taught, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ID).write_bytes(HAM)
+    assert "then:" not in run(taught, "explain", ID).out
+
+
+def test_what_was_not_scanned(run, taught):
+    remember(taught, label="not-scanned", packed=b"", digest=b"", words=())
+    done = run(taught, "explain", ID)
+    assert (done.status, "then: not-scanned\n" in done.out, "by expert" in done.out) == (0, True, False)
+    (why,) = run(taught, "explain", "--json", ID).lines
+    assert set(why) == {"name", "then"}
+    for command in (["learn", "--as", "ham"], ["forget"]):
+        assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
+
+
+@pytest.mark.parametrize("command", [["explain"], ["learn", "--as", "ham", "--id"], ["forget", "--id"]])
+def test_an_id_that_is_not_known(run, taught, command):
+    assert run(taught, *command, ID).failed(ID, "no history there")
+    remember(taught)
+    assert run(taught, *command, new_id(1, b"none")).failed(new_id(1, b"none"), "no message with that id")
+
+
+@pytest.mark.parametrize("command", [["learn", "--as", "ham", "--id"], ["forget", "--id"]])
+def test_what_is_no_id_at_all(run, taught, command):
+    remember(taught)
+    assert run(taught, *command, "../x\x1b").failed(r"../x\x1b", "no message with that id")
+
+
+@pytest.mark.parametrize("command", [["explain"], ["learn", "--as", "ham", "--id"]])
+def test_features_of_another_making_are_refused(run, taught, command):
+    remember(taught, extractor=99)
+    assert run(taught, *command, ID).failed(ID, "extractor 99")
+    other = new_id(1.7e9, b"othr")
+    remember(taught, id=other, fingerprint="feedfacefeedface")
+    assert run(taught, *command, other).failed(other, "key feedfacefeedface")
+    assert run(taught, "forget", "--id", other).failed(other, "key feedfacefeedface")
+
+
+def test_teaching_by_id_is_teaching_the_message(run, taught, counts, tmp_path):
+    remember(taught)
+    done = run(taught, "learn", "--as", "ham", "--id", ID)
+    assert (done.status, done.out) == (0, "taught 1 message as ham\n")
+    assert lessons(taught) == {"ham": counts["ham"] + 1, "spam": counts["spam"]}
+    (tmp_path / "message.eml").write_bytes(SPAM)
+    assert run(taught, "learn", "--json", "--as", "ham", tmp_path / "message.eml").json["known"] == {"ham": 1}
+    assert run(taught, "forget", tmp_path / "message.eml").out == "forgot 1 message\n"
+    assert lessons(taught) == counts
+
+
+def test_several_ids_and_users(run, taught, counts):
+    other = new_id(1.7e9, b"othr")
+    remember(taught)
+    remember(taught, HAM, id=other)
+    done = run(taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other)
+    assert done.json["taught"] == {"ham": 2}
+    assert run(taught, "forget", "--json", "--id", ID, "--id", other).json["unknown"] == 2  # another user's word
+    assert run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other).json["forgotten"] == 2
+    assert lessons(taught) == counts
+
+
+def test_an_id_needs_a_class(run, taught):
+    remember(taught)
+    assert run(taught, "learn", "--id", ID).failed(ID, "--as CLASS")
+    assert run(taught, "learn", "--as", "hamm", "--id", ID).failed("did you mean 'ham'")
+
+
+@pytest.mark.parametrize("command", [["learn", "--as", "ham"], ["forget"]])
+@pytest.mark.parametrize("names", [[], ["--id", ID, "x.eml"]])
+def test_either_paths_or_ids(taught, capsys, command, names):
+    with pytest.raises(SystemExit) as stop:
+        main(["--state", str(taught), *command, *names])
+    assert stop.value.code == 2
+    assert re.search(r"usage: spamguard (learn|forget)[\s\S]*PATH", capsys.readouterr().err)
+
+
+def test_a_slip_in_an_id_makes_no_filter(run, tmp_path):
+    assert run(tmp_path / "none", "learn", "--as", "ham", "--id", ID).failed("no history there", "--state")
+    assert not (tmp_path / "none").exists()
