@@ -107,15 +107,26 @@ def _pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
 
 
 def _cut_out(pattern: re.Pattern[bytes], text: bytes) -> bytes:
-    """Each field goes with its line end, or with a bare CR before it: that would tie the next line to the one before for others."""
-    kept: list[bytes] = []
+    """The text without what is found; the same object where nothing is.
+
+    At the beginning of a line a field goes with its line end. Behind a bare CR it goes with that, since the next line would become
+    part of the one before otherwise. Never leaves an empty line behind: the header section would end there.
+    """
+    kept = bytearray()
     position = 0
+    begins_line = True
     for match in pattern.finditer(text):
-        start, end = match.span()
-        if text[start] == 0x0D and start >= position:
-            kept.append(text[position:start])
-            position = end
-        else:
-            kept.append(text[position : start + 1])
-            position = _LINE_END.match(text, end).end()  # type: ignore[union-attr]  # it matches the empty string
-    return b"".join((*kept, text[position:])) if kept else text
+        kept += (piece := text[position : match.start() + 1])
+        solid = piece.rstrip(b"\r")
+        begins_line = solid.endswith(b"\n") if solid else begins_line
+        position = _LINE_END.match(text, match.end()).end() if begins_line else match.end()  # type: ignore[union-attr]  # matches ""
+        if not begins_line:
+            kept.pop()
+        elif text[position - 1] == 0x0A:
+            _drop_carriage_returns(kept)
+    return bytes(kept + text[position:]) if position else text
+
+
+def _drop_carriage_returns(kept: bytearray) -> None:
+    while kept.endswith(b"\r"):
+        kept.pop()

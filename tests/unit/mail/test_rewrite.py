@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
 from spamguard.mail.extract import Extractor
 from spamguard.mail.identity import digest
 from spamguard.mail.limits import DEFAULT_LIMITS
-from spamguard.mail.rewrite import with_fields
+from spamguard.mail.rewrite import rewritten_head, with_fields
 from spamguard.mail.split import split
 from tests.unit.mail.support import KEY, repeatable, seconds
 
@@ -35,6 +37,11 @@ MAIL = [raw for _, raw in generate(40, 9)]
         (b"", b"X-Spamguard: spam\n"),
         (LONG + b"\r\n\r\nbody", b"X-Spamguard: spam\r\n" + LONG + b"\r\n\r\nbody"),
         (b"\r\n\nbody", b"X-Spamguard: spam\r\n\r\n\nbody"),
+        (b"no field\nX-Spamguard: ham\nB: 2\n\nX-Spamguard: body", b"X-Spamguard: spam\nno field\nB: 2\n\nX-Spamguard: body"),
+        (b"A: 1\n \nX-Spamguard: ham\n\nbody", b"X-Spamguard: spam\nA: 1\n \n\nbody"),
+        (b" all\nX-Spamguard: is body\n\n", b"X-Spamguard: spam\n\n all\nX-Spamguard: is body\n\n"),
+        (b"From a Mon\n all body", b"From a Mon\nX-Spamguard: spam\n\n all body"),
+        (b"A: 1\nX-Spamguard: ham\r\nB: 2\n\nbody", b"X-Spamguard: spam\nA: 1\nB: 2\n\nbody"),
     ],
 )
 def test_fields_are_written(raw: bytes, written: bytes) -> None:
@@ -77,3 +84,156 @@ def test_no_forged_field_survives_where_a_reader_sees_fields(lines: list[bytes])
 def test_a_message_of_any_construction_is_rewritten_in_linear_time() -> None:
     for raw in (b"a" * (10 << 20), b"A: b\n" * (2 << 20), b"X-Spamguard: x\n" * (1 << 19), b"A: b\n" + b" c\n" * (3 << 20)):
         assert seconds(lambda: with_fields(raw, [OURS], [b"X-Spamguard"]), 1) < 3  # noqa: B023
+    for raw in (
+        b"\r" * (4 << 20),
+        b"X-Spamguard: x\r" * (1 << 18),
+        b"X-Spamguard:" + b"\r\r\n " * (1 << 18),
+        b"X-Spamguard" * (1 << 18) + b"\r",
+    ):
+        assert seconds(lambda: with_fields(raw, [OURS], [b"X-Spam*", b"X-Bogosity"]), 1) < 3  # noqa: B023
+    for raw in (b":\r\n" * (1 << 18), b" " * (1 << 20), b"\r\n " * (1 << 18), b"Subject:" + b" \r\n " * (1 << 18), b"Subject:" * (1 << 17)):
+        assert seconds(lambda: rewritten_head(b"A: 1\r\n" + raw, [OURS], [b"X-Spam*"], b"[SPAM]", whole=True), 1) < 3  # noqa: B023
+
+
+FORGED = [b"x-spam-*", b"X-Spamguard", b"X-BOGOSITY"]
+
+
+@pytest.mark.parametrize(
+    ("name", "goes"),
+    [
+        (b"X-Spam-Flag", True),
+        (b"x-sPAM-", True),
+        (b"X-Spam-Level\t", True),
+        (b"X-Spam-Status  ", True),
+        (b"x-bogosity", True),
+        (b"X-Spam", False),
+        (b"X-Spammer", False),
+        (b"X-Bogosity-2", False),
+        (b"Not-X-Spam-Flag", False),
+        (b"X-Spam-Flag is no field, see", True),
+        (b"X_Spam-Flag", False),
+    ],
+)
+def test_names_of_forged_fields(name: bytes, goes: bool) -> None:
+    goes = goes and b"," not in name  # blanks inside a name: nobody reads that as a field
+    raw = b"A: 1\r\n" + name + b": YES,\r\n\t more\r\n  and more\r\nB: 2\r\n" + name + b":\r\n\r\nbody"
+    rewritten = with_fields(raw, [], FORGED)
+    assert rewritten == (b"A: 1\r\nB: 2\r\n\r\nbody" if goes else raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "written"),
+    [
+        (b"Subject: hi\rX-Spam-Flag: NO\r\nTo: a\r\n\r\n", b"Subject: hi\r\nTo: a\r\n\r\n"),
+        (b"Subject: hi\rX-Spam-Flag: NO\rX-Bogosity: x\r\nTo: a\r\n\r\n", b"Subject: hi\r\nTo: a\r\n\r\n"),
+        (b"Subject: hi\rX-Spam-Flag: NO\r folded\rTo: a\r\n\r\n", b"Subject: hi\rTo: a\r\n\r\n"),
+        (b"A: 1\r\nX-Spam-Flag: NO\rTo: a\r\n\r\n", b"A: 1\r\nTo: a\r\n\r\n"),
+        (b"A: 1\nX-Spam-Flag: NO\rX-Bogosity: x\rTo: a\n\n", b"A: 1\nTo: a\n\n"),
+        (b"X-Spam-Flag\r: NO\r\nTo: a\r\n\r\n", b"To: a\r\n\r\n"),
+        (b"X-Spam-Flag: NO\r\r\nTo: a\r\r\n\r\r\nbody", b"To: a\r\r\n\r\r\nbody"),
+        (b"X-Spam-Flag: NO\r\r\n folded\r\nTo: a\r\n\r\n", b"To: a\r\n\r\n"),
+        (b"A: 1\r\rX-Spam-Flag: NO\r\n\r\nX-Spam-Flag: \rX-Spam-Flag: body", b"A: 1\r\r\n\r\nX-Spam-Flag: \rX-Spam-Flag: body"),
+        (b"\rX-Spam-Flag: NO\r", b"\r"),
+        (b"A: \r1\r\n\r\nbody", b"A: \r1\r\n\r\nbody"),
+    ],
+)
+def test_readers_who_take_a_bare_carriage_return_for_a_line_end_see_no_forged_field(raw: bytes, written: bytes) -> None:
+    assert with_fields(raw, [], FORGED) == written
+    assert with_fields(raw, [OURS], FORGED).partition(b"\n")[2] == written
+
+
+def header_lines(raw: bytes) -> list[bytes]:
+    """Up to the first empty line of a reader to whom only LF ends a line, cut up as one sees them to whom CR does so too."""
+    end = re.search(rb"(?:\A|\n)\r?\n", raw)
+    return re.split(rb"\r*\n|\r", raw[: end.start()] if end else raw)
+
+
+def honest_lines(raw: bytes) -> list[bytes]:
+    """Those of no forged field."""
+    kept, forged = [], False
+    for line in header_lines(raw):
+        forged = bool(re.match(rb"(?i)x-spam-[^\s:]*[ \t]*:|x-bogosity[ \t]*:", line)) or (forged and line[:1] in (b" ", b"\t"))
+        kept += [] if forged else [line]
+    return kept
+
+
+pieces = st.sampled_from(
+    (b"A: 1", b"X-Spam-Flag: NO", b"x-bogosity :", b" folded", b"\tfolded", b"no field", b"\r", b"\n", b"\r\n", b"\r\n", b"\r\r\n")
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=1500, database=None)
+@given(st.lists(pieces, max_size=12).map(b"".join).filter(lambda raw: raw[:1] not in (b" ", b"\t")))
+@example(b"X-Spam-Flag: NO\r\r\n folded")
+def test_whatever_the_line_ends_only_forged_fields_go(raw: bytes) -> None:
+    written = with_fields(raw, [], FORGED)
+    assert [line for line in header_lines(written) if line] == [line for line in honest_lines(raw) if line]
+    assert not re.search(rb"(?i)(?:\A|[\r\n])(?:x-spam-|x-bogosity)", b"\n".join(header_lines(written)))
+
+
+heads = st.lists(
+    st.sampled_from((b"A: 1", b"X-Spam-Flag: NO", b"x-bogosity :", b" folded", b"no field", b"From a b", b"")), max_size=8
+).map(lambda lines: b"".join([line + b"\r\n" for line in lines]))
+
+
+@repeatable
+@given(heads, st.integers(0, 200))
+@example(b"", 0)
+def test_the_head_of_a_message_is_enough(raw: bytes, length: int) -> None:
+    whole = rewritten_head(raw, [OURS], FORGED, whole=True)
+    assert whole is not None
+    line_end = b"" if raw else b"\r"  # an empty message has no line end of its own: in the mail path it is CRLF
+    assert whole[0] + raw[whole[1] :] == (with_fields(raw, [OURS], FORGED) if raw else OURS + line_end + b"\n")
+    found = rewritten_head(raw[:length], [OURS], FORGED)
+    if found is not None:
+        assert found[0] + raw[found[1] :] == whole[0] + raw[whole[1] :]
+
+
+@pytest.mark.parametrize("raw", [b"A: 1\r\nB: 2\r\n\r\n", b"From a b\r\nA: 1\r\n\r\n"])
+def test_a_header_section_without_end(raw: bytes) -> None:
+    for length in range(len(raw)):
+        assert rewritten_head(raw[:length], [OURS], FORGED) is None
+    assert rewritten_head(raw, [OURS], FORGED) is not None
+    assert rewritten_head(raw + b"body", [OURS], FORGED) == rewritten_head(raw, [OURS], FORGED)
+
+
+@pytest.mark.parametrize(
+    ("raw", "head", "replaced"),
+    [
+        (b"A: 1\r\n\r\nbody", OURS + b"\r\nA: 1\r\n", 6),
+        (b"\r\nbody", OURS + b"\r\n", 0),
+        (b"\r\n", OURS + b"\r\n", 0),
+        (b" blank", OURS + b"\r\n\r\n", 0),
+        (b"From a b\r\nA: 1\r\n\r\n", b"From a b\r\n" + OURS + b"\r\nA: 1\r\n", 16),
+        (b"From a b\r\n blank\r\n", b"From a b\r\n" + OURS + b"\r\n\r\n", 10),
+    ],
+)
+def test_the_new_head_of_a_message(raw: bytes, head: bytes, replaced: int) -> None:
+    assert rewritten_head(raw, [OURS], FORGED) == (head, replaced)
+
+
+@pytest.mark.parametrize(
+    ("raw", "written"),
+    [
+        (b"Subject: hi\r\n\r\n", b"Subject: [SPAM] hi\r\n"),
+        (b"SUBJECT :\t hi\r\n\r\n", b"SUBJECT :\t [SPAM] hi\r\n"),
+        (b"Subject:hi\r\n\r\n", b"Subject:[SPAM] hi\r\n"),
+        (b"Subject:\r\n hi\r\n\r\n", b"Subject:\r\n [SPAM] hi\r\n"),
+        (b"Subject:\r\n\r\n", b"Subject:[SPAM] \r\n"),
+        (b"Subject: [SPAM] hi\r\n\r\n", b"Subject: [SPAM] hi\r\n"),
+        (b"Subject: =?utf-8?q?h=C3=AD?=\r\n\r\n", b"Subject: [SPAM] =?utf-8?q?h=C3=AD?=\r\n"),
+        (b"A: 1\r\nSubject: a\r\nSubject: b\r\n\r\n", b"A: 1\r\nSubject: [SPAM] a\r\nSubject: b\r\n"),
+        (b"A: 1\r\n\r\nSubject: body\r\n", b"Subject: [SPAM]\r\nA: 1\r\n"),
+        (b"\r\n", b"Subject: [SPAM]\r\n"),
+        (b" all body\r\n", b"Subject: [SPAM]\r\n\r\n"),
+        (b" all body", b"Subject: [SPAM]\r\n\r\n"),
+        (b"A: Subject: 1\r\nX-Subject: 2\r\n\r\n", b"Subject: [SPAM]\r\nA: Subject: 1\r\nX-Subject: 2\r\n"),
+    ],
+)
+def test_a_subject_prefix(raw: bytes, written: bytes) -> None:
+    for prefix in (b"[SPAM]", b"[SPAM] "):
+        head, replaced = rewritten_head(raw, [], [], prefix) or (b"", 0)
+        assert head == written
+        once = head + raw[replaced:]
+        again, replaced = rewritten_head(once, [], [], prefix) or (b"", 0)
+        assert again + once[replaced:] == once
