@@ -376,7 +376,7 @@ class Filter:
 def _log_sum(values: list[float]) -> float:
     """Logarithm of the sum of what these are the logarithms of; of one or two, which is the usual case, faster than an array."""
     highest = max(values)
-    return highest if highest == -inf else highest + log(sum([exp(value - highest) for value in values]))
+    return highest if highest == -inf or len(values) == 1 else highest + log(sum([exp(value - highest) for value in values]))
 
 
 def _explanation(verdict: Verdict, spam_from: float, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:

@@ -58,7 +58,7 @@ def counting_sums(known: Parameters, counts: NDArray[np.int32], placed: Placed) 
     """Undamped log-odds of the counting experts, (K-1, m, EXPERTS), from counts (K, n); those of the logistic ones are zero."""
     starts, sizes = placed.runs
     messages = len(placed.sizes)
-    parts = experts.multinomial_parts(counts, np.tile(known.shares, messages), sizes)
+    parts = experts.multinomial_parts(counts, np.tile(known.scales, messages), sizes)
     raw = np.zeros((len(parts), messages, len(experts.EXPERTS)))
     raw[:, :, :SETS] = experts.run_sums(parts, starts, sizes).reshape(len(parts), messages, SETS)
     raw[:, :, -2] = experts.looked_up(known.traits, placed.traits).sum(axis=-1)

@@ -8,6 +8,9 @@ and rounded to 1/256 before fusion sees it; an explanation scales the parts by t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -48,19 +51,19 @@ class Parts:
 class Parameters:
     """What the counting experts estimate from the sums in the tables, before they see a message.
 
-    shares (K, SETS): of `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
+    scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
     ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
     """
 
     confidence: Floats
-    shares: Floats
+    scales: Floats
     traits: Floats
     numbers: Floats
 
 
 def parameters(tables: Tables) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change."""
-    return Parameters(confidence(tables.messages), multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
+    return Parameters(confidence(tables.messages), 1.0 / multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
 
 
 def confidence(messages: Integers) -> Floats:
@@ -79,7 +82,7 @@ def confidence(messages: Integers) -> Floats:
 def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
     """Every feature's part in every expert's log-odds."""
     return Parts(
-        multinomial_parts(rows.counts, known.shares, seen.sizes),
+        multinomial_parts(rows.counts, known.scales, seen.sizes),
         rows.weights,
         looked_up(known.traits, seen.traits),
         looked_up(known.numbers, seen.numbers),
@@ -88,8 +91,7 @@ def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
 
 def damping(sizes: NDArray[np.intp], traits: int, numbers: int) -> Floats:
     """Factor of every expert's sum, (..., EXPERTS), for messages with so many features in each set, (..., SETS)."""
-    least = np.maximum(sizes, 1)
-    root = least**-0.5
+    root = 1.0 / np.sqrt(np.maximum(sizes, 1))
     factors = np.empty((*sizes.shape[:-1], len(EXPERTS)))
     factors[..., :SETS] = root * np.sqrt(root)  # to the power of -3/4
     factors[..., SETS : 2 * SETS] = root
@@ -102,14 +104,15 @@ def multinomial_shares(totals: Integers) -> Floats:
     return np.asarray((totals + 0.5) / (totals + 0.5).sum(axis=0))
 
 
-def multinomial_parts(counts: NDArray[np.integer], shares: Floats, sizes: NDArray[np.intp]) -> Floats:
+def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: NDArray[np.intp]) -> Floats:
     """Log-likelihood ratios against the first class, (K-1, n), of features seen so often in each class, (K, n).
 
+    scales (K, runs): one over the class's share of all features, for runs of so many features each.
     Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share · constant), so that
     p_k / p_0 = (count_k / share_k + a) / (count_0 / share_0 + a), and a feature that was never seen says nothing, however unequal
     the classes are.
     """
-    rates = counts * (1.0 / shares).repeat(sizes, axis=1)
+    rates = counts * scales.repeat(sizes, axis=1)
     rates += PSEUDO_COUNT
     return np.asarray(np.log(rates[1:] / rates[0]))
 
@@ -130,20 +133,41 @@ def number_ratios(tables: Tables) -> Floats:
     return np.ascontiguousarray((logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
 
 
-def looked_up(ratios: Floats, values: NDArray[np.intp]) -> Floats:
+def looked_up(ratios: Floats, values: NDArray[np.integer]) -> Floats:
     """Ratios (K-1, m, V) of these values, (..., m): (K-1, ..., m)."""
-    return np.asarray(ratios[:, np.arange(values.shape[-1]), values])
+    others, features, each = ratios.shape
+    return ratios.reshape(others, -1).take(values + _first_values(features, each), axis=1)
+
+
+@lru_cache(maxsize=8)
+def _first_values(features: int, each: int) -> NDArray[np.intp]:
+    """Where each feature's values begin, when those of all stand side by side."""
+    return np.arange(features) * each
 
 
 def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
-    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped."""
-    raw = np.zeros((len(found.multinomial), len(EXPERTS)))
-    raw[:, :SETS] = set_sums(found.multinomial, seen)
-    raw[:, -2] = found.categorical.sum(axis=1)
-    raw[:, -1] = found.gaussian.sum(axis=1)
-    raw *= damping(seen.sizes, len(seen.traits), len(seen.numbers))
-    raw[:, SETS : 2 * SETS] = logistic.margins(set_sums(found.logistic, seen), biases, logistic.inverse_roots(seen.sizes)) / logistic.ONE
-    return quantised(raw)
+    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped.
+
+    Bit for bit what `blocks.scores` makes of many messages: so few numbers are faster without arrays.
+    """
+    sizes = [max(size, 1) for size in seen.sizes.tolist()]
+    roots = [1.0 / sqrt(size) for size in sizes]
+    damping = [*[root * sqrt(root) for root in roots], len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5]
+    scales = list(map(logistic.inverse_root, sizes))
+    by_class = zip(
+        set_sums(found.multinomial, seen).tolist(),
+        np.add.reduce(found.categorical, axis=1).tolist(),
+        np.add.reduce(found.gaussian, axis=1).tolist(),
+        set_sums(found.logistic, seen).tolist(),
+        biases.tolist(),
+        strict=True,
+    )
+    rows = []
+    for counted, categorical, gaussian, weighed, bias in by_class:
+        *words, trait, number = map(mul, (*counted, categorical, gaussian), damping)
+        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, bias, scales, strict=True)]
+        rows.append([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in (*words, *learnt, trait, number)])
+    return np.array(rows, np.int64)
 
 
 def quantised(raw: Floats) -> Integers:
@@ -158,8 +182,8 @@ def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
 
 def run_sums(terms: NDArray[Any], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
-    wide = np.dtype(np.int64) if terms.dtype.kind == "i" else terms.dtype
-    if sizes.all():
+    wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
+    if np.logical_and.reduce(sizes):
         return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
     filled = sizes.nonzero()[0]  # reduceat cannot say that a run is empty
     sums = np.zeros((len(terms), len(sizes)), wide)

@@ -8,6 +8,8 @@ biases are in 1/ONE nat. Shapes: "..." is lessons and token sets, K classes.
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,9 +31,19 @@ def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
     return np.asarray(np.sqrt((1 << 2 * _ROOT_BITS) / np.maximum(sizes, 1)).astype(np.int64))
 
 
+def inverse_root(size: int) -> int:
+    """The same of one size above zero."""
+    return int(sqrt((1 << 2 * _ROOT_BITS) / size))
+
+
 def margins(sums: Integers, biases: Integers, roots: Integers) -> Integers:
     """Log-odds of each class but the first; sums (..., K-1) of its weights over the features, roots (..., 1)."""
     return np.asarray(((sums * roots) >> _ROOT_BITS) + biases)
+
+
+def margin(total: int, bias: int, root: int) -> int:
+    """The same for one sum."""
+    return ((total * root) >> _ROOT_BITS) + bias
 
 
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:

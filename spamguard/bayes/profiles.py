@@ -47,8 +47,9 @@ def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
 
 def fused(tables: Tables, known: Parameters, scores: Integers) -> Judgement:
     """The same from the experts' scores of one message."""
-    log_odds = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
-    return Judgement(np.concatenate(([0.0], known.confidence * log_odds)), scores)
+    weights = tables.fusion_weights.tolist()
+    each = zip(scores.tolist(), tables.fusion_biases.tolist(), known.confidence.tolist(), strict=True)
+    return Judgement(np.array([0.0, *[trust * fusion.nats(row, weights, bias) for row, bias, trust in each]]), scores)
 
 
 def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[Judgement]:

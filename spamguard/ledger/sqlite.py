@@ -156,15 +156,18 @@ class SqliteLedger:
         True once per change: the caller that is told folds everything there is. A write that failed may count as one.
         """
         self._refuse_fork()
-        with explained(self.path):
+        try:  # as `explained` does, which takes longer: this is asked before every verdict
             state = self._state()
+        except sqlite3.Error as error:
+            raise failure(self.path, error) from error
         grown = state != self._seen
         self._seen = state
         return grown
 
     def _state(self) -> tuple[int, int]:
         """Moves when another connection commits (the first) and when this one writes (the second)."""
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
+        ((version,),) = self._db.execute("PRAGMA data_version")
+        return version, self._db.total_changes
 
     def last_seq(self) -> int:
         """The number of the last event; 0 when there is none."""

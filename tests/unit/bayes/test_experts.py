@@ -99,7 +99,7 @@ def test_a_multinomial_part_is_the_ratio_of_smoothed_rates(seed: int) -> None:
     counts = random.integers(0, 5, (3, 8))
     sizes = np.array([2, 2, 2, 2])
     shares = experts.multinomial_shares(totals)
-    found = experts.multinomial_parts(counts, shares, sizes)
+    found = experts.multinomial_parts(counts, 1.0 / shares, sizes)
     each = shares.repeat(sizes, axis=1)
     smoothed = (counts + experts.PSEUDO_COUNT * each) / each
     np.testing.assert_allclose(found, np.log(smoothed[1:] / smoothed[0]), rtol=1e-12, atol=1e-12)

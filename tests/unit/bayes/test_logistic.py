@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -133,3 +134,11 @@ def test_a_little_corpus_is_learnt() -> None:
     assert np.abs(weights / ONE - exact).max() < 0.01
     assert (weights[:5] < 0).all()
     assert (weights[5:] > 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 800, 1 << 20])
+def test_one_sum_is_weighed_as_an_array_of_them(size: int) -> None:
+    root, sums, biases = logistic.inverse_roots(np.array([size])), np.array([-(1 << 33), 12345]), np.array([7, -7])
+    assert [logistic.inverse_root(size)] == root.tolist()
+    alone = [logistic.margin(total, bias, logistic.inverse_root(size)) for total, bias in zip(sums.tolist(), biases.tolist(), strict=True)]
+    assert alone == logistic.margins(sums, biases, root).tolist()
