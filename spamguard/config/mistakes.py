@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from spamguard.config import checks, values
 from spamguard.config.schema import CertificatePart, FilePart, HistoryPart, HopPart, LimitsPart, ListenerPart, Part, RulePart, ScoringPart
-from spamguard.config.tree import Path, Tree
+from spamguard.config.tree import Path, Place, Tree
 from spamguard.config.units import shown
 from spamguard.errors import ConfigError
 from spamguard.settings import Settings
@@ -58,35 +58,37 @@ class Document:
             raise ConfigError(f"{option}: {self.name} has {len(listeners)} listeners: the option is for one")
         self.replace(("listeners", 0, key), value, option)
 
-    def where(self, path: Path) -> tuple[tuple[int, int], str]:
+    def where(self, path: Path) -> tuple[Place, str]:
         """What to sort by, and how to say it."""
         for length in range(len(path), 0, -1):
             if option := self.replaced.get(path[:length]):
-                return (0, 0), option
+                return Place(0, 0), option
         place = self.tree.place(path)
         return place, f"{self.name}:{place.line}:{place.column}" if self.name else "without a configuration file"
 
 
 def settings(document: Document) -> Settings:
     """What the document says. ConfigError: all that is wrong with it."""
-    found = list(_problems(document))
-    texts = [(place, f"{document.name}:{place.line}:{place.column}: {text}") for place, text in document.tree.problems]
-    known = {place for place, _ in texts}
-    told = [(at, f"{where}: {text}") for (at, where), text in ((document.where(path), text) for path, text in found) if at not in known]
-    if told or texts:
-        raise ConfigError(*dict.fromkeys(text for _, text in sorted([*texts, *told])))
-    return FilePart.model_validate(document.tree.value).build()
+    tree = document.tree
+    told = [(place, f"{document.name}:{place.line}:{place.column}: {text}") for place, text in tree.problems]
+    known = {place for place, _ in tree.problems}
+    for path, text in [] if tree.broken else _problems(document):
+        if tree.values.get(path) not in known:  # what has no value is not told again for having the wrong one
+            place, where = document.where(path)
+            told.append((place, f"{where}: {text}"))
+    if told:
+        raise ConfigError(*dict.fromkeys(text for _, text in sorted(told)))
+    return FilePart.model_validate(tree.value).build()
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:
     value = document.tree.value
+    if isinstance(value, dict) and "state" not in value:
+        yield (), "expected the key 'state', the directory of the filter"
     try:
-        model = FilePart.model_validate(value)
+        FilePart.model_validate(value)
     except ValidationError as error:
         yield from _of_types(error)
-    else:
-        if model.state is None:
-            yield (), "expected the key 'state', the directory of the filter"
     yield from checks.problems(_sound_listeners(value))
 
 

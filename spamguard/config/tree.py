@@ -32,12 +32,14 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """A document. keys, values: where the key or the value at a path stands. problems: what is wrong with the text, and where."""
+    """A document. keys, values: where the key or the value at a path stands. problems: what is wrong with the text, and where;
+    broken: so wrong that there is no value."""
 
     value: Any = None
     keys: dict[Path, Place] = field(default_factory=dict)
     values: dict[Path, Place] = field(default_factory=dict)
     problems: list[tuple[Place, str]] = field(default_factory=list)
+    broken: bool = False
 
     def place(self, path: Path) -> Place:
         """Where a path stands, or the nearest thing around it: the key, if there is one."""
@@ -74,25 +76,31 @@ class _Loader(yaml.SafeLoader):
 
 def parse(data: bytes) -> Tree:
     """The one document of a file; problems instead of exceptions, whatever the bytes are."""
-    tree = Tree()
     if len(data) > LONGEST:
-        tree.problems.append((Place(1, 1), f"the file is larger than {LONGEST:,} bytes"))
-        return tree
+        return _broken(Place(1, 1), f"the file is larger than {LONGEST:,} bytes")
     try:
-        loader = _Loader(data.decode("utf-8-sig"))
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
+        node = _composed(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        tree.problems.append((Place(data.count(b"\n", 0, error.start) + 1, 1), "expected text in UTF-8"))
+        return _broken(Place(data.count(b"\n", 0, error.start) + 1, 1), "expected text in UTF-8")
     except yaml.reader.ReaderError as error:
-        tree.problems.append((_of_character(data, error.position), f"character U+{_code(error):04X} is not allowed"))
+        return _broken(_of_character(data, error.position), f"character U+{_code(error):04X} is not allowed")
     except yaml.MarkedYAMLError as error:
-        tree.problems.append((_of_error(error), _told(error)))
-    else:
-        tree.value = None if node is None else _Builder(tree).build(node, ())
+        return _broken(_of_error(error), _told(error))
+    tree = Tree()
+    tree.value = None if node is None else _Builder(tree).build(node, ())
     return tree
+
+
+def _broken(place: Place, text: str) -> Tree:
+    return Tree(problems=[(place, text)], broken=True)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 def _of_character(data: bytes, position: int) -> Place:

@@ -56,7 +56,7 @@ def duration_text(value: float) -> str:
     for unit, length in reversed(_SECONDS.items()):
         if value >= length and value % length == 0:
             return f"{value / length:.0f}{unit}"
-    return f"{value:g}s"
+    return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def days_text(value: int) -> str:
