@@ -32,6 +32,7 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _HOST_LETTERS = 100  # of at most 255 that the name of a file may have
 # Our own fields stand first, X-Spamguard is the last of them: what a sender wrote below counts for nothing.
+_ENVELOPE = re.compile(rb">?From [^\n]*\n")  # of an mbox; it stays first, whoever sends such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
 
@@ -171,7 +172,8 @@ def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _is_spam(head: bytes) -> bool:
     """Whether our own fields, on top of the message, call it spam."""
-    at = 0
+    envelope = _ENVELOPE.match(head)
+    at = envelope.end() if envelope else 0
     while match := _FIELD.match(head, at):
         name = match[1].lower()
         if name in (b"x-spam-flag", b"x-spamguard"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from spamguard.relay.contract import NextHop
 from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.maildir import MaildirHop
 from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Endpoint, Hop, Protocol
 from spamguard.spool import Content, Spool
@@ -71,10 +73,35 @@ def stream(lmtp: bool, at_socket: bool) -> Way:
     return Way(running, blocked)
 
 
+@contextlib.asynccontextmanager
+async def into_maildir(directory: Path) -> AsyncIterator[Open]:
+    """The newest file names have the highest numbers."""
+
+    def copies() -> list[Copy]:
+        files = (directory / "Maildir" / "new").glob("*")
+        ordered = sorted(files, key=lambda path: [int(number) for number in re.findall(r"[.MPQ](\d+)", f".{path.name}")])
+        parted = [path.read_bytes().replace(b"\n", b"\r\n").split(b"\r\n", 2) for path in ordered]
+        return [Copy(_argument(sender), _argument(b"<" + to.partition(b" ")[2] + b">"), data) for sender, to, data in parted]
+
+    hop = MaildirHop(directory / "Maildir", "me.example")
+    yield Open(hop, copies)
+    await hop.close()
+
+
+def _argument(field: bytes) -> str:
+    return field.partition(b"<")[2].removesuffix(b">").decode()
+
+
+def blocked_maildir(directory: Path) -> NextHop:
+    (directory / "file").touch()
+    return MaildirHop(directory / "file" / "Maildir", "me.example")
+
+
 WAYS = {
     "smtp": stream(lmtp=False, at_socket=False),
     "lmtp": stream(lmtp=True, at_socket=False),
     "lmtp-socket": stream(lmtp=True, at_socket=True),
+    "maildir": Way(into_maildir, blocked_maildir),
 }
 
 

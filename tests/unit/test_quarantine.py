@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from spamguard.quarantine import Quarantine
 from spamguard.relay.maildir import MaildirHop
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
+from tests.support.killing import killed_at
 
 ROOT = Path(__file__).parents[2]
 HEAD = b"X-Spam-Flag: YES\r\n"
@@ -240,32 +239,6 @@ def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport asyncio, os, resource\nfrom tests.unit.test_quarantine import *\n"
     return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-def killed_at(step: int, work: Callable[[], object]) -> int:
-    """Do this in a process of its own that is killed before its system call number `step`; its exit status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads that other tests left are not used here
-        child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    steps = itertools.count()
-
-    def dying(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **settings: object) -> object:
-            if next(steps) == step:
-                os.kill(os.getpid(), 9)
-            return function(*arguments, **settings)
-
-        return call
-
-    try:
-        for action in ("open", "mkdir", "link", "fsync", "unlink", "replace", "rename"):
-            setattr(os, action, dying(getattr(os, action)))
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
 
 
 def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:

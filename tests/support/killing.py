@@ -1,0 +1,34 @@
+"""Kills work half-way: a child process that dies, as by `kill -9`, before a chosen one of its system calls on files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable
+
+
+def killed_at(step: int, work: Callable[[], object]) -> int:
+    """Do this in a process of its own that is killed before its system call number `step`; its exit status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads that other tests left are not used here
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    steps = itertools.count()
+
+    def dying(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **settings: object) -> object:
+            if next(steps) == step:
+                os.kill(os.getpid(), 9)
+            return function(*arguments, **settings)
+
+        return call
+
+    try:
+        for action in ("open", "mkdir", "link", "fsync", "unlink", "replace", "rename"):
+            setattr(os, action, dying(getattr(os, action)))
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
