@@ -14,7 +14,8 @@ from pathlib import Path
 from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.connection import READ_BYTES
 from spamguard.doors.smtp.limits import Load, Networks, plain_address
-from spamguard.doors.smtp.session import Session, Terms
+from spamguard.doors.smtp.session import Terms
+from spamguard.doors.smtp.transactions import MailSession
 from spamguard.proxy.contract import Proxy
 from spamguard.settings import Listener, OddBytes, Position, Protocol
 
@@ -31,7 +32,7 @@ class Door:
         self._terms = terms
         self._sockets = sockets
         self._scratch = memoryview(bytearray(READ_BYTES))
-        self._sessions: dict[asyncio.Task[None], Session] = {}
+        self._sessions: dict[asyncio.Task[None], MailSession] = {}
         self._open = False
 
     @property
@@ -89,13 +90,13 @@ class Door:
     def _begin(self, connected: socket.socket, address: object) -> None:
         host, port = (plain_address(address[0]), str(address[1])) if isinstance(address, tuple) else ("", "")
         loop = asyncio.get_running_loop()
-        session = Session(self._terms, loop, self._scratch, host, port)
+        session = MailSession(self._terms, loop, self._scratch, host, port)
         task = loop.create_task(_run(session, connected))
         self._sessions[task] = session
         task.add_done_callback(self._sessions.pop)
 
 
-async def _run(session: Session, connected: socket.socket) -> None:
+async def _run(session: MailSession, connected: socket.socket) -> None:
     """One connection, from its first byte to its last."""
     try:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: session, connected)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from spamguard.settings import DoorLimits
 from spamguard.wire.values import Reply
@@ -25,15 +26,21 @@ class Networks:
     def __contains__(self, address: str) -> bool:
         if not address:
             return True
-        parsed = ipaddress.ip_address(address)
+        parsed = _parsed(address)
         return any(parsed in network for network in self._networks)
 
 
 def plain_address(address: str) -> str:
     """An address as it is compared and counted: no zone, and IPv4 where it came in through an IPv6 socket."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = _parsed(address.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The same clients come again and again, and this took a tenth of what a connection costs."""
+    return ipaddress.ip_address(address)
 
 
 class Load:

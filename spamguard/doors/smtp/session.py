@@ -1,8 +1,8 @@
 # ruff: noqa: N802  # aiosmtpd calls commands so
-"""The commands of one session, SMTP or LMTP: what each does, and what it is answered.
+"""One session, SMTP or LMTP, from greeting to end, and the commands that carry no mail.
 
-Must never answer 250 to the data of a message before the proxy has; never give a fault of ours a permanent reply or its own
-words; and never take a byte of a command for what it was not checked to be.
+Must never give a fault of ours a permanent reply or its own words, never let one client's commands keep others waiting, and never
+believe a stranger what only a trusted peer may say.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from ssl import SSLContext
 from spamguard.doors.smtp import dialogue, xclient
 from spamguard.doors.smtp.connection import Connection, Drained, Gone, Late, Leaving
 from spamguard.doors.smtp.dialogue import State
-from spamguard.doors.smtp.incoming import Incoming
 from spamguard.doors.smtp.limits import Load, Networks, Patience
 from spamguard.proxy.contract import Message, Proxy
 from spamguard.settings import DoorLimits, OddBytes, Position
 from spamguard.wire.attributes import parse_attributes
-from spamguard.wire.commands import parse_mail, parse_rcpt
-from spamguard.wire.data import DataReader
-from spamguard.wire.values import Client, Recipient, Reply, Sender
+from spamguard.wire.values import Client, Reply
 
 _TURN = 5  # commands in a row before others get theirs: a round of 50 that flood took 4 ms, with 20 it took 32
 
@@ -49,7 +46,7 @@ class Terms:
 
 
 class Session(Connection):
-    """One client. address, port: of the connection itself."""
+    """One client. address, port: of the connection itself. Commands are the methods `smtp_…`; which there are says `dialogue`."""
 
     def __init__(self, terms: Terms, loop: asyncio.AbstractEventLoop, scratch: memoryview, address: str, port: str) -> None:
         super().__init__(loop, scratch, terms.limits.command_seconds)
@@ -61,9 +58,6 @@ class Session(Connection):
         self._trusted = address in terms.trusted
         self._patience = Patience(terms.limits)
         self._message: Message | None = None
-        self._sender = Sender("")
-        self._asked = 0  # recipients of this message
-        self._accepted = 0
         self._over = False
         self._sending = False  # whether the client may be about to send more when we end the session
         self._turns = 0
@@ -134,7 +128,7 @@ class Session(Connection):
         if verb in dialogue.IDLE_VERBS:
             self._patience.idle()
         try:
-            await _COMMANDS[verb](self, argument)
+            await getattr(self, f"smtp_{verb}")(argument)
         except Leaving:
             raise
         except Exception:  # what is behind the door must not end the session  # noqa: BLE001
@@ -250,133 +244,7 @@ class Session(Connection):
         self._forwarded = None
         self._state = State.GREETED
 
-    # Commands that are about a message.
-
-    async def smtp_MAIL(self, arg: str) -> None:
-        sender = parse_mail(arg.encode("latin-1"))
-        refusal = sender if isinstance(sender, Reply) else self._no_room(sender)
-        if refusal is None and isinstance(sender, Sender):
-            await self._begin(sender)
-        elif refusal is not None:
-            self._answer(refusal)
-
-    async def _begin(self, sender: Sender) -> None:
-        self._message = self._terms.proxy.message(self._forwarded or self._client)
-        reply = await self._message.mail(sender)
-        if reply.positive:
-            self._sender, self._asked, self._accepted = sender, 0, 0
-            self._go("MAIL", reply)
-        else:
-            await self._forget_message()
-            self._pass_back(reply)
-
-    @property
-    def _under_way(self) -> Message:
-        if self._message is None:
-            raise RuntimeError("no message is under way")  # the table of states does not let it come to this
-        return self._message
-
-    def _no_room(self, sender: Sender) -> Reply | None:
-        """RFC 1870, section 6.1: what is announced as too big need not be sent at all."""
-        size = next((int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0)
-        if size > self._terms.limits.message_bytes:
-            return dialogue.SIZE_LIMIT
-        return None if self._terms.load.room_for(max(size, 1)) else dialogue.NO_SPACE
-
-    async def smtp_RCPT(self, arg: str) -> None:
-        smtputf8 = any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
-        recipient = parse_rcpt(arg.encode("latin-1"), smtputf8=smtputf8)
-        self._asked += 1
-        if isinstance(recipient, Reply):
-            self._answer(recipient)
-        elif self._full is not None:
-            self._too_many(self._full)
-        else:
-            await self._add(recipient)
-
-    async def _add(self, recipient: Recipient) -> None:
-        reply = await self._under_way.recipient(recipient)
-        if reply.positive:
-            self._accepted += 1
-            self._go("RCPT", reply)
-        else:
-            self._pass_back(reply)
-
-    @property
-    def _full(self) -> Reply | None:
-        """Why there can be no recipient more."""
-        if self._accepted and not self._terms.lmtp and self._terms.proxy.answers_each:
-            return dialogue.ONE_RECIPIENT  # their replies could differ, and this client can be told only one
-        return dialogue.MANY_RECIPIENTS if self._accepted >= self._terms.limits.recipients else None
-
-    def _too_many(self, reply: Reply) -> None:
-        """Clients are right to ask for some more than they get; who goes on and on is not."""
-        if self._asked > 2 * self._terms.limits.recipients:
-            self._answer(reply)
-        else:
-            self.say(reply)
-
-    def _pass_back(self, reply: Reply) -> None:
-        """The next hop has refused. A trusted peer speaks for many clients and may be wrong as often as they are."""
-        if self._trusted:
-            self.say(reply)
-        else:
-            self._answer(reply)
-
-    async def smtp_DATA(self, arg: str) -> None:
-        if arg:
-            self._answer(dialogue.BAD_ARGUMENT)
-        elif not self._terms.load.room_for(1):
-            self._answer(dialogue.NO_SPACE)
-        else:
-            self.say(dialogue.GO_AHEAD)
-            for reply in await self._take_message():
-                self.say(reply)
-            self.send()  # before anything else: what the client does not know it may send again
-            await self._end_transaction()
-            self._patience.renew()
-
-    async def _take_message(self) -> Sequence[Reply]:
-        terms = self._terms
-        incoming = Incoming(terms.spool_directory, terms.limits, terms.load, refuse_header=terms.position is not Position.AFTER_QUEUE)
-        try:
-            await self._receive(incoming)
-            replies = await self._hand_over(incoming)
-        finally:
-            incoming.close()
-        count = self._accepted if terms.lmtp else 1  # RFC 2033, section 4.2: one for each accepted recipient, in order
-        if len(replies) not in (1, count):
-            _log.error("%s: %d replies for %d recipients", self._peer.address, len(replies), count)
-            return [dialogue.CRASHED] * count
-        return replies if len(replies) == count else [*replies] * count
-
-    async def _receive(self, incoming: Incoming) -> None:
-        """To the end of the data, kept or not."""
-        limits, refuse = self._terms.limits, self._terms.odd_bytes is OddBytes.REFUSE
-        reader = DataReader(normalise=not refuse)
-        ends = self.loop.time() + limits.message_seconds
-        while not reader.finished:
-            if not self.lines.bytes:
-                await self.more(min(limits.data_seconds, ends - self.loop.time()))
-            incoming.write(reader.feed(self.lines.take()))
-            if refuse and reader.oddities:
-                incoming.refuse(dialogue.ODD_BYTES)
-        self.stop_timer()
-        self.lines.put_back(reader.rest)
-        incoming.oddities |= reader.oddities
-
-    async def _hand_over(self, incoming: Incoming) -> Sequence[Reply]:
-        """No timer runs, and nothing the client does disturbs it."""
-        if incoming.refusal is not None:
-            _log.info("%s: message refused: %s", self._peer.address, incoming.refusal.lines[0].decode("ascii"))
-            return [incoming.refusal]
-        if incoming.oddities:
-            _log.info("%s: message with %s taken", self._peer.address, ", ".join(sorted(incoming.oddities)))
-        try:
-            return await self._under_way.data(incoming.spool, frozenset(incoming.oddities))
-        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
-            _log.exception("%s: a fault in handing on a message", self._peer.address)
-            return [dialogue.CRASHED]
+    # What a message leaves behind.
 
     async def _end_transaction(self) -> None:
         """Back to where a message may begin."""
@@ -393,6 +261,3 @@ class Session(Connection):
             await message.end()
         except Exception:  # the client need not care  # noqa: BLE001
             _log.exception("%s: a fault in ending a message", self._peer.address)
-
-
-_COMMANDS = {verb: getattr(Session, f"smtp_{verb}") for verb in dialogue.VERBS}

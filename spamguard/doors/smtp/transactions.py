@@ -1,0 +1,156 @@
+# ruff: noqa: N802  # aiosmtpd calls commands so
+"""The commands of a session that carry mail: MAIL, RCPT, DATA, and the data itself.
+
+Must never answer 250 to the data of a message before the proxy has, and never let the client's behaviour touch a message that is
+being handed on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from spamguard.doors.smtp import dialogue
+from spamguard.doors.smtp.incoming import Incoming
+from spamguard.doors.smtp.session import Session
+from spamguard.proxy.contract import Message
+from spamguard.settings import OddBytes, Position
+from spamguard.wire.commands import parse_mail, parse_rcpt
+from spamguard.wire.data import DataReader
+from spamguard.wire.values import Recipient, Reply, Sender
+
+_log = logging.getLogger("spamguard.doors")
+
+
+class MailSession(Session):
+    """A session with the commands that carry mail."""
+
+    _sender = Sender("")
+    _asked = 0  # recipients of this message
+    _accepted = 0
+
+    async def smtp_MAIL(self, arg: str) -> None:
+        sender = parse_mail(arg.encode("latin-1"))
+        refusal = sender if isinstance(sender, Reply) else self._no_room(sender)
+        if refusal is None and isinstance(sender, Sender):
+            await self._begin(sender)
+        elif refusal is not None:
+            self._answer(refusal)
+
+    async def _begin(self, sender: Sender) -> None:
+        self._message = self._terms.proxy.message(self._forwarded or self._client)
+        reply = await self._message.mail(sender)
+        if reply.positive:
+            self._sender, self._asked, self._accepted = sender, 0, 0
+            self._go("MAIL", reply)
+        else:
+            await self._forget_message()
+            self._pass_back(reply)
+
+    @property
+    def _under_way(self) -> Message:
+        if self._message is None:
+            raise RuntimeError("no message is under way")  # the table of states does not let it come to this
+        return self._message
+
+    def _no_room(self, sender: Sender) -> Reply | None:
+        """RFC 1870, section 6.1: what is announced as too big need not be sent at all."""
+        size = next((int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0)
+        if size > self._terms.limits.message_bytes:
+            return dialogue.SIZE_LIMIT
+        return None if self._terms.load.room_for(max(size, 1)) else dialogue.NO_SPACE
+
+    async def smtp_RCPT(self, arg: str) -> None:
+        smtputf8 = any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
+        recipient = parse_rcpt(arg.encode("latin-1"), smtputf8=smtputf8)
+        self._asked += 1
+        if isinstance(recipient, Reply):
+            self._answer(recipient)
+        elif self._full is not None:
+            self._too_many(self._full)
+        else:
+            await self._add(recipient)
+
+    async def _add(self, recipient: Recipient) -> None:
+        reply = await self._under_way.recipient(recipient)
+        if reply.positive:
+            self._accepted += 1
+            self._go("RCPT", reply)
+        else:
+            self._pass_back(reply)
+
+    @property
+    def _full(self) -> Reply | None:
+        """Why there can be no recipient more."""
+        if self._accepted and not self._terms.lmtp and self._terms.proxy.answers_each:
+            return dialogue.ONE_RECIPIENT  # their replies could differ, and this client can be told only one
+        return dialogue.MANY_RECIPIENTS if self._accepted >= self._terms.limits.recipients else None
+
+    def _too_many(self, reply: Reply) -> None:
+        """Clients are right to ask for some more than they get; who goes on and on is not."""
+        if self._asked > 2 * self._terms.limits.recipients:
+            self._answer(reply)
+        else:
+            self.say(reply)
+
+    def _pass_back(self, reply: Reply) -> None:
+        """The next hop has refused. A trusted peer speaks for many clients and may be wrong as often as they are."""
+        if self._trusted:
+            self.say(reply)
+        else:
+            self._answer(reply)
+
+    async def smtp_DATA(self, arg: str) -> None:
+        if arg:
+            self._answer(dialogue.BAD_ARGUMENT)
+        elif not self._terms.load.room_for(1):
+            self._answer(dialogue.NO_SPACE)
+        else:
+            self.say(dialogue.GO_AHEAD)
+            for reply in await self._take_message():
+                self.say(reply)
+            self.send()  # before anything else: what the client does not know it may send again
+            await self._end_transaction()
+            self._patience.renew()
+
+    async def _take_message(self) -> Sequence[Reply]:
+        terms = self._terms
+        incoming = Incoming(terms.spool_directory, terms.limits, terms.load, refuse_header=terms.position is not Position.AFTER_QUEUE)
+        try:
+            await self._receive(incoming)
+            replies = await self._hand_over(incoming)
+        finally:
+            incoming.close()
+        count = self._accepted if terms.lmtp else 1  # RFC 2033, section 4.2: one for each accepted recipient, in order
+        if len(replies) not in (1, count):
+            _log.error("%s: %d replies for %d recipients", self._peer.address, len(replies), count)
+            return [dialogue.CRASHED] * count
+        return replies if len(replies) == count else [*replies] * count
+
+    async def _receive(self, incoming: Incoming) -> None:
+        """To the end of the data, kept or not."""
+        limits, refuse = self._terms.limits, self._terms.odd_bytes is OddBytes.REFUSE
+        reader = DataReader(normalise=not refuse)
+        ends = self.loop.time() + limits.message_seconds
+        while not reader.finished:
+            if not self.lines.bytes:
+                await self.more(min(limits.data_seconds, ends - self.loop.time()))
+            incoming.write(reader.feed(self.lines.take()))
+            if refuse and reader.oddities:
+                incoming.refuse(dialogue.ODD_BYTES)
+        self.stop_timer()
+        self.lines.put_back(reader.rest)
+        incoming.oddities |= reader.oddities
+
+    async def _hand_over(self, incoming: Incoming) -> Sequence[Reply]:
+        """No timer runs, and nothing the client does disturbs it."""
+        if incoming.refusal is not None:
+            _log.info("%s: message refused: %s", self._peer.address, incoming.refusal.lines[0].decode("ascii"))
+            return [incoming.refusal]
+        if incoming.oddities:
+            _log.info("%s: message with %s taken", self._peer.address, ", ".join(sorted(incoming.oddities)))
+        try:
+            return await self._under_way.data(incoming.spool, frozenset(incoming.oddities))
+        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
+            _log.exception("%s: a fault in handing on a message", self._peer.address)
+            return [dialogue.CRASHED]
