@@ -133,7 +133,7 @@ class _Pieces(Spool):
     length = 1
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
-        raw = self.read()[start:]
+        raw = b"".join(super().chunks(start))
         return (raw[at : at + self.length] for at in range(0, len(raw), self.length))
 
 
