@@ -36,7 +36,7 @@ class StreamHop:
     answers_each: ClassVar[bool]
 
     def __init__(self, hop: Hop, hostname: str) -> None:
-        self.hop = hop
+        self.settings = hop
         self.pool = Pool(hop)
         self._opener = Opener(hop, self.verbs, hostname)
         self._extensions: Mapping[str, str] | None = None
@@ -77,7 +77,7 @@ class StreamHop:
         try:
             self.pool.put(await self.open())
         except Trouble as trouble:
-            _log.warning("next hop %s: %s", self.hop.endpoint, trouble)
+            _log.warning("next hop %s: %s", self.settings.endpoint, trouble)
         finally:
             self._looked = asyncio.get_running_loop().time()
             self._probing = None
@@ -147,7 +147,7 @@ class StreamTransaction:
         if self._began_again or self._session is None or (isinstance(lost, Closing) and not self._session.reused):
             raise lost
         self._began_again = True
-        _log.info("next hop %s: session lost (%s), beginning again", self._hop.hop.endpoint, lost)
+        _log.info("next hop %s: session lost (%s), beginning again", self._hop.settings.endpoint, lost)
         self._session.abort()
         self._session = None
         self._session = session = await self._hop.open()
@@ -164,7 +164,7 @@ class StreamTransaction:
             return NO_SMTPUTF8
         if not self._dsn_lost and loses_dsn(step, session.extensions):
             self._dsn_lost = True
-            _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.hop.endpoint)
+            _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.settings.endpoint)
         try:
             command = _command(step, session.extensions)
         except ValueError:  # nothing that came in through a door, which has read it strictly
@@ -203,12 +203,12 @@ class StreamTransaction:
 
     async def _send_whole(self, session: Session, content: Content, count: int, replies: list[Reply]) -> None:
         whole = await session.pour(stuffed(content.chunks()), count)
-        deadline = session.connection.deadline(self._hop.hop.data_seconds if whole else _LAST_WORDS)
+        deadline = session.connection.deadline(self._hop.settings.data_seconds if whole else _LAST_WORDS)
         for _ in range(count):
             replies.append(await session.reply(deadline, positive=2 if whole else 4))
 
     def _log(self, trouble: Exception) -> None:
-        _log.warning("next hop %s: %s: %s", self._hop.hop.endpoint, type(trouble).__name__, trouble)
+        _log.warning("next hop %s: %s: %s", self._hop.settings.endpoint, type(trouble).__name__, trouble)
 
 
 def _command(step: Sender | Recipient, extensions: Mapping[str, str]) -> bytes:

@@ -50,7 +50,7 @@ class Closing(Lost):
     """The next hop has ended the session with a 421. Its text is passed on, but the session with the client goes on."""
 
     def __init__(self, reply: Reply) -> None:
-        super().__init__(b" ".join(reply.lines).decode("ascii", "backslashreplace"))
+        super().__init__(repr(reply))
         self.reply = without_closing(reply)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from pathlib import Path
@@ -233,3 +234,25 @@ def test_a_context_without_checks_is_made_only_where_none_are_wanted() -> None:
         context = opening.Opener(Hop(Endpoint(Protocol.SMTP, "x", 1), tls), ("EHLO",), "me")._context
         assert context.check_hostname is (tls is Tls.REQUIRED)
         assert (context.verify_mode is ssl.CERT_REQUIRED) is (tls is Tls.REQUIRED)
+
+
+def test_a_hop_that_speaks_slower_and_slower_is_given_up() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b"220-hop\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    async def run() -> list[Reply]:
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        try:
+            endpoint = Endpoint(Protocol.SMTP, *server.sockets[0].getsockname())
+            async with asyncio.timeout(10):
+                return await hand_on(SmtpHop(Hop(endpoint, command_seconds=0.4), "me.example"))
+        finally:
+            server.close()
+            await asyncio.sleep(0.2)
+
+    assert asyncio.run(run()) == [UNREACHABLE]
