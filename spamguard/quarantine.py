@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import heapq
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 DIRECTORY = "quarantine"
 """Its name in the state directory."""
 MOST = 1000  # entries that are listed at once
+
+_log = logging.getLogger("spamguard.quarantine")
 _MESSAGE, _NOTE, _DRAFT = ".eml", ".json", ".new"
 
 
@@ -79,10 +82,13 @@ class Quarantine:
                 raise
 
     def entries(self, limit: int = MOST, before: str = "") -> Iterator[Entry]:
-        """The newest messages, newest first; those of them older than `before`, an id."""
+        """The newest messages, newest first; those of them older than `before`, an id. A damaged one is a line in the log."""
         for name in heapq.nlargest(limit, self._ids(before)):
-            with suppress(QuarantineError):  # deleted meanwhile
+            try:
                 yield self.entry(name)
+            except QuarantineError as error:
+                if self._path(name, _NOTE).exists():  # else it was deleted meanwhile
+                    _log.warning("%s", error)
 
     def entry(self, name: str) -> Entry:
         """One message. QuarantineError: there is none of that id, or its note is damaged."""

@@ -7,26 +7,31 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spamguard.errors import QuarantineError
 from spamguard.ids import new_id
 from spamguard.quarantine import Quarantine
+from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
+from spamguard.relay.smtp import SmtpHop
+from spamguard.settings import Hop
 from spamguard.spool import Content, Spool
-from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
+from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Sender
+from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at
 
 ROOT = Path(__file__).parents[2]
 HEAD = b"X-Spam-Flag: YES\r\n"
-TEXT = b"Subject: x\r\n\r\n\0\xff.\r\nbare\rline\nends\r\n" + b"x" * 2000 + b"\r\n"
+TEXT = b"Subject: x\r\n\r\n.\r\n\xff..\r\n" + b"x" * 2000 + b"\r\n"
 ENVELOPE = Envelope(
     Sender("a@example.org", (Parameter("SIZE", "4711"), Parameter("ENVID", "Qx+2B"), Parameter("SMTPUTF8", None))),
-    (Recipient("b@x", (Parameter("ORCPT", "rfc822;B@x"),)), Recipient("c@x"), Recipient(b"\xff@x".decode("utf-8", "surrogateescape"))),
+    (Recipient("b@x", (Parameter("ORCPT", "rfc822;B@x"),)), Recipient("c@x"), Recipient("ü@x")),
     Client("192.0.2.1", "mx.example.org", helo="mx", protocol="ESMTP", forwarded=True),
 )
 
@@ -67,6 +72,20 @@ def test_what_is_held_is_as_it_was(held: Quarantine, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "quarantine").iterdir()) == [f"{name(1)}.eml", f"{name(1)}.json"]
 
 
+def test_any_byte_is_kept(tmp_path: Path) -> None:
+    odd = bytes(range(256)) + b"\r\r\n\n\0 no end of line"
+    quarantine, spool = Quarantine(tmp_path), Spool(tmp_path)
+    spool.write(odd)
+    quarantine.store(name(1), Content(b"", spool, 0), ENVELOPE, "spam", 0)
+    assert (tmp_path / f"{name(1)}.eml").read_bytes() == odd
+
+
+def test_an_address_in_no_charset_is_kept(tmp_path: Path) -> None:
+    odd = Envelope(Sender(b"\xff@x".decode("utf-8", "surrogateescape")), (), Client())
+    Quarantine(tmp_path).store(name(1), content(tmp_path), odd, "spam", 0)
+    assert Quarantine(tmp_path).entry(name(1)).envelope == odd
+
+
 def test_it_is_private(held: Quarantine, tmp_path: Path) -> None:
     assert (tmp_path / "quarantine").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()} == {0o600}
@@ -100,12 +119,13 @@ def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}'])
-def test_a_damaged_note_is_told_and_hides_no_other(held: Quarantine, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_note_is_told_and_hides_no_other(held: Quarantine, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     held.store(name(2), content(tmp_path), ENVELOPE, "spam", 0)
     (tmp_path / "quarantine" / f"{name(2)}.json").write_text(damage, "latin-1")
     with pytest.raises(QuarantineError, match="is damaged"):
         held.entry(name(2))
     assert [entry.id for entry in held.entries()] == [name(1)]
+    assert f"{name(2)}.json: is damaged" in caplog.text
 
 
 def test_the_same_id_twice_changes_nothing(held: Quarantine, tmp_path: Path) -> None:
@@ -123,87 +143,55 @@ def test_deleting(held: Quarantine, tmp_path: Path) -> None:
 # ---- release
 
 
-class ScriptedHop:
-    """A next hop that answers with codes, and keeps what it took. each: as LMTP does."""
-
-    def __init__(
-        self, *, each: bool = True, mail: int = 250, recipients: Mapping[str, int] | None = None, data: Sequence[int] = ()
-    ) -> None:
-        self.answers_each = each
-        self.extensions: Mapping[str, str] = {}
-        self.codes = {"mail": mail, **(recipients or {})}
-        self.data = list(data)
-        self.taken: list[tuple[str, list[str], bytes]] = []
-        self.senders: list[Sender] = []
-        self.ended = 0
-
-    async def probe(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def transaction(self, client: Client) -> ScriptedTransaction:
-        assert client == ENVELOPE.client
-        return ScriptedTransaction(self)
-
-
-class ScriptedTransaction:
-    def __init__(self, hop: ScriptedHop) -> None:
-        self.hop = hop
-        self.accepted: list[str] = []
-
-    async def mail(self, sender: Sender) -> Reply:
-        self.hop.senders.append(sender)
-        return Reply.of(self.hop.codes["mail"], "mail")
-
-    async def recipient(self, recipient: Recipient) -> Reply:
-        reply = Reply.of(self.hop.codes.get(recipient.address, 250), "rcpt")
-        self.accepted += [recipient.address] * reply.positive
-        return reply
-
-    async def send(self, content: Content) -> Sequence[Reply]:
-        self.hop.taken.append((self.hop.senders[-1].address, self.accepted, b"".join(content.chunks())))
-        codes = (self.hop.data or [250] * len(self.accepted)) if self.hop.answers_each else (self.hop.data or [250])[:1]
-        return [Reply.of(code, "data") for code in codes]
-
-    async def end(self) -> None:
-        self.hop.ended += 1
-
-
 ADDRESSES = [one.address for one in ENVELOPE.recipients]
+Released = tuple[list[tuple[str, int]], list[Delivered], list[str]]
 
 
-def release(quarantine: Quarantine, hop: ScriptedHop) -> list[tuple[str, int]]:
-    return [(recipient.address, reply.code) for recipient, reply in asyncio.run(quarantine.release(name(1), hop))]
+def release(quarantine: Quarantine, script: Script | None = None, *, lmtp: bool = True) -> Released:
+    """By a real session: the replies by recipient, what the next hop has taken, and what it has heard."""
+
+    async def released() -> Released:
+        async with FakeHop(script or {}, lmtp=lmtp).running() as fake:
+            hop = (LmtpHop if lmtp else SmtpHop)(Hop(fake.endpoint), "me.example")
+            try:
+                replies = await quarantine.release(name(1), hop)
+            finally:
+                await hop.close()
+            return [(recipient.address, reply.code) for recipient, reply in replies], fake.messages, fake.commands
+
+    return asyncio.run(released())
 
 
-@pytest.mark.parametrize("each", [True, False])
-def test_a_release_gives_it_to_everybody_once(held: Quarantine, each: bool) -> None:
-    hop = ScriptedHop(each=each)
-    assert release(held, hop) == [(address, 250) for address in ADDRESSES]
-    assert hop.taken == [("a@example.org", ADDRESSES, HEAD + TEXT)]
-    assert hop.senders[0].parameters == ENVELOPE.sender.parameters[1:]
+@pytest.mark.parametrize("lmtp", [True, False])
+def test_a_release_gives_it_to_everybody_once(held: Quarantine, lmtp: bool) -> None:
+    replies, (message,), commands = release(held, lmtp=lmtp)
+    assert replies == [(address, 250) for address in ADDRESSES]
+    assert (message.sender, message.recipients, message.data) == ("a@example.org", ADDRESSES, HEAD + TEXT)
+    (mail,) = [command for command in commands if command.startswith("MAIL")]
+    assert "4711" not in mail  # the size it came in with
+    assert "ENVID=Qx+2B" in mail
     assert held.entry(name(1)).released
-    assert release(held, hop) == []
-    assert len(hop.taken) == hop.ended == 1
+    assert release(held, lmtp=lmtp) == ([], [], [])
 
 
 def test_who_was_refused_is_tried_again_alone(held: Quarantine) -> None:
-    hop = ScriptedHop(recipients={"b@x": 450}, data=[250, 452])
-    assert release(held, hop) == [("b@x", 450), ("c@x", 250), (ADDRESSES[2], 452)]
+    replies, _, _ = release(held, {"RCPT": (b"450 later\r\n", b"250 yes\r\n"), "DOT": (b"250 yes\r\n", b"452 later\r\n")})
+    assert replies == [("b@x", 450), ("c@x", 250), ("ü@x", 452)]
     assert (held.entry(name(1)).waiting, held.entry(name(1)).released) == ((0, 2), False)
-    again = ScriptedHop()
-    assert release(held, again) == [("b@x", 250), (ADDRESSES[2], 250)]
-    assert again.taken == [("a@example.org", ["b@x", ADDRESSES[2]], HEAD + TEXT)]
+    replies, (message,), _ = release(held)
+    assert replies == [("b@x", 250), ("ü@x", 250)]
+    assert (message.recipients, message.data) == (["b@x", "ü@x"], HEAD + TEXT)
     assert held.entry(name(1)).released
 
 
-@pytest.mark.parametrize("trouble", [{"mail": 451}, {"recipients": dict.fromkeys(ADDRESSES, 550)}, {"data": [554] * 3}])
-@pytest.mark.parametrize("each", [True, False])
-def test_a_release_that_fails_can_be_repeated(held: Quarantine, trouble: dict[str, object], each: bool) -> None:
-    hop = ScriptedHop(each=each, **trouble)  # type: ignore[arg-type]
-    assert all(code >= 400 for _, code in release(held, hop))
-    assert (held.entry(name(1)).waiting, hop.ended) == ((0, 1, 2), 1)
-    assert len(release(held, ScriptedHop(each=each))) == 3
+@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "DOT"])
+@pytest.mark.parametrize("lmtp", [True, False])
+def test_a_release_that_fails_can_be_repeated(held: Quarantine, step: str, lmtp: bool) -> None:
+    for answer, code in ((b"554 no\r\n", 554), (Act.DROP, 451)):
+        assert release(held, {step: answer}, lmtp=lmtp)[0] == [(address, code) for address in ADDRESSES]
+        assert held.entry(name(1)).waiting == (0, 1, 2)
+    assert len(release(held, lmtp=lmtp)[1]) == 1
+    assert held.entry(name(1)).released
 
 
 def test_into_a_maildir(held: Quarantine, tmp_path: Path) -> None:
@@ -217,20 +205,19 @@ def test_into_a_maildir(held: Quarantine, tmp_path: Path) -> None:
 def test_what_was_given_out_by_hand_is_not_given_out_again(held: Quarantine) -> None:
     held.mark_released(name(1))
     assert held.entry(name(1)).released
-    assert release(held, ScriptedHop()) == []
+    assert release(held) == ([], [], [])
 
 
 def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
-    class Slow(ScriptedHop):
-        def transaction(self, client: Client) -> ScriptedTransaction:
-            with pytest.raises(QuarantineError, match="at this moment"):
-                held.mark_released(name(1))
-            other = Quarantine(tmp_path / "quarantine")
-            with pytest.raises(QuarantineError, match="at this moment"):
-                other.mark_released(name(1))
-            return super().transaction(client)
+    class Busy(MaildirHop):
+        """Somebody else comes while it delivers."""
 
-    assert len(release(held, Slow())) == 3
+        def deliver(self, *arguments: Any) -> None:
+            with pytest.raises(QuarantineError, match="at this moment"):
+                Quarantine(tmp_path / "quarantine").mark_released(name(1))
+            super().deliver(*arguments)
+
+    assert len(asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))) == 3
 
 
 # ---- trouble
