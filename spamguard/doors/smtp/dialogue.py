@@ -69,6 +69,7 @@ NO_RECIPIENTS = Reply.of(554, "5.5.1 No valid recipients")
 NO_RECIPIENTS_LMTP = Reply.of(503, "5.5.1 No valid recipients")  # RFC 2033, section 4.2
 NOT_A_CLIENT = Reply.of(554, "5.7.1 This server does not take mail from you")
 CRASHED = Reply.of(451, "4.3.0 Local trouble, try again later")
+CRASHED_IN_DATA = Reply.of(421, "4.3.0 Local trouble, closing connection, try again later")
 TIMED_OUT = Reply.of(421, "4.4.2 Timeout, closing connection")
 SHUTTING_DOWN = Reply.of(421, "4.3.2 Shutting down, try again later")
 IMPATIENT = Reply.of(421, "4.7.0 Too many commands without a message, closing connection")

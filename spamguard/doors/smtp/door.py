@@ -63,6 +63,7 @@ class Door:
         for task, session in self._sessions.items():
             session.abort()
             task.cancel()
+        await self._wait_for_end(_CUT_SECONDS)
 
     async def _wait_for_end(self, seconds: float) -> None:
         if self._sessions:

@@ -79,10 +79,15 @@ class Session(Connection):
             _log.exception("%s: a fault in this session", self._peer.address)
             self.say(dialogue.CRASHED)
         finally:
-            self._terms.load.leave(self._peer.address)
+            await self._finish()
+
+    async def _finish(self) -> None:
+        try:
             self.send()
             await self._forget_message()
             await self.close(hear_out=self._sending)
+        finally:
+            self._terms.load.leave(self._peer.address)
 
     async def _serve(self, refused: Reply | None) -> None:
         if self._peer.address not in self._terms.clients:
@@ -134,6 +139,13 @@ class Session(Connection):
         except Exception:  # what is behind the door must not end the session  # noqa: BLE001
             _log.exception("%s: a fault at %s", self._peer.address, verb)
             await self._end_transaction()
+            self._say_crashed(verb)
+
+    def _say_crashed(self, verb: str) -> None:
+        """Within the data the session must end: what is left of them would be taken for commands."""
+        if verb == "DATA":
+            self._end_with(dialogue.CRASHED_IN_DATA)
+        else:
             self.say(dialogue.CRASHED)
 
     def _answer(self, reply: Reply) -> None:

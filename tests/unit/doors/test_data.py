@@ -6,6 +6,7 @@ import pytest
 
 from spamguard import spool
 from spamguard.settings import DoorLimits, OddBytes, Position, Protocol
+from spamguard.wire.data import DataReader
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 from tests.unit.wire.smuggling import ENDS
 
@@ -167,3 +168,20 @@ def test_every_recipient_of_lmtp_hears_that_the_message_was_refused(tmp_path):
         return [await caller.code() for _ in range(3)]
 
     assert run(tmp_path, talk, ScriptedProxy(), protocol=Protocol.LMTP) == [554, 554, 250]
+
+
+def test_a_fault_while_reading_ends_the_session(tmp_path, monkeypatch, caplog):
+    def fail(self, chunk):
+        raise RuntimeError("in the data")
+
+    monkeypatch.setattr(DataReader, "feed", fail)
+    proxy = ScriptedProxy()
+
+    async def talk(caller):
+        await caller.begin()
+        caller.send(MESSAGE + SMUGGLED + b".\r\n")
+        return await caller.code(), await caller.at_end()
+
+    assert run(tmp_path, talk, proxy) == (421, True)
+    assert [(one.content, one.ended) for one in proxy.passed] == [(None, 1)]
+    assert "in the data" in caplog.text

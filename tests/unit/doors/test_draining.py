@@ -2,6 +2,7 @@
 
 import asyncio
 
+from spamguard.doors.smtp import door
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 GOODBYE = (421, "4.3.2 Shutting down, try again later")
@@ -87,3 +88,33 @@ def test_connections_are_counted(tmp_path):
         return counted
 
     assert run(tmp_path, ScriptedProxy(), talk) == [3, 2]
+
+
+def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(door, "_CUT_SECONDS", 0.1)
+
+    class Stubborn(ScriptedProxy):
+        def message(self, client):
+            message = super().message(client)
+            message.data = self.go_on
+            return message
+
+        async def go_on(self, spool, oddities):
+            for _ in range(20):
+                try:
+                    await asyncio.sleep(0.1)
+                except asyncio.CancelledError:
+                    cancelled.append(1)
+
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\n")
+        await asyncio.sleep(0.1)
+        begun = soon(0)
+        await served.door.drain(soon(0.1))
+        return soon(0) - begun
+
+    cancelled = []
+    assert run(tmp_path, Stubborn(), talk) < 2
+    assert cancelled
