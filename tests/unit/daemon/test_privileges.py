@@ -1,0 +1,125 @@
+"""Whom the daemon runs as. What needs root is tried in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.daemon.conftest import Daemon, eventually
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+
+TRY = """
+import logging, os, pwd, sys
+from pathlib import Path
+from spamguard.daemon import privileges
+from spamguard.errors import StartError
+from spamguard.settings import *
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+state, user, host, *start = sys.argv[1:]
+if start:
+    os.setresuid(*[int(start[0])] * 3)
+listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "h", 25)))
+try:
+    privileges.settle_in(Settings(Path(state), (listener,), user=user))
+except StartError as error:
+    sys.exit(str(error))
+print(os.getresuid(), os.getresgid(), os.getgroups(), oct(os.umask(0)))
+try:
+    os.setuid(0)
+except PermissionError:
+    print("for good")
+"""
+NOBODY = pwd.getpwnam("nobody")
+IDS = f"{(NOBODY.pw_uid,) * 3} {(NOBODY.pw_gid,) * 3} {os.getgrouplist('nobody', NOBODY.pw_gid)} 0o77\nfor good\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where others get through: pytest's own directories are its user's alone."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    return tmp_path
+
+
+def settle_in(state: Path, user: str = "", host: str = "127.0.0.1", *start: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", TRY, str(state), user, host, *start], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def owned(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+def test_root_becomes_the_user_it_is_told(place: Path) -> None:
+    done = settle_in(place / "new" / "state", "nobody", "192.0.2.1")
+    assert (done.stdout, done.stderr) == (IDS, "running as nobody\n")
+    assert owned(place / "new" / "state") == owned(place / "new" / "state" / "spool") == (NOBODY.pw_uid, NOBODY.pw_gid, 0o700)
+    assert settle_in(place / "new" / "state", "nobody").stdout == IDS
+
+
+def test_root_becomes_the_owner_of_the_state(place: Path) -> None:
+    state = place / "state"
+    state.mkdir()
+    os.chown(state, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert settle_in(state, host="192.0.2.1").stdout == IDS
+
+
+def test_root_stays_root_only_on_loopback(place: Path) -> None:
+    done = settle_in(place / "state", host="192.0.2.1")
+    assert done.returncode == 1
+    assert "will not run as root with smtp://192.0.2.1:25 open to others" in done.stderr
+    done = settle_in(place / "state")
+    assert done.stdout.startswith("(0, 0, 0) (0, 0, 0)")
+    assert "running as root" in done.stderr
+    assert settle_in(place / "state", "root", "192.0.2.1").returncode == 1
+
+
+def test_a_user_that_does_not_exist(place: Path) -> None:
+    done = settle_in(place / "state", "nosuchuser")
+    assert done.stderr == "there is no user 'nosuchuser' on this machine: create it, or name another with `user`\n"
+
+
+@pytest.mark.parametrize("name", ["", "key", "ledger.sqlite"])
+def test_a_filter_of_somebody_else(place: Path, name: str) -> None:
+    state = place / "state"
+    state.mkdir()
+    if name:
+        os.chown(state, NOBODY.pw_uid, NOBODY.pw_gid)
+        (state / name).symlink_to("/etc/passwd")
+    done = settle_in(state, "nobody")
+    assert done.returncode == 1
+    assert f"does not belong to nobody, whom the daemon runs as: chown -R nobody: {state}" in done.stderr
+
+
+def test_without_root(place: Path) -> None:
+    done = settle_in(place / "state", "", "127.0.0.1", str(NOBODY.pw_uid))
+    assert done.stderr == f"{place}/state: cannot be used as nobody (Permission denied): choose a state directory of that user\n"
+    place.chmod(0o777)
+    assert settle_in(place / "state", "", "192.0.2.1", str(NOBODY.pw_uid)).returncode == 0
+    assert owned(place / "state")[0] == NOBODY.pw_uid
+
+
+def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
+    try:
+        subprocess.run([sys.executable, "-c", ""], user="nobody", group=NOBODY.pw_gid, extra_groups=[], check=True, cwd="/")
+    except PermissionError:
+        pytest.skip("this interpreter lies where only root can use it")
+    daemon.file.chmod(0o644)
+    daemon.configure(user="nobody")
+    daemon.start()
+    for process in (daemon.pid, *daemon.workers()):
+        status = Path(f"/proc/{process}/status").read_text()
+        assert f"Uid:\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\n" in status
+    daemon.reload()
+    daemon.logged("serving", 2)
+    eventually(lambda: len(daemon.workers()) == 2)
+    assert daemon.stop() == 0

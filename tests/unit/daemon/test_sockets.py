@@ -1,0 +1,81 @@
+"""Listening sockets: kept while they are wanted, and errors in words."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from spamguard.daemon import sockets
+from spamguard.errors import StartError
+from spamguard.settings import Endpoint, Protocol
+from tests.unit.daemon.conftest import free_port
+
+
+def at(port: int, host: str = "127.0.0.1") -> Endpoint:
+    return Endpoint(Protocol.SMTP, host, port)
+
+
+def test_what_is_open_stays_open() -> None:
+    one, two = free_port(), free_port()
+    first = sockets.opened([at(one)], {})
+    second = sockets.opened([at(two), at(one)], first)
+    assert second["127.0.0.1", one] is first["127.0.0.1", one]
+    with socket.create_connection(("127.0.0.1", two), timeout=10):
+        pass
+    sockets.close(second.values())
+
+
+def test_ipv6() -> None:
+    try:
+        found = sockets.opened([at(0, "::1")], {})
+    except StartError:
+        pytest.skip("no IPv6 here")
+    sockets.close(found.values())
+
+
+def test_an_address_in_use_leaves_nothing_open() -> None:
+    mine = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with pytest.raises(StartError, match="another program listens there"):
+            sockets.opened([at(mine), at(other.getsockname()[1])], {}, patience=0.2)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", mine), timeout=10)
+
+
+def test_an_address_of_another_machine() -> None:
+    with pytest.raises(StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"):
+        sockets.opened([at(2525, "192.0.2.1")], {})
+
+
+def test_sockets_for_another_process_are_left_alone() -> None:
+    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "smtp", "OTHER": "1"}
+    assert sockets.inherited(environment) == {}
+    assert environment == {"OTHER": "1"}
+
+
+INHERIT = """
+import os, sys
+from spamguard.daemon import sockets
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="3", LISTEN_FDNAMES="smtp:pipe")
+found = sockets.inherited(os.environ)
+print(list(found), [one.getblocking() or one.get_inheritable() for one in found.values()], "LISTEN_FDS" in os.environ)
+sockets.close(found.values())
+"""
+
+
+def test_only_what_listens_is_taken_over() -> None:
+    """In a process whose files 3, 4 and 5 are a listening socket, a pipe, and a socket that does not listen."""
+    shell = 'exec 3<&"$1" 4<&"$2" 5<&"$3"; exec "$4" -c "$5"'
+    read, write = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as ours, socket.socket() as silent:
+        files = [ours.fileno(), read, silent.fileno()]
+        command = ["bash", "-c", shell, "bash", *map(str, files), sys.executable, INHERIT]
+        done = subprocess.run(command, pass_fds=files, capture_output=True, text=True, check=False, timeout=60)
+        address = ours.getsockname()
+    os.close(read)
+    os.close(write)
+    assert done.stdout == f"[{address}] [False] False\n", done.stderr
