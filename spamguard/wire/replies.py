@@ -14,7 +14,7 @@ MOST_BYTES = 64 << 10  # of one reply, line ends included
 
 _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])(.*))?", re.DOTALL)
 _KEYWORD = re.compile(r"[A-Z0-9][A-Z0-9-]*")
-_HARMLESS = bytes.maketrans(b"\r\n\0", b"???")
+_HARMLESS = bytes.maketrans(b"\r\0", b"??")
 
 
 class ReplyError(ValueError):

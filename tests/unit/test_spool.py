@@ -119,6 +119,8 @@ def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
     assert later.value.errno == first.value.errno
     unusable(spool)
     spool.close()
+    with pytest.raises(OSError, match="too large"):
+        spool.read()
     assert list(tmp_path.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 

@@ -82,6 +82,7 @@ def test_an_address_is_told_in_its_form() -> None:
 def test_what_is_unknown_is_told_so_that_nothing_older_stays() -> None:
     line = b"XFORWARD " + b" ".join([name + b"=[UNAVAILABLE]" for name in ALL.encode().split()]) + b"\r\n"
     assert attributes(Client(), ALL) == [line]
+    assert attributes(Client(helo=" " * 200), "HELO") == [b"XFORWARD HELO=[UNAVAILABLE]\r\n"]
     assert attributes(Client(helo="h" * 300, port="1"), "HELO PORT") == [b"XFORWARD PORT=1 HELO=[UNAVAILABLE]\r\n"]
 
 

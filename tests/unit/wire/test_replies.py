@@ -90,6 +90,8 @@ def test_a_reply_without_end_is_refused() -> None:
 def test_the_longest_reply_is_taken() -> None:
     (reply,) = taken([b"250-x\r\n" * (MOST_LINES - 1) + b"250 y\r\n"])
     assert len(reply.lines) == MOST_LINES
+    with pytest.raises(ReplyError, match="too long"):
+        taken([b"250-x\r\n" * MOST_LINES + b"250 y\r\n"])
 
 
 def test_many_replies_at_once_are_no_long_reply() -> None:
