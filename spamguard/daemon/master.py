@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from spamguard.daemon import children, privileges, sockets
 from spamguard.daemon.fleet import Fleet, Timing
@@ -24,6 +24,7 @@ from spamguard.settings import Settings
 
 ASSEMBLY = "spamguard.daemon.assembly"
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_MAKING = 20.0  # seconds that making a new filter may take
 _TICK = 1.0  # seconds between two looks at what nobody tells
 
 _log = logging.getLogger("spamguard.daemon")
@@ -53,6 +54,7 @@ class Master:
             stack.callback(self._close_sockets)
             self._open(settings)
             privileges.settle_in(settings)
+            _make_filter(settings)
             wakeups = stack.enter_context(_signals())
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
             self._begin(settings)
@@ -175,6 +177,13 @@ class Master:
             self._trainer.kill()
             self._trainer.wait()
         self._fleet.end()
+
+
+def _make_filter(settings: Settings) -> None:
+    """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it."""
+    if not (settings.state / "ledger.sqlite").exists():
+        with suppress(subprocess.TimeoutExpired):  # then mail is passed on unscored until it is done
+            children.start("spamguard.daemon.trainer", [str(settings.state)]).wait(_MAKING)
 
 
 def _name(listening: socket.socket) -> str:

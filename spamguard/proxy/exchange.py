@@ -39,13 +39,14 @@ _log = logging.getLogger("spamguard.proxy")
 
 
 class Exchange:
-    """What stands behind one door (`contract.Proxy`)."""
+    """What stands behind one door (`contract.Proxy`). hostname: ours, in Received."""
 
-    def __init__(self, listener: Listener, next_hop: NextHop, judge: Judge, tools: Tools) -> None:
+    def __init__(self, listener: Listener, next_hop: NextHop, judge: Judge, tools: Tools, hostname: str) -> None:
         self.listener = listener
         self.next_hop = next_hop
         self.judge = judge
         self.tools = tools
+        self.hostname = hostname
 
     @property
     def answers_each(self) -> bool:
@@ -71,6 +72,7 @@ class Passage:
         self._listener = exchange.listener
         self._judge = exchange.judge
         self._tools = exchange.tools
+        self._hostname = exchange.hostname
         self._client = client
         self._transaction = exchange.next_hop.transaction(client)
         self._sender = Sender("")
@@ -110,7 +112,7 @@ class Passage:
         if self._listener.position is not Position.STANDALONE and not always:
             return b""
         only = self._accepted[0].address if len(self._accepted) == 1 else ""
-        return received_field(self._client, self._tools.hostname, entry.id, only, entry.time)
+        return received_field(self._client, self._hostname, entry.id, only, entry.time)
 
     def _for_each(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """One reply for every accepted recipient where that is asked for."""
@@ -140,7 +142,7 @@ class Passage:
 
     def _fields(self, found: Scan, decision: policy.Decision, name: str) -> list[bytes]:
         told = self._listener.policy.tell_probability
-        signed = signature.sign(self._tools.key, found.verdict, decision.action, name, found.digest)
+        signed = signature.sign(self._tools.key(), found.verdict, decision.action, name, found.digest)
         return policy.header_fields(found.verdict, decision, signed, tell_probability=told)
 
     async def _act(self, decision: policy.Decision, content: Content, entry: Entry) -> Sequence[Reply]:

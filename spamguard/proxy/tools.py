@@ -11,11 +11,10 @@ from spamguard.quarantine import Quarantine
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """quarantine: for what is held. key: signs our verdicts. record: keeps what became of a message, never waits.
-    settle: says that lessons wait for settling. hostname: ours, in Received."""
+    """quarantine: for what is held. key: gives the key that signs our verdicts; SpamguardError. record: keeps what became of a
+    message, never waits. settle: says that lessons wait for settling."""
 
     quarantine: Quarantine
-    key: bytes
+    key: Callable[[], bytes]
     record: Callable[[Entry], None]
     settle: Callable[[], None]
-    hostname: str

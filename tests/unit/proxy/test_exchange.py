@@ -109,8 +109,8 @@ class Case:
         return asyncio.run(self._send(raw, recipients, sender or Sender("a@example.org")))
 
     async def _send(self, raw: bytes, recipients: Sequence[str], sender: Sender) -> Sequence[Reply]:
-        tools = Tools(self.quarantine, KEY, self.entries.append, lambda: self.settled.append(True), "mx.example.net")
-        message = Exchange(self.listener, self.hop, self.judge, tools).message(self.client)
+        tools = Tools(self.quarantine, lambda: KEY, self.entries.append, lambda: self.settled.append(True))
+        message = Exchange(self.listener, self.hop, self.judge, tools, "mx.example.net").message(self.client)
         spool = Spool(self.place)
         spool.write(raw)
         try:
@@ -340,8 +340,8 @@ def test_lessons_that_wait_for_settling_are_told(case: Case) -> None:
 
 
 def test_only_what_the_next_hop_offers_is_offered(case: Case) -> None:
-    tools = Tools(case.quarantine, KEY, case.entries.append, lambda: None, "mx.example.net")
-    exchange = Exchange(case.listener, case.hop, case.judge, tools)
+    tools = Tools(case.quarantine, lambda: KEY, case.entries.append, lambda: None)
+    exchange = Exchange(case.listener, case.hop, case.judge, tools, "mx.example.net")
     assert exchange.extensions == {}
     case.hop.extensions = {"8BITMIME": "", "DSN": "", "SIZE": "1000", "CHUNKING": ""}
     assert exchange.extensions == {"8BITMIME": "", "DSN": ""}

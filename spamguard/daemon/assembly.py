@@ -1,0 +1,66 @@
+"""What a worker process is made of: for each listener a next hop, scorers, the proxy between them, and a door; a history for all.
+
+Must never fail because of what mail or the filter are like: a worker that does not start takes no mail.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+
+from spamguard import secret
+from spamguard.daemon.contract import Door
+from spamguard.doors.smtp.door import open_door
+from spamguard.history import HistoryWriter
+from spamguard.proxy.exchange import Exchange
+from spamguard.proxy.journal import Entry
+from spamguard.proxy.scoring import ScorerPool
+from spamguard.proxy.tools import Tools
+from spamguard.quarantine import Quarantine
+from spamguard.relay.factory import next_hop
+from spamguard.settings import Settings
+
+_log = logging.getLogger("spamguard.mail")
+
+
+@asynccontextmanager
+async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None]) -> AsyncIterator[Sequence[Door]]:
+    """Doors that are not open yet (`contract.Assemble`)."""
+    hostname = socket.gethostname()
+    spool = settings.state / "spool"
+    spool.mkdir(mode=0o700, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        tools = _tools(settings, settle, stack)
+        pools: dict[int, ScorerPool] = {}
+        doors = []
+        for listener, listening in zip(settings.listeners, sockets, strict=True):
+            name = listener.hostname or hostname
+            hop = next_hop(listener.next_hop, name)
+            stack.push_async_callback(hop.close)
+            bound = listener.policy.one_wrong_in
+            if bound not in pools:
+                pools[bound] = ScorerPool(settings.state, settings.scoring, bound)
+                stack.push_async_callback(pools[bound].close)
+                await pools[bound].start()
+            await hop.probe()
+            doors.append(open_door(listener, Exchange(listener, hop, pools[bound], tools, name), [listening], spool, name))
+        yield doors
+
+
+def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack) -> Tools:
+    history = HistoryWriter(settings.state / "history.sqlite", settings.history.size, settings.history.days)
+    stack.callback(history.close)
+
+    @cache
+    def key() -> bytes:
+        """Read when the first verdict is to be signed: who judged had it."""
+        return secret.load(settings.state / "key", create=False)
+
+    def record(entry: Entry) -> None:
+        _log.info("%s", entry.line())
+        history.put(entry.row(secret.fingerprint(key()) if entry.scan else ""))
+
+    return Tools(Quarantine(settings.state / "quarantine"), lambda: secret.derived(key(), b"verdict"), record, settle)
