@@ -134,7 +134,7 @@ def _low_bits(count: int) -> int:
 
 
 def _bitmap_bytes(count: int) -> int:
-    return (count + (1 << 32 - _low_bits(count)) + 7) // 8
+    return (count + (256 if count <= _MANY else 4096) + 7) // 8  # every high part, set or not, takes a bit too
 
 
 def _cut(packed: bytes) -> _Planes:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -361,17 +361,14 @@ class SqliteLedger:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
 
 
-def _lessons(rows: Iterable[tuple[Any, ...]], extractor: int | None) -> Iterator[Lesson]:
+def _lessons(rows: list[tuple[Any, ...]], extractor: int | None) -> list[Lesson]:
     """What the votes on each digest teach, from rows that come in the order of digests."""
-    for digest, group in groupby(rows, itemgetter(0)):
-        first, *others = group
-        label, packed, scores, _, _, version = first[4:]
-        if others:
-            taught = lesson((Vote(*row) for row in (first, *others)), extractor)
-            if taught is not None:
-                yield taught
-        elif label is not None and extractor in (None, version):  # as `lesson` has it; nearly every message has one vote
-            yield Lesson(digest, label, packed, scores)
+    if len({row[0] for row in rows}) == len(rows):  # as nearly always: the only vote is the lesson
+        found = ((row[0], row[4], row[5], row[6]) for row in rows if row[4] is not None and extractor in (None, row[9]))
+        return list(map(Lesson._make, found))
+    by_digest = groupby((Vote(*row) for row in rows), attrgetter("digest"))
+    taught = (lesson(votes, extractor) for _, votes in by_digest)
+    return [one for one in taught if one is not None]
 
 
 def _versioned(vote: NewVote, clock: int, node: str) -> Vote:
