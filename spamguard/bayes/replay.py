@@ -19,9 +19,9 @@ from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Integers
 from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_rows
 
-BLOCK = 64  # lessons scored and counted together
+BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
-FUSION_LESSONS = 4096  # fusion learns from the last so many: its dozen weights need no more
+FUSION_LESSONS = 2048  # fusion learns from the last so many (corpora/RESULTS.md, "How many lessons fusion learns from")
 _ONE = np.int32(1)
 _TEMPORARIES = 1 << 24  # bytes, more than all of a block's
 
@@ -62,7 +62,7 @@ class _Weights(NamedTuple):
     def gather(self, places: NDArray[np.intp], found: NDArray[np.int32]) -> None:
         """Fill `found`. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
         self.cells.take(places, out=found, mode="clip")  # no place is outside: so nothing need be checked
-        if found.max(initial=0) > logistic.MAX_WEIGHT or found.min(initial=0) < -logistic.MAX_WEIGHT:
+        if np.maximum.reduce(found, initial=0) > logistic.MAX_WEIGHT or np.minimum.reduce(found, initial=0) < -logistic.MAX_WEIGHT:
             found[:] = logistic.capped(found)
             self.cells[places] = found
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spamguard.bayes import experts, logistic
 from spamguard.bayes import replay as replaying
+from spamguard.bayes.replay import BLOCK
 from spamguard.bayes.tables import BASE_CLASSES, Tables
 from tests.unit.bayes.lessons import NUMBERS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
 from tests.unit.bayes.support import repeatable, seeds
@@ -40,7 +41,7 @@ def test_folding_in_any_order_and_forgetting_counts_what_replay_counts(classes: 
 
 
 @several
-@pytest.mark.parametrize("size", [0, 1, 7, 64, 65, 200])
+@pytest.mark.parametrize("size", [0, 1, 7, 128, 129, 300])
 def test_replaying_twice_gives_the_same_bits_in_everything(classes: tuple[str, ...], size: int) -> None:
     lessons = made_up(size, size, classes)
     one, other = replayed(lessons), replayed(lessons)
@@ -94,7 +95,8 @@ def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monke
     assert row.tolist() == weights.cells[2::3].tolist() == [most, 7, -most]
 
 
-def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("window", "scored"), [(10 * BLOCK, [0, BLOCK, 2 * BLOCK]), (BLOCK, [2 * BLOCK])], ids=["all", "the last"])
+def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch, window: int, scored: list[int]) -> None:
     seen: list[int] = []
     parameters = experts.parameters
 
@@ -103,8 +105,9 @@ def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.M
         return parameters(tables)
 
     monkeypatch.setattr(experts, "parameters", noting)
-    replayed(made_up(6, 150))
-    assert seen == [0, 64, 128]
+    monkeypatch.setattr(replaying, "FUSION_LESSONS", window)
+    replayed(made_up(6, 2 * BLOCK + 22))
+    assert seen == scored
 
 
 def test_the_order_is_the_callers() -> None:
