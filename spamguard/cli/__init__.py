@@ -44,6 +44,7 @@ _EPILOG = """exit status:
   2    an error, told in one line on standard error
   3    judge: at least one message is unsure, none is unwanted
   filter always lets the mail through and exits with 0, unless it could not be written (75)
+  run: 78 when the configuration has mistakes
   130  interrupted
 
 examples:

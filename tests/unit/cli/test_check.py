@@ -1,0 +1,60 @@
+"""`check`: mistakes with their lines, or what is in force."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from spamguard.config import DEFAULT_LISTEN
+
+SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
+
+
+def test_the_shipped_file(run):
+    done = run(None, "check", SHIPPED)
+    assert (done.status, done.err) == (0, "")
+    assert yaml.safe_load(done.out)["listeners"][0]["limits"]["message_size"] == "64MiB"
+
+
+def test_without_a_file(run, tmp_path):
+    told = yaml.safe_load(run(tmp_path, "check").out)
+    assert told["state"] == str(tmp_path)
+    assert told["listeners"][0]["listen"] == DEFAULT_LISTEN
+    assert told["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
+    assert not (tmp_path / "Maildir").exists()
+
+
+def test_every_mistake_is_a_line(run, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("stat: 1\nworkers: x\nlisteners: [5]\n")
+    done = run(None, "check", file)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        f"spamguard: {file}:1:1: unknown key 'stat': did you mean 'state'?",
+        f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
+        f"spamguard: {file}:3:13: listeners: expected a mapping of keys to values, found 5",
+    ]
+
+
+def test_a_missing_file(run, tmp_path):
+    assert run(None, "check", tmp_path / "nowhere").failed("nowhere: cannot be read (No such file or directory)")
+
+
+def test_a_warning_is_no_mistake(run, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(SHIPPED.read_text().replace("rules: []", 'rules: [{when: spam, action: tag, subject_prefix: "[spam] "}]'))
+    done = run(None, "check", file)
+    assert done.status == 0
+    assert done.err.count("\n") == 1
+    assert "warning: " in done.err
+    assert "DKIM" in done.err
+    assert "subject_prefix: '[spam] '" in done.out
+
+
+def test_checking_needs_no_numpy():
+    code = "import sys; from spamguard.cli import main; main(['check']); print('numpy' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == "False\n"

@@ -1,0 +1,119 @@
+"""`run`: the daemon as it is started by hand, from the port to the Maildir, and what is told when it cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import smtplib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MESSAGE = b"From: a@example.org\r\nTo: b@example.org\r\nSubject: hello\r\n\r\nfirst line\r\n..dots\r\n"
+SECONDS = 60.0
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "spamguard", *map(str, arguments)]
+
+
+def fails(*arguments: object) -> tuple[int, str]:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def running(place: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon that serves; its log is `place/log`."""
+    with (place / "log").open("wb") as log, subprocess.Popen(command(*arguments), stderr=log) as process:
+        try:
+            until = time.monotonic() + SECONDS
+            while b"serving" not in (place / "log").read_bytes():
+                assert process.poll() is None, (place / "log").read_text()
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(SECONDS)
+
+
+def send(port: int) -> None:
+    with smtplib.SMTP("127.0.0.1", port, timeout=SECONDS) as client:
+        client.sendmail("a@example.org", ["b@example.org"], MESSAGE)
+
+
+def test_from_the_port_to_the_maildir(tmp_path, port):
+    with running(tmp_path, "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}") as process:
+        send(port)
+        process.send_signal(signal.SIGHUP)
+        send(port)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+    delivered = [file.read_bytes() for file in (tmp_path / "state" / "Maildir" / "new").iterdir()]
+    assert len(delivered) == 2
+    for one in delivered:
+        assert one.endswith(MESSAGE.replace(b"\r\n", b"\n"))
+        assert b"\nX-Spamguard: " in one
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    log = (tmp_path / "log").read_text()
+    assert log.count("from=<a@example.org> to=<b@example.org>") == 2
+    assert "Traceback" not in log
+
+
+def test_a_file_and_what_the_command_line_says_instead(tmp_path, port):
+    file = tmp_path / "spamguard.yaml"
+    file.write_text(
+        f"state: {tmp_path}/state\nworkers: 1\nlisteners:\n"
+        "  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1', on_error: defer}\n"
+    )
+    hop = f"maildir:{tmp_path}/mail"
+    with running(tmp_path, "run", "--config", file, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop):
+        send(port)
+    assert len(list((tmp_path / "mail" / "new").iterdir())) == 1
+
+
+def test_mistakes_of_the_configuration_have_a_status_of_their_own(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("state: x\nworkers: x\nlisteners: []\n")
+    status, told = fails("run", "--config", file)
+    assert status == 78
+    assert told.splitlines()[1] == f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'"
+    assert len(told.splitlines()) == 3
+    assert fails("run", "--config", tmp_path / "nowhere")[0] == 78
+    assert fails("run", "--listen", "smtp://0.0.0.0:2525")[0] == 78
+
+
+def test_an_address_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        status, told = fails("--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}")
+    assert status == 2
+    assert told == (
+        f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
+        "another program listens there: stop it, or choose another port\n"
+    )
+
+
+def test_a_state_that_cannot_be(tmp_path, port):
+    (tmp_path / "file").write_text("x")
+    status, told = fails("--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}")
+    assert status == 2
+    assert "Not a directory" in told
+    assert told.count("\n") <= 2
+    assert "Traceback" not in told
