@@ -1,0 +1,393 @@
+"""Scorers are processes that may hang, crash and lie: every message is answered all the same, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard import Filter
+from spamguard.proxy import scoring
+from spamguard.proxy.contract import NotScanned
+from spamguard.proxy.scoring import COMMAND, ScorerPool
+from spamguard.records import Scan
+from spamguard.settings import Scoring
+from spamguard.spool import IN_MEMORY, Spool
+from tests.unit.filters import ROOT, mail, opened, teach
+
+MAIL = mail(250)
+SEEN: dict[str, Callable[..., Any]] = {}
+
+# A scorer that does as the message says, and else what a scorer does.
+ODD = """
+import os, re, sys, time
+from spamguard.proxy import frames, scorer
+honest = scorer.Scorer.answer
+def answer(self, request):
+    order = request.message[:20]
+    if order.startswith(b"HANG"): re.match(r"(a|a)*b", "a" * 60)
+    if order.startswith(b"SLEEP"): time.sleep(1.2)
+    if order.startswith(b"CRASH"): os._exit(3)
+    if order.startswith(b"MEMORY"): bytearray(8 << 30)
+    if order.startswith(b"LIE"): return b"\\xff" * 100
+    if order.startswith(b"TWICE"): return honest(self, request) * 2
+    if order.startswith(b"JSON"): return frames.answer(frames.SCANNED, b"[1, 2]")
+    if order.startswith(b"DEEP"): return frames.answer(frames.SCANNED, b"[" * 60000)
+    if order.startswith(b"WHO"): return frames.answer(frames.NOT_SCANNED, str(os.getpid()).encode())
+    if order.startswith(b"PEAK"):
+        peak = re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]
+        return frames.answer(frames.NOT_SCANNED, peak.encode())
+    return honest(self, request)
+scan = scorer.Filter.scan
+def faulty(self, raw, **others):
+    return 1 / 0 if raw.startswith(b"FAULT") else scan(self, raw, **others)
+scorer.Scorer.answer, scorer.Filter.scan = answer, faulty
+scorer.main(sys.argv[1:])
+"""
+ODD_COMMAND = (sys.executable, "-c", ODD)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("scoring") / "state"
+    with opened(directory) as one:
+        teach(one, MAIL[:60])
+        one.settle()
+    return directory
+
+
+def spooled(raw: bytes, directory: Path) -> Spool:
+    spool = Spool(directory)
+    spool.write(raw)
+    return spool
+
+
+@asynccontextmanager
+async def pool(state: Path, *, seconds: float = 8.0, scorers: int = 1, command: tuple[str, ...] = ODD_COMMAND) -> AsyncIterator[Any]:
+    """A pool, as a function from bytes to what is answered; the pool itself is its attribute."""
+    made = ScorerPool(state, Scoring(seconds, scorers), command=command)
+    await made.start()
+
+    async def judge(raw: bytes, on_top: bytes = b"") -> Scan | NotScanned:
+        spool = spooled(raw, state)
+        try:
+            return await made.judge(spool, on_top)
+        finally:
+            spool.close()
+
+    judge.pool = made  # type: ignore[attr-defined]
+    try:
+        yield judge
+    finally:
+        await made.close()
+    assert not made._scorers
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_a_thousand_messages_are_judged_as_the_filter_does(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, command=COMMAND, scorers=2) as judge:
+            found = await asyncio.gather(*(judge(raw) for raw in raws), judge(large), judge(raws[0], b"Received: from x\r\n"))
+        with opened(state) as one:
+            for raw, scan in zip((*raws, large), found, strict=False):
+                assert scan == one.scan(raw)
+                assert scan.verdict == one.judge(raw)
+            assert found[-1] == one.scan(raws[0], on_top=b"Received: from x\r\n")
+
+    raws = [raw + b"%d\n" % number for number in range(4) for _, raw in MAIL]
+    large = MAIL[0][1] + b"and so on\n" * 100_000
+    assert len(large) > IN_MEMORY
+    run(work())
+
+
+def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=COMMAND) as judge:
+            before = await judge(MAIL[0][1])
+            with opened(tmp_path) as one:
+                teach(one, MAIL[:20])
+                after = await judge(MAIL[0][1])
+                assert after == one.scan(MAIL[0][1])
+            assert before != after
+
+    opened(tmp_path).close()
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        ("HANG", "timeout"),
+        ("CRASH", "crashed"),
+        ("MEMORY", "crashed"),
+        ("LIE", "crashed"),
+        ("TWICE", None),
+        ("JSON", "crashed"),
+        ("DEEP", "crashed"),
+    ],
+)
+def test_a_message_that_harms_a_scorer_costs_that_scorer_only(state: Path, order: str, reason: str | None) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=1.0) as judge:
+            odd, *others = await asyncio.gather(judge(order.encode()), *(judge(raw) for _, raw in MAIL[:20]))
+            if reason:
+                assert odd == NotScanned(reason)
+            assert all(isinstance(found, Scan) for found in others) or order == "TWICE"
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_message_that_harmed_twice_is_not_tried_again(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_REMEMBERED", 3)
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            large = b"CRASH" + b"x" * IN_MEMORY
+            for bad in (b"CRASH 1", large):
+                assert [await judge(bad) for _ in range(4)] == [NotScanned("crashed")] * 2 + [NotScanned("poison")] * 2
+            assert await judge(b"CRASH 2") == NotScanned("crashed")
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+            for number in range(3, 6):
+                await judge(b"CRASH %d" % number)
+            assert len(judge.pool._harm) == 3
+            assert await judge(b"CRASH 1") == NotScanned("crashed")  # so long ago that it is forgotten
+
+    run(work())
+
+
+def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            assert [await judge(b"FAULT") for _ in range(3)] == [NotScanned("error")] * 3
+            assert await who(judge) == number
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_while_one_is_stuck_others_are_judged(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=6.0) as judge:
+            await judge(MAIL[0][1])
+            stuck = asyncio.create_task(judge(b"HANG"))
+            start = time.monotonic()
+            found = await asyncio.gather(*(judge(raw) for _, raw in MAIL[:5]))
+            assert time.monotonic() - start < 5.0
+            assert all(isinstance(one, Scan) for one in found)
+            assert not stuck.done()
+            assert len(judge.pool._scorers) == 2
+            assert await stuck == NotScanned("timeout")
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+            assert len(judge.pool._scorers) == 1
+
+    run(work())
+
+
+def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            await judge(MAIL[0][1])
+            slow = [asyncio.create_task(judge(b"SLEEP %d" % number)) for number in range(2)]
+            await asyncio.sleep(0.8)
+            assert len(judge.pool._scorers) == 2
+            await asyncio.gather(*slow)
+            await judge(MAIL[0][1])
+            for _ in range(100):
+                if len(judge.pool._scorers) == 1:
+                    break
+                await asyncio.sleep(0.05)
+            assert len(judge.pool._scorers) == 1
+
+    run(work())
+
+
+def test_there_are_never_more_than_two_spares(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=3.0) as judge:
+            await judge(MAIL[0][1])
+            hanging = [asyncio.create_task(judge(b"HANG %d" % number)) for number in range(4)]
+            most = 0
+            while not all(task.done() for task in hanging):
+                await asyncio.sleep(0.1)
+                most = max(most, len(judge.pool._scorers))
+            assert most == 3
+            assert {task.result() for task in hanging} == {NotScanned("timeout")}
+
+    run(work())
+
+
+async def who(judge: Any) -> int:
+    return int((await judge(b"WHO")).reason)
+
+
+def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            task = asyncio.create_task(judge(b"HANG"))
+            others = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
+            await asyncio.sleep(0.1)
+            os.kill(number, signal.SIGKILL)
+            assert await task == NotScanned("crashed")
+            assert all(isinstance(found, Scan) for found in await asyncio.gather(*others))
+            assert await who(judge) != number
+
+    run(work())
+
+
+def test_a_scorer_killed_while_it_waits(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            os.kill(await who(judge), signal.SIGKILL)
+            assert isinstance(await judge(MAIL[0][1]), Scan | NotScanned)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            await judge(MAIL[0][1])
+            tasks = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:40]]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            assert all(isinstance(found, Scan) for found in await asyncio.gather(*tasks[1::2]))
+
+    run(work())
+
+
+def test_without_a_filter_no_message_is_judged_until_there_is_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=COMMAND) as judge:
+            assert [await judge(raw) for _, raw in MAIL[:30]] == [NotScanned("no-model")] * 30
+            assert list(tmp_path.iterdir()) == []
+            opened(tmp_path).close()
+            await asyncio.sleep(1.1)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_damaged_filter(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=COMMAND) as judge:
+            assert await judge(MAIL[0][1]) == NotScanned("no-model")
+
+    (tmp_path / "ledger.sqlite").write_bytes(b"x" * 5000)
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "command", [(sys.executable, "-c", "pass"), ("/nonexistent/program",), (sys.executable, "-c", "raise SystemExit(9)")]
+)
+def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
+    state: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    real = scoring.Process
+
+    def counted(*arguments: Any) -> Any:
+        started.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(scoring, "Process", counted)
+
+    async def work() -> None:
+        async with pool(state, command=command) as judge:
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                assert await judge(MAIL[0][1]) == NotScanned("crashed")
+                await asyncio.sleep(0.01)
+        assert 2 <= len(started) <= 4
+
+    run(work())
+
+
+def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_WAITING", 0.3)
+
+    async def work() -> None:
+        async with pool(state, command=(sys.executable, "-c", "import time; time.sleep(30)")) as judge:
+            assert await judge(MAIL[0][1]) == NotScanned("busy")
+
+    run(work())
+
+
+def test_closing_answers_what_still_waits(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            tasks = [asyncio.create_task(judge(b"HANG" if at == 0 else MAIL[at][1])) for at in range(20)]
+            await asyncio.sleep(0.1)
+            await judge.pool.close()
+            assert {await task for task in tasks} == {NotScanned("stopping")}
+            assert await judge(MAIL[0][1]) == NotScanned("stopping")
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+    run(work())
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from spamguard.proxy.scoring import ScorerPool
+from spamguard.settings import Scoring
+from spamguard.spool import Spool
+async def main():
+    pool = ScorerPool(Path(sys.argv[1]), Scoring(100.0), command=(sys.executable, "-c", sys.argv[2]))
+    await pool.start()
+    spool = Spool(Path(sys.argv[1]))
+    spool.write(b"WHO")
+    print((await pool.judge(spool, b"")).reason, flush=True)
+    spool = Spool(Path(sys.argv[1]))
+    spool.write(sys.argv[3].encode())
+    await pool.judge(spool, b"")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("busy_with", ["HANG", "SLEEP"])
+def test_a_scorer_dies_with_its_worker(state: Path, busy_with: str) -> None:
+    command = [sys.executable, "-c", PARENT, str(state), ODD, busy_with]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout
+        number = int(parent.stdout.readline())
+        time.sleep(0.2)
+        os.kill(number, signal.SIGTERM)  # meant for the worker
+        os.kill(number, 0)
+        parent.kill()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and Path(f"/proc/{number}").exists() and "Z" not in Path(f"/proc/{number}/stat").read_text().split()[2]:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{number}").exists() or Path(f"/proc/{number}/stat").read_text().split()[2] == "Z"
+
+
+def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            before = int((await judge(b"PEAK")).reason)
+            assert await judge(large) == expected
+            assert int((await judge(b"PEAK")).reason) - before < 6 * (20 << 10)  # kB
+
+    large = MAIL[0][1] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
+    assert len(large) > 20 << 20
+    with Filter.open(state) as one:
+        expected = one.scan(large)
+    run(work())
