@@ -11,6 +11,7 @@ import pytest
 
 from spamguard.doors.smtp import connection
 from spamguard.settings import DoorLimits, Protocol
+from spamguard.wire.values import Reply
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 LATE = (421, "4.4.2 Timeout, closing connection")
@@ -239,17 +240,21 @@ def sessions(served):
     return list(served.door._sessions.values())
 
 
-def test_a_client_that_does_not_take_its_goodbye_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "_LINGER_SECONDS", 0.2)
+def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
+    monkeypatch.setattr(connection, "_LINGER_SECONDS", 0.1)
 
-    async def talk(served):
-        deaf = flood(served.port)
-        try:
-            await until(lambda: served.door.connections == 0)
-        finally:
-            deaf.close()
+    async def main():
+        ours, deaf = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        one = connection.Connection(loop, memoryview(bytearray(1000)), send_seconds=60)
+        await loop.connect_accepted_socket(lambda: one, ours)
+        one.say(Reply(250, (b"x" * 50_000,)))  # more than the kernel takes, less than what stops the writing
+        await asyncio.wait_for(one.close(), 10)
+        deaf.close()
 
-    run(tmp_path, talk, limits=DoorLimits(idle_commands=100_000))
+    asyncio.run(main())
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):
