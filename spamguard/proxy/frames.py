@@ -1,27 +1,30 @@
-"""What a worker and its scorers say to each other over a socket: fixed heads, lengths in front, JSON for verdicts.
+"""What a worker and its scorers say to each other over a socket: fixed forms with lengths in front.
 
 Whoever has read hostile mail is not trusted: an answer is believed only if it has the right form and bounds in every part.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import struct
 from collections.abc import Iterator
 from math import isfinite
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 from spamguard.records import Scan, Verdict, Word
 
 REQUEST = struct.Struct(">BBHQ")  # requests that follow at once; whether the message is a file; bytes on top, of the message
-_ANSWER = struct.Struct(">BII")  # kind; bytes of JSON, of packed features
+_ANSWER = struct.Struct(">BII")  # kind; bytes of the verdict, of packed features
+_SCAN = struct.Struct(">ddd?16sHH")  # probability, log-odds, threshold, settle, digest; how many classes, words
+_CLASS = struct.Struct(">d")  # probability
+_WORD = struct.Struct(">Id")  # token, part
 READY, SCANNED, NOT_SCANNED = range(3)
 MOST_ON_TOP = (1 << 16) - 1  # bytes
-_MOST_JSON = 64 << 10
+_MOST_VERDICT = 64 << 10
 _MOST_PACKED = 4 << 20
 _MOST_WORDS = 64
 _MOST_TEXT = 200  # characters of a word
-_DIGEST = 16  # bytes
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
 class Answer(NamedTuple):
@@ -43,7 +46,7 @@ class Answers:
         self._buffer += data
         while len(self._buffer) >= _ANSWER.size:
             kind, text, packed = _ANSWER.unpack_from(self._buffer)
-            if kind > NOT_SCANNED or text > _MOST_JSON or packed > _MOST_PACKED:
+            if kind > NOT_SCANNED or text > _MOST_VERDICT or packed > _MOST_PACKED:
                 raise ValueError("not an answer")
             middle = _ANSWER.size + text
             end = middle + packed
@@ -60,71 +63,50 @@ def answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
 
 
 def scanned(scan: Scan) -> bytes:
-    """The answer that holds a scan."""
-    verdict = scan.verdict
-    words = [[word.token, word.text[:_MOST_TEXT].encode("utf-8", "replace").decode(), word.part] for word in scan.words[:_MOST_WORDS]]
-    values = [
-        verdict.label,
-        verdict.probability,
-        verdict.log_odds,
-        dict(verdict.probabilities),
-        scan.digest.hex(),
-        words,
-        scan.threshold,
-        scan.settle,
-    ]
-    return answer(SCANNED, json.dumps(values).encode(), scan.packed)
+    """The answer that holds a scan: the numbers, then label, classes and words as text with NUL between."""
+    verdict, words = scan.verdict, scan.words[:_MOST_WORDS]
+    shares = verdict.probabilities
+    head = (verdict.probability, verdict.log_odds, scan.threshold, scan.settle, scan.digest, len(shares), len(words))
+    texts = [verdict.label, *shares, *[word.text[:_MOST_TEXT].replace("\0", " ") for word in words]]
+    parts = (
+        _SCAN.pack(*head),
+        *map(_CLASS.pack, shares.values()),
+        *[_WORD.pack(word.token, word.part) for word in words],
+        "\0".join(texts).encode("utf-8", "replace"),
+    )
+    return answer(SCANNED, b"".join(parts), scan.packed)
 
 
 def scan_of(found: Answer) -> Scan:
     """The scan that an answer holds; ValueError when it is none."""
-    values = json.loads(found.text, parse_constant=_refuse)
-    if not isinstance(values, list) or len(values) != 8:
+    try:
+        probability, log_odds, threshold, settle, digest, classes, words = _SCAN.unpack_from(found.text)
+        first, second = _SCAN.size + classes * _CLASS.size, _SCAN.size + classes * _CLASS.size + words * _WORD.size
+        shares = [share for (share,) in _CLASS.iter_unpack(found.text[_SCAN.size : first])]
+        weights = list(_WORD.iter_unpack(found.text[first:second]))
+    except struct.error as error:
+        raise ValueError("not a scan") from error
+    label, *texts = found.text[second:].decode("utf-8").split("\0")
+    if len(shares) != classes or len(weights) != words or len(texts) != classes + words:
         raise ValueError("not a scan")
-    label, probability, log_odds, probabilities, digest, words, threshold, settle = values
-    if not isinstance(probabilities, dict) or not isinstance(words, list) or len(words) > _MOST_WORDS or not isinstance(settle, bool):
-        raise ValueError("not a scan")
-    shares = {_name(name): _number(share, 0.0, 1.0) for name, share in probabilities.items()}
-    verdict = Verdict(_name(label), _number(probability, 0.0, 1.0), _number(log_odds, -1000.0, 1000.0), shares)
-    name = bytes.fromhex(_text(digest, 2 * _DIGEST))
-    if len(name) != _DIGEST:
-        raise ValueError("not a digest")
-    return Scan(verdict, name, found.packed, tuple(map(_word, words)), _number(threshold, 0.0, 1.0), settle)
+    told = tuple([Word(token, text, part) for (token, part), text in zip(weights, texts[classes:], strict=True)])
+    verdict = Verdict(label, probability, log_odds, dict(zip(texts, shares, strict=False)))
+    _check(verdict, threshold, told)
+    return Scan(verdict, digest, found.packed, told, threshold, settle)
+
+
+def _check(verdict: Verdict, threshold: float, words: tuple[Word, ...]) -> None:
+    """ValueError unless every number and every name is such as ours are. No comparison is true of what is not a number."""
+    shares_are_right = all(0.0 <= share <= 1.0 for share in (verdict.probability, threshold, *verdict.probabilities.values()))
+    names_are_right = all(map(_NAME.fullmatch, (verdict.label, *verdict.probabilities)))
+    words_are_right = all(isfinite(word.part) and len(word.text) <= _MOST_TEXT for word in words) and len(words) <= _MOST_WORDS
+    if not (shares_are_right and names_are_right and words_are_right and -1000.0 <= verdict.log_odds <= 1000.0):
+        raise ValueError("not a scan of ours")
 
 
 def reason_of(found: Answer) -> str:
     """Why a message was not scanned; ValueError when that is no plain word."""
-    return _name(found.text.decode("ascii"))
-
-
-def _word(value: Any) -> Word:
-    if not isinstance(value, list) or len(value) != 3:
-        raise ValueError("not a word")
-    token, text, part = value
-    if not isinstance(token, int) or not 0 <= token < 1 << 32:
-        raise ValueError("not a token")
-    return Word(token, _text(text, _MOST_TEXT), _number(part, -1e6, 1e6))
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or not low <= value <= high:
-        raise ValueError("not such a number")
-    return float(value)
-
-
-def _name(value: Any) -> str:
-    name = _text(value, 32)
-    if not name or not name.replace("-", "a").replace("_", "a").isalnum() or not name.isascii():
-        raise ValueError("not a name")
-    return name
-
-
-def _text(value: Any, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most:
-        raise ValueError("not such a text")
-    value.encode()  # half a surrogate pair is a ValueError too
-    return value
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
+    reason = found.text.decode("ascii")
+    if not _NAME.fullmatch(reason):
+        raise ValueError("not a reason")
+    return reason

@@ -50,6 +50,7 @@ class Process:
         self._on_change = on_change
         self._answers = frames.Answers()
         self._unsent = memoryview(b"")
+        self._waits_to_write = False
         self.works: deque[Work] = deque()
         self.ready = False
         self.ended = False
@@ -90,11 +91,13 @@ class Process:
         except OSError:
             self.kill()
             return
-        waiting, self._unsent = bool(self._unsent), self._unsent[sent:]
-        if self._unsent:
-            self._loop.add_writer(self._socket, self._write)
-        elif waiting:
-            self._loop.remove_writer(self._socket)
+        self._unsent = self._unsent[sent:]
+        if bool(self._unsent) != self._waits_to_write:
+            self._waits_to_write = bool(self._unsent)
+            if self._waits_to_write:
+                self._loop.add_writer(self._socket, self._write)
+            else:
+                self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
         try:
@@ -105,7 +108,7 @@ class Process:
                 self._take(found)
         except BlockingIOError:
             return
-        except (OSError, ValueError, RecursionError):  # gone, or not in its right mind
+        except (OSError, ValueError):  # gone, or not in its right mind
             self.kill()
             return
         self._on_change(self)

@@ -80,6 +80,8 @@ class ScorerPool:
         self._dispatch()
         if not self._scorers:  # they end as soon as they start: the next attempt is due later
             self._give_up("crashed")
+        if not self._queue:  # it is being judged: that has a deadline of its own
+            return await work.done
         limit = asyncio.get_running_loop().call_later(_WAITING, partial(self._waited, work))
         try:
             return await work.done
@@ -87,8 +89,7 @@ class ScorerPool:
             limit.cancel()
 
     def _waited(self, work: Work) -> None:
-        """It is still in the queue, or being judged: then that has a deadline of its own."""
-        with suppress(ValueError):
+        with suppress(ValueError):  # it is being judged
             self._queue.remove(work)
             work.finish(NotScanned("busy"))
 
