@@ -48,12 +48,13 @@ def margin(total: int, bias: int, root: int) -> int:
 
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
     """How much too small each probability but the first's is, (..., K-1) in 1/ONE; targets: number of the true class, (..., 1)."""
-    nats = log_odds / ONE
-    highest = np.maximum(nats.max(axis=-1, keepdims=True), 0.0)
-    powers = np.exp(nats - highest)
-    probabilities = powers / (powers.sum(axis=-1, keepdims=True) + np.exp(-highest))
+    nats = log_odds * (1.0 / ONE)
+    highest = np.maximum(np.maximum.reduce(nats, axis=-1, keepdims=True), 0.0)
+    nats -= highest
+    powers = np.exp(nats, out=nats)
+    powers *= ONE / (np.add.reduce(powers, axis=-1, keepdims=True) + np.exp(-highest))
     truth = targets == np.arange(1, log_odds.shape[-1] + 1)
-    return np.asarray(ONE * truth - np.rint(ONE * probabilities).astype(np.int64))
+    return np.asarray(ONE * truth - np.rint(powers, out=powers).astype(np.int64))
 
 
 def steps(errors: Integers, roots: Integers, rate: int = FIRST_RATE) -> NDArray[np.int32]:
