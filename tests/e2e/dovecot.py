@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.ports import free_port, wait_for_port
+from tests.e2e.ports import free_port, open_directory, wait_for_port
 
 _CONFIGURATION = """protocols = lmtp imap
 base_dir = {root}/run
@@ -93,23 +93,21 @@ class Dovecot:
 
 
 @contextmanager
-def running(root: Path) -> Iterator[Dovecot]:
+def running() -> Iterator[Dovecot]:
     """A Dovecot that accepts mail for every user."""
-    dovecot = Dovecot(root, free_port(), free_port())
-    for name in ("mail", "run", "state"):
-        (root / name).mkdir(parents=True)
-    if os.getuid() == 0:
-        shutil.chown(root / "mail", "nobody")
-    uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
-    text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port)
-    (root / "dovecot.conf").write_text(text)
-    for parent in (root, *root.parents):
-        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    process = subprocess.Popen(["dovecot", "-F", "-c", root / "dovecot.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for_port(dovecot.lmtp_port)
-        yield dovecot
-    finally:
-        process.terminate()
-        process.wait(20)
+    with open_directory() as root:
+        dovecot = Dovecot(root, free_port(), free_port())
+        for name in ("mail", "run", "state"):
+            (root / name).mkdir()
+        if os.getuid() == 0:
+            shutil.chown(root / "mail", "nobody")
+        uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
+        text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port)
+        (root / "dovecot.conf").write_text(text)
+        process = subprocess.Popen(["dovecot", "-F", "-c", root / "dovecot.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for_port(dovecot.lmtp_port)
+            yield dovecot
+        finally:
+            process.terminate()
+            process.wait(20)

@@ -1,9 +1,14 @@
-"""Ports of loopback for servers of tests."""
+"""Ports of loopback and directories for servers of tests."""
 
 from __future__ import annotations
 
+import shutil
 import socket
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def free_port() -> int:
@@ -23,3 +28,14 @@ def wait_for_port(port: int, seconds: float = 20) -> None:
         except OSError:
             assert time.monotonic() < until, f"nobody listens on port {port}"
             time.sleep(0.05)
+
+
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that servers under other users can walk to; those of pytest are for this user only. Removed at the end."""
+    place = Path(tempfile.mkdtemp(prefix="spamguard-"))
+    place.chmod(0o755)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)

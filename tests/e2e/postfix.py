@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.ports import free_port, wait_for_port
+from tests.e2e.ports import free_port, open_directory, wait_for_port
 
 SNIPPETS = Path(__file__).parents[2] / "config" / "postfix"
 
@@ -109,16 +109,17 @@ class Postfix:
 
 
 @contextmanager
-def running(root: Path, position: str | None, *, replace: dict[str, str] | None = None) -> Iterator[Postfix]:
+def running(position: str | None, *, replace: dict[str, str] | None = None) -> Iterator[Postfix]:
     """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them."""
-    postfix = Postfix(root, free_port(), free_port(), free_port())
-    _configure(postfix, position, replace or {})
-    _postfix(root, "start")
-    try:
-        wait_for_port(postfix.back_port if position == "standalone" else postfix.smtp_port)
-        yield postfix
-    finally:
-        _postfix(root, "stop")
+    with open_directory() as root:
+        postfix = Postfix(root, free_port(), free_port(), free_port())
+        _configure(postfix, position, replace or {})
+        _postfix(root, "start")
+        try:
+            wait_for_port(postfix.back_port if position == "standalone" else postfix.smtp_port)
+            yield postfix
+        finally:
+            _postfix(root, "stop")
 
 
 def _postfix(root: Path, what: str) -> None:
@@ -130,9 +131,6 @@ def _configure(postfix: Postfix, position: str | None, replace: dict[str, str]) 
     root = postfix.root
     for name in ("etc", "queue", "data", "mail"):
         (root / name).mkdir(parents=True)
-    for parent in (root, *root.parents):  # the mail owner must be able to walk to its queue
-        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
     shutil.chown(root / "data", "postfix")
     os.chown(root / "mail", pwd.getpwnam("nobody").pw_uid, -1)
     main, master = _snippet(position, "main"), _snippet(position, "master")

@@ -49,7 +49,7 @@ def body(raw: bytes) -> bytes:
 
 @pytest.mark.parametrize("position", ["after-queue", "before-queue", "standalone"])
 def test_mail_is_judged_tagged_and_delivered(position: str, state: Path, tmp_path: Path) -> None:
-    with postfix.running(tmp_path / "postfix", position) as server:
+    with postfix.running(position) as server:
         file = configuration(tmp_path / "spamguard.yaml", server, position)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
             door = server.filter_port if position == "standalone" else server.smtp_port
@@ -73,7 +73,7 @@ def test_mail_is_judged_tagged_and_delivered(position: str, state: Path, tmp_pat
 
 def test_before_queue_a_refusal_reaches_the_sender(state: Path, tmp_path: Path) -> None:
     rules = "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n"
-    with postfix.running(tmp_path / "postfix", "before-queue", replace={"    -o smtpd_proxy_options=speed_adjust\n": ""}) as server:
+    with postfix.running("before-queue", replace={"    -o smtpd_proxy_options=speed_adjust\n": ""}) as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "before-queue", rules)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
             with pytest.raises(smtplib.SMTPDataError) as refused:
@@ -86,7 +86,7 @@ def test_before_queue_a_refusal_reaches_the_sender(state: Path, tmp_path: Path) 
 
 
 def test_standalone_the_next_hop_decides_about_recipients(state: Path, tmp_path: Path) -> None:
-    with postfix.running(tmp_path / "postfix", "standalone") as server:
+    with postfix.running("standalone") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
         with daemon.running(state, "--config", str(file), port=server.filter_port):
             with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=30) as client:
@@ -105,7 +105,7 @@ def test_standalone_the_next_hop_decides_about_recipients(state: Path, tmp_path:
 def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
     if shutil.which("swaks") is None:
         pytest.skip("needs swaks: apt-get install swaks")
-    with postfix.running(tmp_path / "postfix", "after-queue") as server:
+    with postfix.running("after-queue") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
         with daemon.running(state, "--config", str(file), port=server.filter_port):
             line = [
@@ -125,7 +125,7 @@ def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
 
 
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
-    with postfix.running(tmp_path / "postfix", "standalone") as server:
+    with postfix.running("standalone") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
     with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.filter_port) as client:
         client.ehlo("client.example")
