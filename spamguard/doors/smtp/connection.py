@@ -1,9 +1,10 @@
 """One connection: bytes in and out, its timer and its end, on top of aiosmtpd's protocol class.
 
-What is taken from there: the protocol itself, one task for each connection, commands as methods named `smtp_…`. What is not: its
-stream (a line of more than 1,001 octets refuses the mail, and DATA goes line by line), its timer (it covers the work of the
-handler), its cancelling of that work when the client closes, its writing and draining for each reply, and its constructor (it
-inspects itself anew for each connection, which takes half of what a whole message may cost).
+What is taken from there is the frame: one protocol object for each client, commands as methods named `smtp_…` that are given their
+argument as text. What is not, since each of it loses mail or stops others: the stream (a line of more than 1,001 octets refuses the
+mail, and DATA goes line by line), the timer (it covers the work of the handler), the cancelling of that work when the client closes,
+writing and waiting for each reply, faults told to the client as 500; and the constructor, which inspects itself anew for each
+connection and takes half of what a whole message may cost.
 
 Must never hold more than a few buffers for a client, never wait without a deadline, and never run a timer while we work.
 """
@@ -169,6 +170,11 @@ class Connection(SMTP, asyncio.BufferedProtocol):
         if self._watch is not None and (self._lost or self._closing):
             self._watch.cancel()
             self._watch = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is the client's turn, and time runs."""
+        return self._deadline is not None
 
     def drain(self) -> None:
         """End as soon as nothing is under way."""

@@ -49,7 +49,7 @@ class Door:
 
     async def drain(self, deadline: float) -> None:
         """Take no more connections, finish what is under way, and return when all is over; what is not over at `deadline`, a time
-        of the event loop's clock, is cut off."""
+        of the event loop's clock, is cut off. May be called again meanwhile, with an earlier deadline."""
         self._open = False
         loop = asyncio.get_running_loop()
         for listening in self._sockets:

@@ -25,6 +25,8 @@ from spamguard.wire.values import Client, Reply
 
 _TURN = 5  # commands in a row before others get theirs: a round of 50 that flood took 4 ms, with 20 it took 32
 
+_LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears those who have had no message yet, as long as they are no slower
+
 _log = logging.getLogger("spamguard.doors")
 
 
@@ -60,6 +62,7 @@ class Session(Connection):
         self._message: Message | None = None
         self._over = False
         self._sending = False  # whether the client may be about to send more when we end the session
+        self._served = False  # whether there was a message
         self._turns = 0
 
     # The session as a whole.
@@ -72,7 +75,7 @@ class Session(Connection):
         except Gone:
             pass
         except Late:
-            self._end_with(dialogue.TIMED_OUT)
+            self._end_with(dialogue.SHUTTING_DOWN if self.draining and self._message is None else dialogue.TIMED_OUT)
         except (Drained, asyncio.CancelledError):
             self.say(dialogue.SHUTTING_DOWN)
         except Exception:  # noqa: BLE001
@@ -108,17 +111,27 @@ class Session(Connection):
 
     async def _next_line(self) -> bytes:
         await self._take_turns()
-        seconds: float | None = self._terms.limits.command_seconds
+        seconds: float | None = self._patience_with_line()
         while (line := self.lines.next()) is None:
-            await self.more(seconds, leave=self._message is None)
+            await self.more(seconds, leave=self._message is None and self._served)
             self._turns = 0
             seconds = None  # for the whole line, however slowly it comes in
         self.stop_timer()
         return line
 
+    def drain(self) -> None:
+        """Who came just before the door closed, and is still speaking, is served: other doors do not know of this client."""
+        super().drain()
+        if self.waiting and self._message is None:
+            self.start_timer(self._patience_with_line())
+
+    def _patience_with_line(self) -> float:
+        seconds = self._terms.limits.command_seconds
+        return min(seconds, _LAST_CHANCE_SECONDS) if self.draining and self._message is None else seconds
+
     async def _take_turns(self) -> None:
         await self.make_room()
-        if self.draining and self._message is None:
+        if self.draining and self._message is None and self._served:
             raise Drained
         self._turns += 1
         if self._turns >= _TURN:
@@ -269,6 +282,7 @@ class Session(Connection):
         message, self._message = self._message, None
         if message is None:
             return
+        self._served = True
         try:
             await message.end()
         except Exception:  # the client need not care  # noqa: BLE001

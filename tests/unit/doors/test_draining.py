@@ -20,7 +20,7 @@ def soon(seconds):
     return asyncio.get_running_loop().time() + seconds
 
 
-def test_who_does_nothing_is_told_at_once_and_nobody_new_is_taken(tmp_path):
+def test_who_does_nothing_is_told_soon_and_nobody_new_is_taken(tmp_path):
     async def talk(served):
         fresh, idle = await served.call(), await served.call()
         await fresh.code()
@@ -36,6 +36,33 @@ def test_who_does_nothing_is_told_at_once_and_nobody_new_is_taken(tmp_path):
         return heard
 
     assert run(tmp_path, ScriptedProxy(), talk) == [GOODBYE, GOODBYE, True, "nobody"]
+
+
+def test_who_came_just_before_and_is_speaking_is_served(tmp_path):
+    proxy = ScriptedProxy()
+
+    async def talk(served):
+        silent, caller = await served.call(), await served.call()
+        connected = asyncio.create_task(served.door.drain(soon(20)))
+        heard = await caller.codes(b"", b"EHLO me", b"MAIL FROM:<>", b"RCPT TO:<b@c>", b"DATA", MESSAGE + b".")
+        heard += [await caller.code(), await caller.reply(), await silent.code(), await silent.reply()]
+        await connected
+        return heard
+
+    assert run(tmp_path, proxy, talk) == [220, 500, 250, 250, 250, 354, 250, GOODBYE, 220, GOODBYE]
+    assert proxy.contents == [MESSAGE]
+
+
+def test_who_was_served_is_sent_away_between_messages(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        heard = await caller.codes(MESSAGE + b".")
+        begun = soon(0)
+        await served.door.drain(soon(20))
+        return heard, await caller.reply(), soon(0) - begun < 0.9
+
+    assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE, True)
 
 
 def test_a_transaction_is_finished_first(tmp_path):
