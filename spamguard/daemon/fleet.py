@@ -194,7 +194,7 @@ class Fleet:
             self.selector.unregister(member.channel)
         member.channel.close()
         if member.draining:
-            _log.info("worker %d has drained", member.process.pid)
+            _log.info("worker %d %s", member.process.pid, _end(member) if member.process.returncode else "has drained")
             return
         self._wait(now, short=now - member.born < self.timing.short_life)
         _log.error("worker %d %s: replaced%s", member.process.pid, _end(member), f" in {self.pause:.1f} s" if self.pause else "")

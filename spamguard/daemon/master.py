@@ -54,11 +54,11 @@ class Master:
             stack.callback(self._close_sockets)
             self._open(settings)
             privileges.settle_in(settings)
-            _make_filter(settings)
             wakeups = stack.enter_context(_signals())
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
-            self._begin(settings)
             stack.callback(self._end_children)
+            self._make_filter(settings)
+            self._begin(settings)
             while self._fleet.members or not self._fleet.stopping:
                 self._turn()
         _log.info("stopped")
@@ -139,6 +139,13 @@ class Master:
 
     # ---- processes
 
+    def _make_filter(self, settings: Settings) -> None:
+        """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it."""
+        if not (settings.state / "ledger.sqlite").exists():
+            self._trainer = children.start("spamguard.daemon.trainer", [str(settings.state)])
+            with suppress(subprocess.TimeoutExpired):  # then mail is passed on unscored until it is done
+                self._trainer.wait(_MAKING)
+
     def _settle(self) -> None:
         """One trainer at a time, and not too often."""
         now = time.monotonic()
@@ -177,13 +184,6 @@ class Master:
             self._trainer.kill()
             self._trainer.wait()
         self._fleet.end()
-
-
-def _make_filter(settings: Settings) -> None:
-    """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it."""
-    if not (settings.state / "ledger.sqlite").exists():
-        with suppress(subprocess.TimeoutExpired):  # then mail is passed on unscored until it is done
-            children.start("spamguard.daemon.trainer", [str(settings.state)]).wait(_MAKING)
 
 
 def _name(listening: socket.socket) -> str:

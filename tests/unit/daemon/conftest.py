@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from spamguard import Filter
+
 ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0  # seconds; generous, machines are busy
 
@@ -149,7 +151,8 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """Configured, not started."""
+    """Configured, not started; its filter is there, and small."""
+    Filter.open(tmp_path / "state", bits=8, durable=False).close()
     one = Daemon(tmp_path)
     one.configure()
     yield one

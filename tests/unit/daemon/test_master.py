@@ -219,9 +219,10 @@ def test_workers_go_with_a_master_that_was_killed(daemon: Daemon) -> None:
         busy.say("slow 1")
         time.sleep(0.3)
         assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
-        daemon.start()  # can listen although that one is still busy
+        daemon.start(wait=False)  # can listen although that one is still busy
         assert busy.hear() == "slow 1"
     eventually(lambda: not any(map(alive, workers)))
+    daemon.logged("serving", 2)
     with daemon.client() as client:
         assert client.worker not in workers
 
@@ -333,7 +334,7 @@ def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
     from spamguard import Filter
     from tests.unit.filters import mail
 
-    with Filter.open(daemon.place / "state", bits=12) as one:
+    with Filter.open(daemon.place / "state") as one:
         for label, raw in mail(40)[:30]:
             one.learn_ready([one._preparer.ready(raw)], label)
         assert one.status().unsettled == 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
         pytest.skip("this interpreter lies where only root can use it")
     daemon.file.chmod(0o644)
     daemon.configure(user="nobody")
+    shutil.rmtree(place / "state")
     daemon.start()
     for process in (daemon.pid, *daemon.workers()):
         status = Path(f"/proc/{process}/status").read_text()
