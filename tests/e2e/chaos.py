@@ -11,8 +11,8 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 _NAME = re.compile(rb"^X-Attempt: (\d+/\d+)\r$", re.MULTILINE)
@@ -36,9 +36,24 @@ class Hop:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    async def serve(self, port: int) -> asyncio.Server:
-        """Listen on loopback."""
-        return await asyncio.start_server(self._session, "127.0.0.1", port, limit=1 << 20, backlog=256)
+    @asynccontextmanager
+    async def serving(self, port: int) -> AsyncIterator[None]:
+        """Listen on loopback; at the end all sessions are closed."""
+        sessions: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.get_running_loop().create_task(self._session(reader, writer))
+            sessions[task] = writer
+            task.add_done_callback(sessions.pop)
+
+        server = await asyncio.start_server(begin, "127.0.0.1", port, limit=1 << 20, backlog=256)
+        try:
+            yield
+        finally:
+            server.close()
+            for writer in sessions.values():
+                writer.close()
+            await asyncio.gather(*sessions)
 
     async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError, _DropError):
@@ -144,22 +159,29 @@ class Clients:
 
     async def _client(self, numbered: Iterator[tuple[int, bytes]]) -> None:
         connection: _Connection | None = None
-        for number, body in numbered:
-            while True:
-                self.attempts[number] += 1
-                name = f"{number}/{self.attempts[number]}"
-                try:
-                    connection = connection or await _Connection.open(self.port)
-                    if await connection.send(name, body):
-                        self.acknowledged.add(name)
-                        break
-                except (TimeoutError, OSError, asyncio.IncompleteReadError):
-                    if connection is not None:
-                        connection.close()
-                    connection = None
-                await asyncio.sleep(0.05)
-        if connection is not None:
-            connection.close()
+        try:
+            for number, body in numbered:
+                while True:
+                    try:
+                        connection = connection or await _Connection.open(self.port)
+                        if await self._attempt(connection, number, body):
+                            break
+                    except (TimeoutError, OSError, asyncio.IncompleteReadError):
+                        if connection is not None:
+                            await connection.close()
+                        connection = None
+                    await asyncio.sleep(0.05)
+        finally:
+            if connection is not None:
+                await connection.close()
+
+    async def _attempt(self, connection: _Connection, number: int, body: bytes) -> bool:
+        self.attempts[number] += 1
+        name = f"{number}/{self.attempts[number]}"
+        if not await connection.send(name, body):
+            return False
+        self.acknowledged.add(name)
+        return True
 
 
 class _Connection:
@@ -174,7 +196,7 @@ class _Connection:
             await connection._expect(b"2")
             await connection._ask(b"EHLO client.example\r\n", b"2")
         except BaseException:
-            connection.close()
+            await connection.close()
             raise
         return connection
 
@@ -210,5 +232,7 @@ class _Connection:
             raise AssertionError(f"refused for ever: {line!r}")
         return line.startswith(wanted)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,11 +28,10 @@ async def exchange(state: Path, *, messages: int, share: float, kill_after: floa
     """All messages through the daemon; how often it was killed."""
     door, hop_port = free_port(), free_port()
     hop, clients = chaos.Hop(share), chaos.Clients(door)
-    server = await hop.serve(hop_port)
     arguments = ("--listen", f"smtp://127.0.0.1:{door}", "--next-hop", f"smtp://127.0.0.1:{hop_port}")
-    sending = asyncio.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))
     kills = 0
-    try:
+    async with hop.serving(hop_port), asyncio.TaskGroup() as group:
+        sending = group.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))
         while not sending.done():
             with await asyncio.to_thread(_started, state, arguments, door) as running:
                 await asyncio.wait([sending], timeout=kill_after)
@@ -41,13 +39,6 @@ async def exchange(state: Path, *, messages: int, share: float, kill_after: floa
                     running.process.kill()
                     await asyncio.to_thread(running.process.wait)
                     kills += 1
-        await sending
-    finally:
-        sending.cancel()
-        with suppress(asyncio.CancelledError):
-            await sending
-        server.close()
-        await server.wait_closed()
     return hop, clients, kills
 
 
