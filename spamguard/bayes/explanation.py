@@ -15,6 +15,7 @@ from spamguard.bayes import experts, fusion, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Integers, Parameters
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, read_rows
 
+_NO_BIASES = (0.0,) * SETS
 _NO_COUNTS = np.zeros((0, 0), np.int32)
 
 
@@ -83,11 +84,10 @@ def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
     if not number:
         return np.empty(0, np.intp)
     order = parts.argpartition((number - 1, size - number)) if size > 2 * number else parts.argsort()
-    places = np.concatenate((order[:number], order[size - number :]))
-    chosen = parts.take(places)
-    chosen[:number] *= chosen[:number] < 0  # the lowest may be above zero, the highest below
-    chosen[number:] *= chosen[number:] > 0
-    return places.take(np.abs(chosen).argsort()[::-1][: np.count_nonzero(chosen)])
+    low, high = order[:number], order[size - number :]
+    found = [pair for pair in zip(parts.take(low).tolist(), low.tolist(), strict=True) if pair[0] < 0]
+    found += [(-part, place) for part, place in zip(parts.take(high).tolist(), high.tolist(), strict=True) if part > 0]
+    return np.array([place for _, place in sorted(found)], np.intp)
 
 
 def _trust(tables: Tables, known: Parameters, number: int) -> tuple[float, Floats]:
@@ -133,13 +133,12 @@ def _one_class(found: experts.Parts, scores: Integers, seen: Evidence, tables: T
 def _factors(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
     """What clipping and rounding left of each expert's sum, as a factor; the same times the damping."""
     damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
-    raw = np.empty(len(EXPERTS))
-    raw[:SETS] = experts.set_sums(found.multinomial, seen)[row]
-    raw[SETS : 2 * SETS] = experts.set_sums(found.logistic, seen)[row] / logistic.ONE
-    raw[-2:] = found.categorical[row].sum(), found.gaussian[row].sum()
-    raw *= damping
-    raw[SETS : 2 * SETS] += tables.biases[row] / logistic.ONE
-    kept = np.divide(scores[row] / STEPS, raw, out=np.zeros_like(raw), where=raw != 0)
+    words, weights = experts.set_sums(np.stack((found.multinomial[row], found.logistic[row])), seen).tolist()
+    traits, numbers = float(found.categorical[row].sum()), float(found.gaussian[row].sum())
+    sums = (*words, *[weight / logistic.ONE for weight in weights], traits, numbers)
+    biases = (*_NO_BIASES, *[bias / logistic.ONE for bias in tables.biases[row].tolist()], 0.0, 0.0)
+    raw = [part * factor + bias for part, factor, bias in zip(sums, damping.tolist(), biases, strict=True)]
+    kept = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(scores[row].tolist(), raw, strict=True)])
     return kept, kept * damping
 
 

@@ -190,13 +190,10 @@ class Named(NamedTuple):
 
 def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:
     """Tokens of one message as `Extractor._hashed` gives them, in groups."""
-    groups, start = [], 0
-    for step in (0, 1, 2):
-        end = len(tokens) if step == 2 else start + max(len(run.hashes) - step, 0)
-        places = np.arange(end - start)
-        groups.append(Group(tokens[start:end], np.zeros_like(places), run, places, step))
-        start = end
-    return groups
+    singles = len(run.hashes)
+    pairs, places = max(singles - 1, 0), np.arange(singles)
+    bounds = ((0, singles), (singles, singles + pairs), (singles + pairs, len(tokens)))
+    return [Group(tokens[start:end], places[: end - start], run, places[: end - start], step) for step, (start, end) in enumerate(bounds)]
 
 
 def _counted(groups: list[Group], messages: int) -> list[NDArray[np.uint32]]:

@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
     sections: Sequence[bytes]
     counts: NDArray[np.intp]
-    borders: NDArray[np.intp]
+    borders: list[int]
     hashes: Hashes
     joined: NDArray[np.bool_]
     starts: NDArray[np.intp]
@@ -108,7 +108,7 @@ class TokenHasher:
         if len(joined):
             joined[before - 1] = False  # the last of each section
         seeds = np.frombuffer(b"".join([self._seeds[name] for name in names]), "<u8")
-        return Run(names, counts, before, self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
+        return Run(names, counts, before.tolist(), self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
 
     def bigrams(self, section: bytes, text: str) -> Run:
         """Hashes of all pairs of neighbouring characters; runs are separated by NUL."""
@@ -120,8 +120,7 @@ class TokenHasher:
         mixed *= self._final
         joined = np.zeros(len(starts), np.bool_)
         np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])  # pairs of bigrams stay inside one run of characters
-        count = np.array([len(starts)])
-        return Run([section], count, count, mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
+        return Run([section], np.array([len(starts)]), [len(starts)], mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts
