@@ -1,0 +1,34 @@
+"""Configuration files for the tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from spamguard import config
+from spamguard.errors import ConfigError
+from spamguard.settings import Settings
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads a text as a file."""
+
+    def read(text: str | bytes) -> Settings:
+        file = tmp_path / "some.yaml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return config.load(file)
+
+    return read
+
+
+@pytest.fixture
+def mistakes(load):
+    """The mistakes of a text, without the name of the file."""
+
+    def find(text: str | bytes) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            load(text)
+        assert all("\n" not in one and "some.yaml:" in one for one in caught.value.problems)
+        return [one.partition("some.yaml:")[2] for one in caught.value.problems]
+
+    return find

@@ -1,0 +1,247 @@
+"""What a file and the command line say becomes settings, and settings can be written as a file again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spamguard import config
+from spamguard.config.effective import plain
+from spamguard.errors import ConfigError
+from spamguard.settings import (
+    Action,
+    Certificate,
+    DoorLimits,
+    Endpoint,
+    History,
+    Hop,
+    Listener,
+    OddBytes,
+    OnError,
+    Policy,
+    Position,
+    Protocol,
+    Rule,
+    Scoring,
+    Settings,
+    Tls,
+    parse_endpoint,
+)
+from tests.unit.config.files import SHIPPED, STATE, listener, parts
+
+
+def test_a_whole_file(load):
+    found = load("""
+state: /var/lib/spamguard
+user: spamguard
+workers: 3
+listeners:
+  - listen: smtp://127.0.0.1:10025
+    position: after-queue
+    next_hop: smtp://127.0.0.1:10026
+    trusted: [127.0.0.0/8]
+    on_error: defer
+    spam_threshold: 1 in 1,000
+    odd_bytes: refuse
+    rules:
+      - {when: spam, from_probability: 0.999, action: quarantine}
+      - {when: newsletter, action: redirect, to: news@example.org}
+    limits: {message_size: 20MB, recipients: 7, data_timeout: 1.5m}
+  - listen: lmtp://[::1]:24
+    position: standalone
+    next_hop: {to: lmtp:/run/dovecot/lmtp, tls: off, connect: 5s, sessions: 3}
+    hostname: mx.example.org
+    tell_probability: true
+    forged: [X-Foo*]
+scoring: {deadline: 4s, scorers: 2}
+history: {age: 7d, size: 1GiB}
+""")
+    first = Listener(
+        parse_endpoint("smtp://127.0.0.1:10025"),
+        Position.AFTER_QUEUE,
+        Hop(parse_endpoint("smtp://127.0.0.1:10026")),
+        Policy(
+            (Rule("spam", Action.QUARANTINE, 0.999), Rule("newsletter", Action.REDIRECT, to="news@example.org")),
+            one_wrong_in=1000,
+            on_error=OnError.DEFER,
+        ),
+        DoorLimits(message_bytes=20_000_000, recipients=7, data_seconds=90.0),
+        OddBytes.REFUSE,
+        ("127.0.0.0/8",),
+    )
+    second = Listener(
+        parse_endpoint("lmtp://[::1]:24"),
+        Position.STANDALONE,
+        Hop(parse_endpoint("lmtp:/run/dovecot/lmtp"), Tls.OFF, connect_seconds=5.0, sessions=3),
+        Policy(tell_probability=True, forged=("X-Foo*",)),
+        hostname="mx.example.org",
+    )
+    scoring, history = Scoring(4.0, 2), History(7, 1 << 30)
+    assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard")
+
+
+def test_the_shipped_file_has_the_defaults():
+    found = config.load(SHIPPED)
+    (one,) = found.listeners
+    usual = Listener(one.endpoint, one.position, Hop(one.next_hop.endpoint))
+    assert found == Settings(found.state, (usual,))
+
+
+def test_the_shipped_file_has_every_option():
+    """Those whose default is "none" stand in comments."""
+    text = SHIPPED.read_text("utf-8")
+    assert len(parts()) == 8
+    for part in parts():
+        for name, field in part.model_fields.items():
+            assert re.search(rf"(^|[ {{]){field.alias}(:|  )", text, re.M), f"{part.__name__}.{name}"
+    shown = yaml.safe_load(text)
+    told = plain(config.load(SHIPPED))
+    assert set(shown) == set(told)
+    assert set(shown["listeners"][0]) == set(told["listeners"][0])
+    for part in ("next_hop", "limits"):
+        assert set(shown["listeners"][0][part]) == set(told["listeners"][0][part])
+
+
+def test_what_the_shipped_file_shows_in_comments_works(load):
+    text = SHIPPED.read_text("utf-8").replace("    rules: []\n", "").replace("    # rules:\n", "    rules:\n")
+    text = text.replace("    #   - {", "      - {")
+    (one,) = load(text).listeners
+    assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
+
+
+def test_every_setting_can_be_said():
+    """A field that is added to the settings must get a key."""
+    named = {name for part in parts() for name in part.model_fields}
+    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History)
+    assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
+
+
+def test_a_certificate_that_is_there(load, tmp_path):
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).write_text("x")
+    (one,) = load(listener(f"    tls: {{certificate: {tmp_path}/c.pem, key: {tmp_path}/k.pem}}\n")).listeners
+    assert one.tls == Certificate(tmp_path / "c.pem", tmp_path / "k.pem")
+
+
+def test_before_the_queue_may_refuse(load):
+    text = listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.9}\n", position="before-queue")
+    assert load(text).listeners[0].policy.rules == (Rule("spam", Action.REJECT, 0.9),)
+
+
+def test_plain_words_are_those_of_yaml_1_2(load):
+    text = listener("user: no\n", hop="{to: 'smtp://192.0.2.1:25', tls: off}")
+    assert load(text).user == "no"
+    assert load(text).listeners[0].next_hop.tls is Tls.OFF
+
+
+def test_aliases_may_be_used_a_little(load):
+    second = "{listen: 'smtp://127.0.0.1:2', position: standalone, next_hop: 'lmtp:/x', rules: *r}"
+    more = f"    rules: &r [{{when: spam, action: quarantine}}]\n  - {second}\n"
+    one, other = load(listener(more)).listeners
+    assert one.policy.rules == other.policy.rules == (Rule("spam", Action.QUARANTINE),)
+
+
+@pytest.mark.parametrize("place", ["nowhere.yaml", "."])
+def test_a_file_that_cannot_be_read(tmp_path, place):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.load(tmp_path / place)
+
+
+def test_a_subject_prefix_is_warned_of(load):
+    (told,) = config.warnings(load(listener('    rules: [{when: spam, action: tag, subject_prefix: "[x] "}]\n')))
+    assert "DKIM" in told
+    assert "rule 1" in told
+    assert config.warnings(config.load(SHIPPED)) == []
+
+
+# ---- the command line
+
+
+def test_without_any_configuration(tmp_path):
+    found = config.from_command_line(None, usual_state=tmp_path)
+    maildir = Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir")
+    assert found == Settings(tmp_path, (Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.STANDALONE, Hop(maildir)),))
+
+
+def test_the_command_line_without_a_file(tmp_path):
+    found = config.from_command_line(
+        None, usual_state=Path("/nowhere"), state=tmp_path, listen="lmtp://127.0.0.1:24", next_hop="smtp://192.0.2.1:25"
+    )
+    assert found.state == tmp_path
+    assert [str(one.endpoint) for one in found.listeners] == ["lmtp://127.0.0.1:24"]
+    assert str(found.listeners[0].next_hop.endpoint) == "smtp://192.0.2.1:25"
+
+
+def test_the_command_line_wins_over_the_file(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text(listener("    on_error: defer\n"))
+    usual = config.from_command_line(file, usual_state=Path("/usual"))
+    assert usual == config.load(file)
+    found = config.from_command_line(
+        file, usual_state=Path("/usual"), state=Path("relative"), listen="smtp://127.0.0.1:9", next_hop="lmtp:/x"
+    )
+    (one,) = found.listeners
+    assert (found.state, str(one.endpoint), str(one.next_hop.endpoint)) == (Path.cwd() / "relative", "smtp://127.0.0.1:9", "lmtp:/x")
+    assert one.policy.on_error is OnError.DEFER
+    file.write_text(listener().replace(STATE, ""))
+    assert config.from_command_line(file, usual_state=Path("/usual")).state == Path("/usual")
+
+
+@pytest.mark.parametrize(
+    ("listen", "next_hop", "told"),
+    [
+        ("smtp://x", None, "--listen: listen: expected smtp://ADDRESS:PORT"),
+        (None, "x", "--next-hop: to: expected smtp://HOST:PORT"),
+        ("smtp://0.0.0.0:25", None, "--listen: smtp://0.0.0.0:25 can be reached from other machines: list"),
+        (None, "smtp://127.0.0.1:10025", "--next-hop: mail would come back"),
+    ],
+)
+@pytest.mark.parametrize("with_file", [True, False])
+def test_mistakes_of_the_command_line(tmp_path, with_file, listen, next_hop, told):
+    file = tmp_path / "some.yaml"
+    file.write_text(listener())
+    with pytest.raises(ConfigError) as caught:
+        config.from_command_line(file if with_file else None, usual_state=tmp_path, listen=listen, next_hop=next_hop)
+    assert len(caught.value.problems) == 1
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize("text", ["", "- 5", "listeners: 5", STATE + "listeners: [5]"])
+def test_the_command_line_does_not_mend_a_bad_file(tmp_path, text):
+    file = tmp_path / "some.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        config.from_command_line(file, usual_state=tmp_path, listen="smtp://127.0.0.1:9")
+
+
+def test_the_command_line_is_for_one_listener(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text(listener("  - {listen: 'smtp://127.0.0.1:2', position: standalone, next_hop: 'lmtp:/x'}\n"))
+    with pytest.raises(ConfigError, match="has 2 listeners: the option is for one"):
+        config.from_command_line(file, usual_state=tmp_path, listen="smtp://127.0.0.1:9")
+
+
+# ---- there and back
+
+
+def test_what_is_in_force_can_be_read_again(load, tmp_path):
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).write_text("secret")
+    first = config.load(SHIPPED)
+    rules = (Rule("spam", Action.TAG, 0.5, subject_prefix="[x] "), Rule("news", Action.REDIRECT, to="a@example.org"))
+    one = replace(
+        first.listeners[0],
+        policy=Policy(rules, 1000, True, (), OnError.DEFER),
+        limits=DoorLimits(message_bytes=1001, data_seconds=0.5),
+        odd_bytes=OddBytes.REFUSE,
+        tls=Certificate(tmp_path / "c.pem", tmp_path / "k.pem"),
+        hostname="mx.example.org",
+    )
+    settings = replace(first, listeners=(one,), user="no", workers=3, history=History(1, 12345))
+    for found in (first, settings):
+        assert load(config.effective(found)) == found
+    assert "secret" not in config.effective(settings)

@@ -1,0 +1,193 @@
+"""Every mistake is told where it is, all at once, and nothing that a file holds does harm."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard import config
+from spamguard.config import tree
+from spamguard.errors import ConfigError
+from spamguard.settings import (
+    Settings,
+)
+from tests.unit.config.files import STATE, listener, parts
+
+MISTAKES = [
+    ("", ["1:1: expected the key 'listeners'", "1:1: expected the key 'state', the directory of the filter"]),
+    ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list"]),
+    (STATE + "listeners: []\n", ["2:1: listeners: expected at least one, found none"]),
+    (STATE + "listeners: 5\n", ["2:1: listeners: expected a list, found 5"]),
+    (listener("workres: 5\n"), ["6:1: unknown key 'workres': did you mean 'workers'?"]),
+    (listener("    rulez: []\n"), ["6:5: unknown key 'rulez': did you mean 'rules'?"]),
+    (listener("scoring: {zzz: 1}\n"), ["6:11: unknown key 'zzz': expected one of deadline, scorers"]),
+    (listener("workers: many\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found 'many'"]),
+    (listener("workers: true\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found true"]),
+    (listener("workers: '5'\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found '5'"]),
+    (listener("workers:\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found nothing"]),
+    (listener("user: a b\n"), ["6:1: user: expected the name of a user, found 'a b'"]),
+    (listener("    on_error: pas\n"), ["6:5: on_error: expected one of pass, defer, found 'pas': did you mean 'pass'?"]),
+    (listener("    tell_probability: yes\n"), ["6:5: tell_probability: expected true or false, found 'yes'"]),
+    (listener("    rules: [5]\n"), ["6:13: rules: expected a mapping of keys to values, found 5"]),
+    (listener("    spam_threshold: 1 in 1\n"), ["6:5: spam_threshold: expected fixed, or such as 1 in 1000, found '1 in 1'"]),
+    (
+        listener("    odd_bytes: normalize\n"),
+        ["6:5: odd_bytes: expected one of auto, refuse, normalise, found 'normalize': did you mean 'normalise'?"],
+    ),
+    (
+        listener("    clients: [192.0.2.1/24]\n"),
+        ["6:15: clients: expected a network, found '192.0.2.1/24', an address within 192.0.2.0/24"],
+    ),
+    (listener("    trusted: [x]\n"), ["6:15: trusted: expected a network such as 192.0.2.0/24 or 2001:db8::/32, found 'x'"]),
+    (listener("    hostname: a b\n"), ["6:5: hostname: expected a host name, found 'a b'"]),
+    (listener("    forged: ['X Y']\n"), ["6:14: forged: expected the name of a header field, * at its end for any, found 'X Y'"]),
+    (listener("    limits: {recipients: 0}\n"), ["6:14: recipients: expected a whole number from 1 to 1,000,000, found 0"]),
+    (
+        listener("    limits: {message_size: 5}\n"),
+        ["6:14: message_size: expected a size such as 512KiB, 20MB or 1GiB, found 5 without a unit"],
+    ),
+    (
+        listener("    limits: {data_timeout: 0s}\n"),
+        ["6:14: data_timeout: expected a duration such as 30s, 10m, 2h or 1d, above 0 and not endless, found 0s"],
+    ),
+    (listener("history: {age: 36h}\n"), ["6:11: age: expected whole days such as 30d, found 36h"]),
+    (listener(hop="{tls: required}"), ["5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026"]),
+    (
+        listener(hop="smtp://x"),
+        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://x'"],
+    ),
+    (listener(hop="smtp://x:0"), ["5:5: expected a port from 1 to 65535"]),
+    (listener(position="nowhere"), ["4:5: position: expected one of before-queue, after-queue, standalone, found 'nowhere'"]),
+    (
+        listener(listen="smtp://localhost:25"),
+        [
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://localhost:25': "
+            "write 127.0.0.1 instead of localhost"
+        ],
+    ),
+    (
+        listener(listen="lmtp:/run/x"),
+        ["3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'lmtp:/run/x'"],
+    ),
+    ("state: var\n" + listener()[len(STATE) :], ["1:1: state: expected an absolute path, found 'var'"]),
+    (listener("user: a\nuser: b\n"), ["7:1: the key 'user' is there twice, first in line 6"]),
+    (listener("user: !!python/name:os.system x\n"), ["6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here"]),
+    (listener("? [a]\n: b\n"), ["6:3: expected a word as key"]),
+    (listener("user: &a [*a]\n"), ["6:7: an alias stands inside what it names"]),
+    (listener("user: *a\n"), ["6:7: is not YAML here: found undefined alias 'a'"]),
+    (listener("user: 'x\n"), ["7:1: is not YAML here: found unexpected end of stream"]),
+    (STATE + "---\n" + STATE, ["2:1: is not YAML here: but found another document"]),
+    (b"a: \xff\n", ["1:1: expected text in UTF-8"]),
+    (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed"]),
+    (b"a: " + b"x" * tree.LONGEST, ["1:1: the file is larger than 1,000,000 bytes"]),
+    ("[" * 50_000, ["1:21: nested deeper than 20 levels"]),
+    ("a: &a x\nb: [" + "*a, " * 17 + "]\n", ["2:69: more than 16 aliases"]),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES, ids=[re.sub(r"\W+", "-", told[0])[:70] for _, told in MISTAKES])
+def test_a_mistake_is_told_where_it_is(mistakes, text, told):
+    assert mistakes(text) == told
+
+
+CONTRADICTIONS = [
+    (
+        listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.95}\n", position="after-queue"),
+        "7:22: reject is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
+    ),
+    (
+        listener("    rules:\n      - {when: spam, action: defer, from_probability: 0.5}\n", position="after-queue"),
+        "7:22: defer is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
+    ),
+    (listener("    rules:\n      - {when: spam, action: reject}\n"), "7:22: reject needs a from_probability of 0.9 or more"),
+    (
+        listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.89}\n"),
+        "7:38: reject needs a from_probability of 0.9 or more",
+    ),
+    (listener("    rules:\n      - {when: spam, action: defer}\n"), "7:22: defer needs a from_probability above 0"),
+    (
+        listener("    rules:\n      - {when: spam, action: defer, from_probability: 1, subject_prefix: X}\n"),
+        "7:58: defer leaves no message whose subject could be changed",
+    ),
+    (
+        listener("    rules:\n      - {when: spam, action: redirect}\n"),
+        "7:22: redirect needs the address to redirect to, as in to: held@example.org",
+    ),
+    (
+        listener("    rules:\n      - {when: spam, action: tag, to: a@example.org}\n"),
+        "7:35: only redirect has an address, tag has none",
+    ),
+    (
+        listener("    speed_adjust: true\n", hop="lmtp:/run/x"),
+        "6:5: with speed_adjust Postfix sends all recipients in one transaction, and the answers of lmtp for each cannot become one: "
+        "switch it off there, or hand on by SMTP",
+    ),
+    (listener(hop="smtp://127.0.0.1:10025"), "5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens"),
+    (listener(hop="smtp://localhost:10025"), "5:5: mail would come back: smtp://localhost:10025 is where this daemon listens"),
+    (
+        listener("    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:10025", hop="smtp://127.0.0.1:10025"),
+        "5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens",
+    ),
+    (
+        listener(listen="smtp://192.0.2.7:25"),
+        "3:5: smtp://192.0.2.7:25 can be reached from other machines: list the networks that may send, as in clients: [192.0.2.0/24]",
+    ),
+    (
+        listener("  - {listen: 'lmtp://127.0.0.1:10025', position: standalone, next_hop: 'lmtp:/x'}\n"),
+        "6:6: listener 1 listens there already",
+    ),
+    (
+        listener("    tls: {certificate: /nowhere.pem, key: /dev/null}\n"),
+        "6:11: certificate: expected a file that can be read, found '/nowhere.pem' (No such file or directory)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), CONTRADICTIONS, ids=[re.sub(r"\W+", "-", told)[:60] for _, told in CONTRADICTIONS])
+def test_what_contradicts_is_told(mistakes, text, told):
+    assert mistakes(text) == [told]
+
+
+def test_all_mistakes_at_once(mistakes):
+    looping = "{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1'}"
+    text = f"stat: /x\nworkers: x\nlisteners:\n  - {looping}\n  - 5\n"
+    assert mistakes(text) == [
+        "1:1: expected the key 'state', the directory of the filter",
+        "1:1: unknown key 'stat': did you mean 'state'?",
+        "2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
+        "4:58: mail would come back: smtp://127.0.0.1:1 is where this daemon listens",
+        "5:5: listeners: expected a mapping of keys to values, found 5",
+    ]
+
+
+KEYS = st.sampled_from([str(field.alias) for part in parts() for field in part.model_fields.values()])
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["smtp://127.0.0.1:1", "spam", "1s"])
+)
+TREES: st.SearchStrategy[Any] = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
+)
+
+
+@given(st.dictionaries(KEYS, TREES, max_size=6))
+def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, values):
+    file = tmp_path_factory.getbasetemp() / f"any-{os.getpid()}.yaml"
+    file.write_text(yaml.safe_dump(values))
+    with suppress(ConfigError):
+        assert isinstance(config.from_command_line(file, usual_state=Path("/x"), listen="smtp://127.0.0.1:1"), Settings)
+
+
+@given(st.binary(max_size=200) | st.text("ab:-[]{}&*!|>'\"#%@`,? \n\t", max_size=100).map(str.encode))
+def test_no_bytes_break_it(tmp_path_factory, raw):
+    file = tmp_path_factory.getbasetemp() / f"raw-{os.getpid()}.yaml"
+    file.write_bytes(raw)
+    with pytest.raises(ConfigError):
+        config.load(file)
