@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -126,6 +127,11 @@ class Caller:
             return await asyncio.wait_for(self.reader.read(), 10) == b""
         except ConnectionError:
             return True
+
+    def reset(self):
+        """Leave with RST instead of FIN."""
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def close(self):
         self.writer.close()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import struct
 import subprocess
 import sys
 
@@ -134,7 +133,7 @@ def test_a_message_of_a_client_that_is_gone_is_handed_on_all_the_same(tmp_path):
         await caller.begin()
         caller.send(MESSAGE + b".\r\n")
         await proxy.holding.wait()
-        reset(caller)
+        caller.reset()
         await asyncio.sleep(0.1)
         proxy.hold.set()
         await until(lambda: served.door.connections == 0)
@@ -153,7 +152,7 @@ def test_half_a_message_is_none(tmp_path, leave):
         await caller.writer.drain()
         await asyncio.sleep(0.05)
         if leave == "reset":
-            reset(caller)
+            caller.reset()
         else:
             caller.writer.close()
         await until(lambda: served.door.connections == 0)
@@ -161,12 +160,6 @@ def test_half_a_message_is_none(tmp_path, leave):
     proxy = ScriptedProxy()
     run(tmp_path, talk, proxy)
     assert (proxy.contents, proxy.passed[0].ended) == ([], 1)
-
-
-def reset(caller):
-    """Leave with RST instead of FIN."""
-    caller.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    caller.writer.transport.abort()
 
 
 def flood(port, times=200_000):
@@ -255,6 +248,20 @@ def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
         deaf.close()
 
     asyncio.run(main())
+
+
+def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
+    def insist(port):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"NOOP\r\n" * 1_000_000)
+            return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+    async def talk(served):
+        return await asyncio.to_thread(insist, served.port)
+
+    heard = run(tmp_path, talk, limits=DoorLimits(idle_commands=2))
+    assert heard.count(b"250 ") == 3
+    assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):

@@ -84,6 +84,24 @@ def test_a_transaction_is_finished_first(tmp_path):
     assert proxy.contents == [MESSAGE, MESSAGE]
 
 
+def test_no_new_message_begins_though_it_is_already_there(tmp_path):
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\nMAIL FROM:<>\r\nRCPT TO:<b@c>\r\n")
+        await proxy.holding.wait()
+        drained = asyncio.create_task(served.door.drain(soon(20)))
+        await asyncio.sleep(0.05)
+        proxy.hold.set()
+        await drained
+        return await caller.code(), await caller.reply(), await caller.at_end()
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, proxy, talk) == (250, GOODBYE, True)
+    assert len(proxy.passed) == 1
+
+
 def test_at_the_deadline_the_rest_is_cut(tmp_path):
     async def talk(served):
         proxy.hold = asyncio.Event()

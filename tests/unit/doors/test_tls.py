@@ -84,12 +84,13 @@ def test_nor_what_comes_in_a_piece_of_its_own(pem, tmp_path):
     assert proxy.passed == []
 
 
-def test_a_client_that_leaves_during_the_handshake_leaves_nothing_behind(pem, tmp_path):
+@pytest.mark.parametrize("leave", [lambda caller: caller.writer.close(), lambda caller: caller.reset()], ids=["close", "reset"])
+def test_a_client_that_leaves_during_the_handshake_leaves_nothing_behind(pem, tmp_path, leave):
     async def talk(served):
         caller = await served.call()
         await caller.code()
         assert await caller.codes(b"EHLO me", b"STARTTLS") == [250, 220]
-        caller.writer.close()
+        leave(caller)
         return await gone(served)
 
     assert run(pem, tmp_path, talk) is True
