@@ -317,7 +317,8 @@ def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
         return NewVote(digest, user, label, packed(1), scores, "cli", 5, extractor)
 
     ledger.append([vote("spam", b"z", "anna"), vote("ham", b"y"), vote("ham", b"x", scores=b""), vote("ham", b"w", extractor=2)])
-    ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0"), vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
+    ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0")])
+    ledger.append([vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
     ledger.append([vote("spam", digest.to_bytes(2)) for digest in range(300)])  # more than are read at a time
     assert list(ledger.scored_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
 
