@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spamguard.relay.session import Session, Stage
+from spamguard.relay.session import Session
 from spamguard.settings import Hop
 
 
@@ -35,8 +35,6 @@ class Pool:
         """Take a session back after its transaction, however that ended."""
         if session.usable and not self._closed and len(self._idle) < self._hop.sessions:
             self._idle[session] = asyncio.get_running_loop().call_later(self._hop.idle_seconds, self._expire, session)
-        elif session.stage is Stage.MIDWAY:
-            session.abort()
         else:
             self._dismiss(session)
 
@@ -53,7 +51,7 @@ class Pool:
         self._dismiss(session)
 
     def _dismiss(self, session: Session) -> None:
-        """QUIT, without anybody waiting for it."""
+        """QUIT, without anybody waiting for it; where that would be out of step, it is cut off."""
         task = asyncio.get_running_loop().create_task(session.quit())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

@@ -188,6 +188,7 @@ def test_required_tls_with_a_certificate_of_nobody_or_for_another(pem: Path, mon
 def test_required_tls_that_cannot_be_had(script: Script) -> None:
     fake = FakeHop(script)
     assert required(fake, seconds=0.5) == [UNSAFE, UNSAFE]
+    assert ("STARTTLS" in fake.commands) is (script["EHLO"] == OFFERED)
     assert not [command for command in fake.commands if command.startswith("MAIL")]
 
 

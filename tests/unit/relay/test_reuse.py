@@ -125,6 +125,23 @@ def test_sessions_are_kept_for_a_time() -> None:
     assert len(fake.sessions) == 2
 
 
+def test_the_time_begins_anew_with_every_message() -> None:
+    fake = FakeHop({})
+    talk(fake, messages(3, pause=1.2), idle_seconds=2.0)
+    assert len(fake.sessions) == 1
+
+
+def test_what_is_out_of_step_is_not_kept() -> None:
+    fake = FakeHop({"RCPT": Act.STALL})
+
+    async def run(hop: StreamHop) -> None:
+        assert (await hand_on(hop))[-1] == LOST
+        assert not hop.pool._idle
+
+    talk(fake, run, command_seconds=0.2)
+    assert "QUIT" not in fake.commands
+
+
 def test_only_so_many_are_kept() -> None:
     fake = FakeHop({})
 
@@ -153,11 +170,10 @@ def test_what_is_running_at_close_finishes_and_is_not_kept() -> None:
 
     async def run(hop: StreamHop) -> list[Reply]:
         replies = await hand_on(hop, before_data=hop.close)
-        await hop.close()
+        await until(lambda: fake.commands[-1] == "QUIT")
         return replies
 
     assert codes(talk(fake, run)) == [250] * 3
-    assert fake.commands[-1] == "QUIT"
 
 
 FIRST: list[Answer] = [b"250 ok\r\n"]
@@ -216,6 +232,12 @@ def test_a_hop_that_is_down_by_then() -> None:
 def test_it_is_tried_once_only() -> None:
     fake = FakeHop({"DATA": [b"354 go on\r\n", Act.DROP, Act.DROP, b"354 go on\r\n"]})
     assert talk(fake, messages(2))[5:] == [LOST]
+    assert len(fake.sessions) == 2
+
+
+def test_it_is_tried_once_for_the_whole_transaction() -> None:
+    fake = FakeHop({"RCPT": [Act.DROP, b"250 ok\r\n"], "DATA": [Act.DROP, b"354 go on\r\n"]})
+    assert talk(fake, hand_on)[1:] == [Reply.of(250, "ok"), LOST]
     assert len(fake.sessions) == 2
 
 
