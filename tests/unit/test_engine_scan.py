@@ -102,56 +102,7 @@ def test_whether_settling_is_due(tmp_path: Path) -> None:
         assert not one.scan(b"x").settle
 
 
-# How spammy good mail looked
-
-
-def measured(one: Filter) -> GoodMail:
-    one.settle()
-    return one.good_mail()
-
-
-def test_good_mail_is_measured_by_scores_from_before_it_was_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodmail, "FEWEST_OF_EACH", 5)
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:30])
-        one.settle()
-        before = one.good_mail().confirmed
-        later = [(label, raw) for label, raw in MAIL[30:60] if label == "ham"]
-        now = [one.judge(raw).log_odds for _, raw in later]
-        one.learn_ready([one._preparer.ready(raw) for _, raw in later], "ham")
-        goodmail.measure(one.ledger, one._store.tables, one.unwanted)  # with the fusion that judged them
-        found = one.good_mail()
-        assert found.confirmed == before + len(later)
-        trust = float(goodmail.experts.confidence(one._store.tables.messages)[0]) / _trust_before(len(later), one)
-        kept = {round(value, 2) for value in found.highest}
-        assert {round(value * trust, 2) for value in now} <= {round(one + step / 100, 2) for one in kept for step in (-1, 0, 1)}
-        assert list(found.highest) == sorted(found.highest, reverse=True)
-
-
-def _trust_before(more: int, one: Filter) -> float:
-    messages = one._store.tables.messages.copy()
-    messages[0] -= more
-    return float(goodmail.experts.confidence(messages)[0])
-
-
-def test_only_good_mail_counts_and_only_when_both_sides_were_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodmail, "FEWEST_OF_EACH", 5)
-    ham, spam = ([pair for pair in MAIL if pair[0] == label] for label in ("ham", "spam"))
-    with opened(tmp_path) as one:
-        teach(one, ham[:20])
-        assert measured(one) == GoodMail()
-        teach(one, spam[:5])
-        assert measured(one) == GoodMail()
-        teach(one, ham[20:24])
-        assert measured(one).confirmed == 4
-        teach(one, spam[5:8])
-        assert measured(one).confirmed == 4
-        one.define_class("news", unwanted=False)
-        teach(one, [("news", ham[30][1])])
-        assert measured(one).confirmed == 5  # the four have scores of two classes, the fifth of as many: all count
-        teach(one, [("news", ham[31][1])])
-        assert measured(one).confirmed == 6
-        assert len(one.good_mail().highest) == 6
+# The threshold by a bound
 
 
 def test_a_threshold_in_force_moves_label_and_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
