@@ -138,7 +138,9 @@ def main(arguments: list[str]) -> None:
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
         connection.sendall(frames.answer(frames.READY))
         for request in requests(connection):
-            connection.sendall(scorer.answer(request))
+            answer = scorer.answer(request)
+            del request  # a large message is not kept until the next one comes
+            connection.sendall(answer)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 
 from spamguard import Filter
 from spamguard.cli import main
+from spamguard.policy import Threshold
 
 
 def write(path, raw):
@@ -33,7 +34,7 @@ def test_the_exit_status_tells_the_worst(run, taught, ham, spam):
 
 def test_unsure_is_a_status_of_its_own(run, state, taught, ham, spam, monkeypatch):
     assert run(state, "judge", ham).status == 3
-    monkeypatch.setattr("spamguard.policy.SPAM_FROM", 1.5)  # spam is unsure now, ham is not
+    monkeypatch.setattr("spamguard.engine.Filter.threshold", lambda *_: Threshold(1.5))  # spam is unsure now, ham is not
     assert run(taught, "judge", ham, spam).status == 3
 
 
