@@ -154,18 +154,15 @@ def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
     roots = [1.0 / sqrt(size) for size in sizes]
     damping = [*[root * sqrt(root) for root in roots], len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5]
     scales = list(map(logistic.inverse_root, sizes))
-    by_class = zip(
-        set_sums(found.multinomial, seen).tolist(),
-        np.add.reduce(found.categorical, axis=1).tolist(),
-        np.add.reduce(found.gaussian, axis=1).tolist(),
-        set_sums(found.logistic, seen).tolist(),
-        biases.tolist(),
-        strict=True,
-    )
+    others = len(biases)
+    sums = set_sums(np.concatenate((found.multinomial, found.logistic)), seen).tolist()  # whole numbers so small stay exact as floats
+    categorical, gaussian = (np.add.reduce(part, axis=1).tolist() for part in (found.categorical, found.gaussian))
     rows = []
-    for counted, categorical, gaussian, weighed, bias in by_class:
-        *words, trait, number = map(mul, (*counted, categorical, gaussian), damping)
-        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, bias, scales, strict=True)]
+    for counted, weighed, of_traits, of_numbers, bias in zip(
+        sums[:others], sums[others:], categorical, gaussian, biases.tolist(), strict=True
+    ):
+        *words, trait, number = map(mul, (*counted, of_traits, of_numbers), damping)
+        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, scales, strict=True)]
         rows.append([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in (*words, *learnt, trait, number)])
     return np.array(rows, np.int64)
 

@@ -119,7 +119,7 @@ def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
         content.tags.append(page.tags)
         content.markup += page.markup
         content.images += page.images
-    content.text.append(decode.fold(text))
+    content.text.append(text if text.isascii() else decode.fold(text))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
 

@@ -74,6 +74,8 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     """
     declared = codec_name(charset) if charset else None
     defects = [b"charset-unknown"] if charset and declared is None else []
+    if declared in (None, "ascii", "utf-8") and data.isascii():  # the usual case
+        return data.decode("ascii"), defects
     wrong = [*defects, b"charset-wrong" if charset else b"charset-missing"]
     first = declared if declared not in (None, "ascii") else "utf-8"
     for codec in dict.fromkeys((first, "utf-8")):

@@ -7,7 +7,6 @@ not evidence, and the next mail may carry a forged one.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from spamguard.mail.decode import fold, unstructured
 from spamguard.mail.split import FieldList
@@ -32,7 +31,7 @@ _AUTHENTICATION = (
 )
 _NEVER = re.compile(b"|".join((_VERDICTS, _MAILBOX_STATE, _AUTHENTICATION)), re.I)
 
-_ADDRESS = re.compile(rb"([\w.+=/!$%&'*-]{1,64})@([\w.-]{1,190})")
+_ADDRESS = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
 _ZONE = re.compile(rb"[+-]\d{4}\b|\b[a-zA-Z]{3,4}\s*\Z")
 _SHAPE = bytes.maketrans(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.$@-:+/=<>, ",
@@ -42,24 +41,31 @@ _REPEATS = re.compile(rb"(?<=0)0+|(?<=a)a+|(?<=A)A+")
 _ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
 _NOT_FIELDS = frozenset(b"address names date-shape zone id-shape id-host hidden tags url host clue attachment".split())  # other sections
 _VALUE_BYTES = 2000  # of one field
+_MOST_NAMES = 2048
 
 
 def is_evidence(name: bytes) -> bool:
     """Whether a field of that name (any case) may be looked at."""
-    return _section(name[:100].lower()) != b""
+    return _SECTIONS[name[:100].lower()] != b""
 
 
-@lru_cache(maxsize=2048)
-def _section(name: bytes) -> bytes:
-    """Section of a field with that lower-case name; empty when the field is never evidence."""
-    if _NEVER.fullmatch(name):
-        return b""
-    return b"field " + name if name in _NOT_FIELDS else name[:40]
+class _Sections(dict[bytes, bytes]):
+    """Section of a field with that lower-case name; empty when the field is never evidence. Remembers so many at most."""
+
+    def __missing__(self, name: bytes) -> bytes:
+        if len(self) == _MOST_NAMES:
+            self.clear()
+        never = _NEVER.fullmatch(name)
+        self[name] = section = b"" if never else b"field " + name if name in _NOT_FIELDS else name[:40]
+        return section
+
+
+_SECTIONS = _Sections()
 
 
 def evidence(fields: FieldList) -> FieldList:
     """The fields that may be looked at, under the names of their sections, values cut to what is looked at."""
-    return [(section, value[:_VALUE_BYTES]) for name, value in fields if (section := _section(name[:100]))]
+    return [(section, value[:_VALUE_BYTES]) for name, value in fields if (section := _SECTIONS[name[:100]])]
 
 
 def sections(evidence: FieldList) -> tuple[list[Section], list[bytes]]:
@@ -106,8 +112,8 @@ _SPECIAL = {b"received": _received, b"date": _date, b"message-id": _message_id}
 
 def addresses(text: bytes) -> bytes:
     """Every address in a text as two tokens that hold together: the whole, and its domain."""
-    found = _ADDRESS.findall(text)
-    return b" ".join([joined(local) + b"-at-" + joined(domain) + b" " + joined(domain) for local, domain in found[:50]])
+    found = _ADDRESS.findall(joined(text)) if b"@" in text else []
+    return b" ".join([b"%b-at-%b %b" % (local, domain, domain) for local, domain in found[:50]])
 
 
 def joined(host: bytes) -> bytes:

@@ -110,7 +110,7 @@ _OUTCOME = re.compile(rb"\b(spf|dkim|dmarc)\s*=\s*([a-z]+)", re.I)
 _UPPER_CASE = bytes(range(65, 91))
 _DIGITS = b"0123456789"
 _ASCII = bytes(range(128))
-_CODE = {name: {value: code for code, value in enumerate(values)} for name, values in TRAITS.items()}
+_CODES = [({value: code for code, value in enumerate(values)}, len(values) - 1) for values in TRAITS.values()]
 
 
 def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]:
@@ -132,8 +132,7 @@ def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]
         ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
         *_authentication(content, trusted),
     )
-    codes = [table.get(value, len(table) - 1) for table, value in zip(_CODE.values(), values, strict=True)]
-    return np.array(codes, np.uint8)
+    return np.array([table.get(value, other) for (table, other), value in zip(_CODES, values, strict=True)], np.uint8)
 
 
 def _domain(value: bytes) -> bytes:
@@ -168,10 +167,11 @@ def _recipients(named: Named) -> str:
 def _subject(value: bytes | None) -> str:
     if value is None:
         return "absent"
-    if _REPLY.match(value):
-        return "reply"
-    if _FORWARD.match(value):
-        return "forward"
+    if b":" in value:  # few have one
+        if _REPLY.match(value):
+            return "reply"
+        if _FORWARD.match(value):
+            return "forward"
     return "capitals" if value.isupper() and b"=?" not in value else "other"
 
 
