@@ -80,7 +80,7 @@ def sections(evidence: FieldList) -> tuple[list[Section], list[bytes]]:
             found.append((name, text))
             if name in _ADDRESS_FIELDS:
                 found.append((b"address", addresses(text)))
-    found.append((b"names", b" ".join(dict(evidence)).replace(b"-", b"_")))
+    found.append((b"names", b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")))
     return found, defects
 
 

@@ -139,9 +139,8 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     end = window.find(b"\n\n")
     block = window[: end + 1] if end >= 0 else window
     stop, defects = len(block), []
-    lines = _lines_that_begin_fields(block) if end >= 0 else -1
-    found = _FIELD.findall(block) if 0 <= lines <= limits.header_fields else []
-    if len(found) != lines:  # no end, too many, or not fields all: the careful way
+    found = _FIELD.findall(block) if end >= 0 else []
+    if end < 0 or len(found) > limits.header_fields or _lines(found) != block.count(b"\n"):  # not fields all: the careful way
         stop = _BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches the empty string
         found = [match.groups() for match in islice(_FIELD.finditer(block, 0, stop), limits.header_fields + 1)]
     if stop < len(block) and not text.startswith(b"\n"):
@@ -154,8 +153,8 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     return [(name.lower(), value) for name, value in found], start, defects
 
 
-def _lines_that_begin_fields(block: bytes) -> int:
-    return block.count(b"\n") - block.count(b"\n ") - block.count(b"\n\t")
+def _lines(found: FieldList) -> int:
+    return len(found) + b"".join([value for _, value in found]).count(b"\n")
 
 
 def split(raw: bytes, limits: Limits) -> Split:

@@ -107,6 +107,7 @@ _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _OUTCOME = re.compile(rb"\b(spf|dkim|dmarc)\s*=\s*([a-z]+)", re.I)
+_NO_OUTCOMES = ["absent"] * 3
 _UPPER_CASE = bytes(range(65, 91))
 _DIGITS = b"0123456789"
 _ASCII = bytes(range(128))
@@ -184,12 +185,13 @@ def _list(named: Named) -> str:
 
 def _authentication(content: Content, trusted: Iterable[bytes]) -> list[str]:
     """Outcomes of SPF, DKIM and DMARC as trusted Authentication-Results fields give them, topmost first (RFC 8601)."""
+    if not trusted:
+        return _NO_OUTCOMES
     outcomes: dict[bytes, bytes] = {}
-    if trusted:
-        for name, value in content.message.fields:
-            if name == b"authentication-results" and _server(value) in trusted:
-                for method, result in _OUTCOME.findall(value):
-                    outcomes.setdefault(method.lower(), result.lower())
+    for name, value in content.message.fields:
+        if name == b"authentication-results" and _server(value) in trusted:
+            for method, result in _OUTCOME.findall(value):
+                outcomes.setdefault(method.lower(), result.lower())
     return [outcomes.get(method, b"absent").decode() for method in (b"spf", b"dkim", b"dmarc")]
 
 
