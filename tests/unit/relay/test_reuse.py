@@ -113,6 +113,12 @@ def test_what_comes_while_a_session_waits_makes_it_unfit() -> None:
     assert [len(session.messages) for session in fake.sessions] == [1, 1]
 
 
+def test_a_session_that_died_while_it_waited_costs_no_attempt() -> None:
+    fake = FakeHop({"DOT": [Then(b"250 ok\r\n", Act.DROP), b"250 ok\r\n"], "DATA": [b"354 go on\r\n", Act.DROP, b"354 go on\r\n"]})
+    assert codes(talk(fake, messages(2, pause=0.1))) == [250] * 6
+    assert [len(session.messages) for session in fake.sessions] == [1, 0, 1]
+
+
 def test_sessions_are_kept_for_a_time() -> None:
     fake = FakeHop({})
 
