@@ -139,8 +139,9 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     end = window.find(b"\n\n")
     block = window[: end + 1] if end >= 0 else window
     stop, defects = len(block), []
-    found = _FIELD.findall(block) if end >= 0 else []
-    if end < 0 or len(found) > limits.header_fields or _lines(found) != block.count(b"\n"):  # not fields all: the careful way
+    lines = block.count(b"\n") if end >= 0 else -1
+    found = _FIELD.findall(block) if 0 <= lines <= 4 * limits.header_fields else []
+    if len(found) > limits.header_fields or _lines(found) != lines:  # no end, too many, or not fields all: the careful way
         stop = _BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches the empty string
         found = [match.groups() for match in islice(_FIELD.finditer(block, 0, stop), limits.header_fields + 1)]
     if stop < len(block) and not text.startswith(b"\n"):
