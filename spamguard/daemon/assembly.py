@@ -5,9 +5,10 @@ Must never fail because of what mail or the filter are like: a worker that does 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 
@@ -20,8 +21,12 @@ from spamguard.proxy.journal import Entry
 from spamguard.proxy.scoring import ScorerPool
 from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
+from spamguard.relay.contract import NextHop
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Settings
+
+_PROBING = 5.0  # seconds between two looks at a next hop that is not there
+_WRITING = 1.0  # seconds that the rest of the history may take at the end
 
 _log = logging.getLogger("spamguard.mail")
 
@@ -45,14 +50,25 @@ async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle:
                 pools[bound] = ScorerPool(settings.state, settings.scoring, bound)
                 stack.push_async_callback(pools[bound].close)
                 await pools[bound].start()
-            await hop.probe()
+            _in_background(_seen(hop), stack)
             doors.append(open_door(listener, Exchange(listener, hop, pools[bound], tools, name), [listening], spool, name))
         yield doors
 
 
+async def _seen(hop: NextHop) -> None:
+    """Until it is known what the next hop offers; later sessions with it tell what has changed."""
+    while hop.extensions is None:
+        await hop.probe()
+        await asyncio.sleep(_PROBING)
+
+
+def _in_background(work: Coroutine[None, None, None], stack: AsyncExitStack) -> None:
+    stack.callback(asyncio.get_running_loop().create_task(work).cancel)
+
+
 def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack) -> Tools:
     history = HistoryWriter(settings.state / "history.sqlite", settings.history.size, settings.history.days)
-    stack.callback(history.close)
+    stack.push_async_callback(asyncio.to_thread, history.close, _WRITING)
 
     @cache
     def key() -> bytes:

@@ -6,11 +6,11 @@ recipient; never refuse for ever because of a fault of ours; never hand a messag
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from spamguard import policy, signature
 from spamguard.ids import RANDOM_BYTES, new_id
@@ -20,6 +20,7 @@ from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
 from spamguard.relay.contract import NextHop
+from spamguard.relay.threads import finished
 from spamguard.settings import Action, Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
@@ -163,7 +164,7 @@ class Passage:
         """Yes once it is on the disk. The next hop gets nothing: its session is reset."""
         await self.end()
         try:
-            await asyncio.to_thread(self._tools.quarantine.store, entry.id, content, entry.envelope, entry.label, entry.time)
+            await finished(partial(self._tools.quarantine.store, entry.id, content, entry.envelope, entry.label, entry.time))
         except OSError as error:
             _log.error("%s: quarantine: %s", entry.id, error)
             return _TROUBLE

@@ -7,7 +7,6 @@ sends the message again, and who had a copy has two.)
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import logging
@@ -15,12 +14,13 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from spamguard.files import create_private, sync_directory
+from spamguard.relay.threads import finished
 from spamguard.spool import Content
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 
@@ -116,7 +116,7 @@ class _Delivery:
         return Reply.of(250, "2.1.5 Ok")
 
     async def send(self, content: Content) -> Sequence[Reply]:
-        reply = await _finished_in_thread(lambda: self._delivered(content))
+        reply = await finished(lambda: self._delivered(content))
         return [reply] * len(self._recipients)
 
     async def end(self) -> None:
@@ -130,18 +130,6 @@ class _Delivery:
             full = error.errno in _FULL
             return Reply.of(452, "4.3.1 Insufficient system storage") if full else Reply.of(451, "4.3.0 Mailbox cannot be written now")
         return Reply.of(250, "2.0.0 Delivered")
-
-
-async def _finished_in_thread(work: Callable[[], Result]) -> Result:
-    """Blocking work, in a thread. Who is cancelled waits all the same until it is done: it reads a spool that is closed next."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
-        raise
 
 
 # ---- what is written

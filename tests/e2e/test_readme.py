@@ -48,5 +48,14 @@ def test_the_first_command_measures_a_filter(tmp_path: Path) -> None:
     assert "1-ROCA" in done.stdout
 
 
+def test_the_proxy(tmp_path: Path) -> None:
+    write(tmp_path / "mail", 400, 1)
+    assert run(block("tour"), tmp_path).returncode == 0
+    done = run("trap 'kill $(jobs -p) 2>&-' EXIT\n" + block("proxy"), tmp_path)  # or what it starts would outlive a failure
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^X-Spamguard: (spam|ham|unsure); id=", done.stdout, re.M)
+    assert "by expert: log-odds" in done.stdout
+
+
 def test_ci_finds_the_test_command() -> None:
     assert block("test command").strip().endswith("pytest")
