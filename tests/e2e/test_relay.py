@@ -73,7 +73,7 @@ def bodies_of(messages: Sequence[bytes]) -> list[bytes]:
 
 @with_dovecot
 def test_dovecot_by_lmtp(tmp_path: Path) -> None:
-    with dovecot.running(tmp_path / "dovecot") as server:
+    with dovecot.running() as server:
         endpoints = [Endpoint(Protocol.LMTP, path=server.lmtp_socket), Endpoint(Protocol.LMTP, "127.0.0.1", server.lmtp_port)]
         for endpoint in endpoints:
             codes = hand_on_all(endpoint, BODIES, ["anna@example.net", "ben@example.net", "anna@example.net"], tmp_path)
@@ -85,7 +85,7 @@ def test_dovecot_by_lmtp(tmp_path: Path) -> None:
 
 @with_postfix
 def test_postfix_by_smtp(tmp_path: Path) -> None:
-    with postfix.running(tmp_path / "postfix", None) as server:
+    with postfix.running(None) as server:
         endpoint = Endpoint(Protocol.SMTP, "127.0.0.1", server.smtp_port)
         assert hand_on_all(endpoint, BODIES, ["anna@example.net"], tmp_path) == [[250] * 3] * len(BODIES)
         assert hand_on_all(endpoint, BODIES[:1], ["nobody@example.net"], tmp_path) == [[250, 550]]
