@@ -192,6 +192,23 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """Maildirs in which moving mail teaches. maildir: an absolute path whose parts may have * and ?.
+
+    user: whose they all are; empty: what the wildcards stand for, or the owner. folders: pattern of a folder's name to its role, a
+    class or one of neutral, trash, ignored; the first that fits, then Dovecot's word, then common names. we_file: whether spam is
+    filed into a folder by us, or by others as our header says; None: if a listener delivers into just this Maildir.
+    """
+
+    maildir: str
+    user: str = ""
+    folders: tuple[tuple[str, str], ...] = ()
+    we_file: bool | None = None
+    debounce_seconds: float = 1.0  # from the first sign of a change to looking
+    rescan_seconds: float = 600.0  # between two looks at everything
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration. workers: processes that speak SMTP; 0: one for each core."""
 
@@ -201,3 +218,4 @@ class Settings:
     scoring: Scoring = field(default_factory=Scoring)
     history: History = field(default_factory=History)
     user: str = ""  # to run as, when started as root
+    watch: tuple[Watch, ...] = ()

@@ -13,10 +13,13 @@ from spamguard.errors import ConfigError
 ABOUT = """Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it says yes only when the next hop has.
 
 Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in its state directory, spam to .Junk in it: to try it
-out. SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way, within 10 seconds.
+out. Moving a message into .Junk there, or out of it, teaches.
+
+SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way, within 10 seconds.
 Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same)."""
 EXAMPLE = """  spamguard run
   spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
+  spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 CONFIG = 78  # EX_CONFIG of sysexits.h
@@ -34,6 +37,13 @@ def add(commands: rim.Commands) -> None:
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, instead of what the file says",
     )
+    parser.add_argument(
+        "--watch",
+        metavar="MAILDIR",
+        action="append",
+        default=[],
+        help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; may be repeated",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +58,12 @@ def run(options: argparse.Namespace) -> int:
 
     def read() -> Settings:
         settings = config.from_command_line(
-            file, usual_state=usual_state, state=options.state, listen=options.listen, next_hop=options.next_hop
+            file,
+            usual_state=usual_state,
+            state=options.state,
+            listen=options.listen,
+            next_hop=options.next_hop,
+            watch=[str(Path(one).absolute()) for one in options.watch],
         )
         for warning in config.warnings(settings):
             _log.warning("%s", warning)

@@ -6,6 +6,7 @@ settings have one. Imported by the master process and the commands only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard.config import mistakes, tree
@@ -26,7 +27,13 @@ def load(path: Path) -> Settings:
 
 
 def from_command_line(
-    file: Path | None, *, usual_state: Path, state: Path | None = None, listen: str | None = None, next_hop: str | None = None
+    file: Path | None,
+    *,
+    usual_state: Path,
+    state: Path | None = None,
+    listen: str | None = None,
+    next_hop: str | None = None,
+    watch: Sequence[str] = (),
 ) -> Settings:
     """The settings of a file, or the usual ones, with what the command line says in place of what the file says.
 
@@ -40,6 +47,8 @@ def from_command_line(
         document.replace_in_listener("listen", listen, "--listen")
     if next_hop is not None:
         document.replace_in_listener("next_hop", next_hop, "--next-hop")
+    if watch:
+        document.replace(("watch",), list(watch), "--watch")
     return mistakes.settings(document)
 
 
@@ -53,6 +62,6 @@ def _read(path: Path) -> Document:
 
 def _usual(state: Path) -> Document:
     """What holds without a file: good for a first try, harmless everywhere."""
-    maildir = f"maildir:{state.absolute() / 'Maildir'}"
-    listener = {"listen": DEFAULT_LISTEN, "position": str(Position.STANDALONE), "next_hop": maildir}
-    return Document("", tree.Tree({"listeners": [listener]}))
+    maildir = f"{state.absolute() / 'Maildir'}"
+    listener = {"listen": DEFAULT_LISTEN, "position": str(Position.STANDALONE), "next_hop": f"maildir:{maildir}"}
+    return Document("", tree.Tree({"listeners": [listener], "watch": [maildir]}))

@@ -18,8 +18,9 @@ from spamguard.config.schema import (
     Part,
     RulePart,
     ScoringPart,
+    WatchPart,
 )
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings, Watch
 
 _PARTS: dict[type[Any], type[Part]] = {
     Hop: HopPart,
@@ -40,6 +41,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     """The same as mappings, lists, texts and numbers."""
     given = {name: _part(value) for name, value in _values(settings).items()}
     given["listeners"] = [_listener(one) for one in settings.listeners]
+    given["watch"] = [_watch(one) for one in settings.watch]
     return _written(FilePart, given)
 
 
@@ -48,6 +50,10 @@ def _listener(listener: Listener) -> Part:
     policy = given.pop("policy")
     given |= {name: getattr(policy, name) for name in POLICY}
     return ListenerPart.model_construct(**{name: _part(value) for name, value in given.items()})
+
+
+def _watch(watch: Watch) -> Part:
+    return WatchPart.model_construct(**_values(watch) | {"folders": dict(watch.folders)})
 
 
 def _part(value: Any) -> Any:

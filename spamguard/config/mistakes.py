@@ -11,14 +11,25 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from spamguard.config import checks, values
-from spamguard.config.schema import CertificatePart, FilePart, HistoryPart, HopPart, LimitsPart, ListenerPart, Part, RulePart, ScoringPart
+from spamguard.config.schema import (
+    CertificatePart,
+    FilePart,
+    HistoryPart,
+    HopPart,
+    LimitsPart,
+    ListenerPart,
+    Part,
+    RulePart,
+    ScoringPart,
+    WatchPart,
+)
 from spamguard.config.tree import Path, Place, Tree
 from spamguard.config.units import shown
 from spamguard.errors import ConfigError
 from spamguard.settings import Settings
 
 _INSIDE: dict[type[Part], dict[str, type[Part]]] = {
-    FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart},
+    FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart, "watch": WatchPart},
     ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart},
 }
 
@@ -136,6 +147,7 @@ _EXAMPLES = {
     "to": "smtp://127.0.0.1:10026",
     "when": "spam",
     "action": "quarantine",
+    "maildir": "/home/*/Maildir",
 }
 
 

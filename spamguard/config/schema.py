@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from spamguard.config import values
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings, Watch
 
 
 class Part(BaseModel):
@@ -149,6 +149,24 @@ class HistoryPart(Part):
         return History(**self.given)
 
 
+class WatchPart(Part):
+    """Fills `settings.Watch`."""
+
+    maildir: values.MaildirPattern = _needed("maildir")
+    user: values.MailUser = _named("user")
+    folders: dict[str, values.Role] = _named("folders")
+    we_file: values.Flag | None = _named("we_file")
+    debounce_seconds: values.Seconds = _named("debounce")
+    rescan_seconds: values.Seconds = _named("rescan")
+
+    def build(self) -> Watch:
+        """The value for the daemon."""
+        given = self.given
+        if "folders" in given:
+            given["folders"] = tuple(given["folders"].items())
+        return Watch(**given)
+
+
 class FilePart(Part):
     """The whole file; fills `settings.Settings`."""
 
@@ -158,9 +176,11 @@ class FilePart(Part):
     listeners: list[ListenerPart] = Field(alias="listeners", min_length=1)
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring")
     history: HistoryPart = Field(default=HistoryPart(), alias="history")
+    watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
         listeners = tuple(one.build() for one in self.listeners)
-        built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build()}
+        watch = tuple(one.build() for one in self.watch)
+        built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
         return Settings(**self.given | built)

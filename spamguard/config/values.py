@@ -28,6 +28,10 @@ _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _PREFIX = re.compile(r"[ -~]{1,60}")
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
+_MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
+_MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
+ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
+_NO_CLASSES = ("unsure", "class")
 FIXED = "fixed"
 AUTO = "auto"
 
@@ -166,6 +170,24 @@ def _odd(given: object) -> OddBytes:
     raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
 
 
+def _maildir(given: object) -> str:
+    if not isinstance(given, str) or not _MAILDIR.fullmatch(given) or ".." in given.split("/"):
+        raise ValueError(f"expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir, found {shown(given)}")
+    return given.rstrip("/")
+
+
+def watch(given: object) -> object:
+    """Maildirs told by their path alone are a mapping with `maildir` only."""
+    return {"maildir": given} if isinstance(given, str) else given
+
+
+def _role(given: object) -> str:
+    if isinstance(given, str) and (given in ROLES or (_LABEL.fullmatch(given) and given not in _NO_CLASSES)):
+        return given
+    expected = f"a class such as spam or ham, or one of {', '.join(ROLES)}"
+    raise ValueError(f"expected {expected}, found {shown(given)}{near(given, ['spam', 'ham', *ROLES])}")
+
+
 def _text(value: Any) -> str:
     return str(value)
 
@@ -194,5 +216,8 @@ Label = Annotated[str, PlainValidator(_matching(_LABEL, "the name of a class, sp
 Mailbox = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True))]
 HostName = Annotated[str, PlainValidator(_matching(_NAME, "a host name", empty=True))]
 UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", empty=True))]
+MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a user of mail", empty=True))]
+MaildirPattern = Annotated[str, PlainValidator(_maildir)]
+Role = Annotated[str, PlainValidator(_role)]
 FieldName = Annotated[str, PlainValidator(_matching(_FIELD, "the name of a header field, * at its end for any"))]
 Prefix = Annotated[str, PlainValidator(_matching(_PREFIX, "at most 60 characters of ASCII", empty=True))]

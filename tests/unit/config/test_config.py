@@ -29,6 +29,7 @@ from spamguard.settings import (
     Scoring,
     Settings,
     Tls,
+    Watch,
     parse_endpoint,
 )
 from tests.unit.config.files import SHIPPED, STATE, listener, parts
@@ -59,6 +60,14 @@ listeners:
     forged: [X-Foo*]
 scoring: {deadline: 4s, scorers: 2}
 history: {age: 7d, size: 1GiB}
+watch:
+  - /home/*/Maildir/
+  - maildir: /var/vmail/*/*/Maildir
+    user: "anna"
+    folders: {"Lists/*": ham, News: newsletter, Bin: trash}
+    we_file: true
+    debounce: 0.5s
+    rescan: 1h
 """)
     first = Listener(
         parse_endpoint("smtp://127.0.0.1:10025"),
@@ -81,7 +90,9 @@ history: {age: 7d, size: 1GiB}
         hostname="mx.example.org",
     )
     scoring, history = Scoring(4.0, 2), History(7, 1 << 30)
-    assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard")
+    folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
+    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0)
+    assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch)
 
 
 def test_the_shipped_file_has_the_defaults():
@@ -94,7 +105,7 @@ def test_the_shipped_file_has_the_defaults():
 def test_the_shipped_file_has_every_option():
     """Those whose default is "none" stand in comments."""
     text = SHIPPED.read_text("utf-8")
-    assert len(parts()) == 8
+    assert len(parts()) == 9
     for part in parts():
         for name, field in part.model_fields.items():
             assert re.search(rf"(^|[ {{]){field.alias}(:|  )", text, re.M), f"{part.__name__}.{name}"
@@ -109,14 +120,19 @@ def test_the_shipped_file_has_every_option():
 def test_what_the_shipped_file_shows_in_comments_works(load):
     text = SHIPPED.read_text("utf-8").replace("    rules: []\n", "").replace("    # rules:\n", "    rules:\n")
     text = text.replace("    #   - {", "      - {")
-    (one,) = load(text).listeners
+    text, _, watch = text.partition("watch: []\n")
+    text += watch.replace("# ", "", 1).replace("\n# ", "\n")
+    found = load(text)
+    assert [watch.maildir for watch in found.watch] == ["/home/*/Maildir", "/var/vmail/*/*/Maildir"]
+    assert found.watch[1].folders[1] == ("Newsletters", "newsletter")
+    (one,) = found.listeners
     assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
 
 
 def test_every_setting_can_be_said():
     """A field that is added to the settings must get a key."""
     named = {name for part in parts() for name in part.model_fields}
-    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History)
+    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch)
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
 
@@ -164,13 +180,20 @@ def test_a_subject_prefix_is_warned_of(load):
 def test_without_any_configuration(tmp_path):
     found = config.from_command_line(None, usual_state=tmp_path)
     maildir = Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir")
-    assert found == Settings(tmp_path, (Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.STANDALONE, Hop(maildir)),))
+    listener = Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.STANDALONE, Hop(maildir))
+    assert found == Settings(tmp_path, (listener,), watch=(Watch(f"{tmp_path}/Maildir"),))
 
 
 def test_the_command_line_without_a_file(tmp_path):
     found = config.from_command_line(
-        None, usual_state=Path("/nowhere"), state=tmp_path, listen="lmtp://127.0.0.1:24", next_hop="smtp://192.0.2.1:25"
+        None,
+        usual_state=Path("/nowhere"),
+        state=tmp_path,
+        listen="lmtp://127.0.0.1:24",
+        next_hop="smtp://192.0.2.1:25",
+        watch=["/home/*/Maildir", "/mail"],
     )
+    assert found.watch == (Watch("/home/*/Maildir"), Watch("/mail"))
     assert found.state == tmp_path
     assert [str(one.endpoint) for one in found.listeners] == ["lmtp://127.0.0.1:24"]
     assert str(found.listeners[0].next_hop.endpoint) == "smtp://192.0.2.1:25"
@@ -241,7 +264,14 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         tls=Certificate(tmp_path / "c.pem", tmp_path / "k.pem"),
         hostname="mx.example.org",
     )
-    settings = replace(first, listeners=(one,), user="no", workers=3, history=History(1, 12345))
+    settings = replace(
+        first,
+        listeners=(one,),
+        user="no",
+        workers=3,
+        history=History(1, 12345),
+        watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
+    )
     for found in (first, settings):
         assert load(config.effective(found)) == found
     assert "secret" not in config.effective(settings)

@@ -21,6 +21,8 @@ from spamguard.settings import (
 )
 from tests.unit.config.files import STATE, listener, parts
 
+_MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
+_ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
 MISTAKES = [
     ("", ["1:1: expected the key 'listeners'", "1:1: expected the key 'state', the directory of the filter"]),
     ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list"]),
@@ -59,6 +61,18 @@ MISTAKES = [
         ["6:14: data_timeout: expected a duration such as 30s, 10m, 2h or 1d, above 0 and not endless, found 0s"],
     ),
     (listener("history: {age: 36h}\n"), ["6:11: age: expected whole days such as 30d, found 36h"]),
+    (listener("watch: [Maildir]\n"), [f"6:9: maildir: {_MAILDIR}, found 'Maildir'"]),
+    (listener("watch: [/home/../x]\n"), [f"6:9: maildir: {_MAILDIR}, found '/home/../x'"]),
+    (listener("watch: [{user: x}]\n"), ["6:9: expected the key 'maildir', as in maildir: /home/*/Maildir"]),
+    (listener("watch: [{maildir: /x, folder: {}}]\n"), ["6:23: unknown key 'folder': did you mean 'folders'?"]),
+    (
+        listener("watch:\n  - maildir: /x\n    folders:\n      News: News\n      Old: Ignored\n"),
+        [f"9:7: News: {_ROLE}, found 'News'", f"10:7: Old: {_ROLE}, found 'Ignored': did you mean 'ignored'?"],
+    ),
+    (
+        listener("watch: [{maildir: /x, debounce: 2}]\n"),
+        ["6:23: debounce: expected a duration such as 30s, 10m, 2h or 1d, found 2 without a unit"],
+    ),
     (listener(hop="{tls: required}"), ["5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026"]),
     (
         listener(hop="smtp://x"),

@@ -1,0 +1,1 @@
+"""Folders teach: people move mail, and that is all the training there is."""

@@ -1,0 +1,70 @@
+"""What the watcher needs of people's mail: the only way it has to it, so that somebody with more rights can stand behind it.
+
+Values and a Protocol, nothing else. Names of files are as `os.fsdecode` makes them: every name the disk can hold, no text to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Mailbox(NamedTuple):
+    """One Maildir. watch: number of the entry of `watch:` that names it. path: absolute."""
+
+    user: str
+    path: str
+    watch: int = 0
+
+
+class Place(NamedTuple):
+    """A folder on the disk. directory: below the mailbox, such as ".Junk" or "Lists/Python"; empty: the mailbox's own."""
+
+    mailbox: Mailbox
+    directory: str = ""
+
+
+class File(NamedTuple):
+    """A message of a folder. part: new or cur."""
+
+    part: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What may have changed since it was last asked for. folders: their messages. mailboxes: which folders they have.
+
+    users: which mailboxes there are. everything: events were lost, or nobody knows.
+    """
+
+    folders: frozenset[Place] = frozenset()
+    mailboxes: frozenset[Mailbox] = frozenset()
+    users: bool = False
+    everything: bool = False
+
+
+class Mailboxes(Protocol):
+    """People's mail, to be read. An OSError of any method is about what it was asked for alone."""
+
+    def users(self) -> Iterable[Mailbox]:
+        """All mailboxes there are now; what changes about that is told from now on."""
+
+    def folders(self, mailbox: Mailbox) -> Iterable[Place]:
+        """All folders of a mailbox; what changes in them is told from now on. FileNotFoundError: there is no such mailbox any more."""
+
+    def names(self, place: Place) -> Iterable[File]:
+        """The files of a folder; some may have gone meanwhile, or be no files. FileNotFoundError: there is no such folder any more."""
+
+    def open(self, place: Place, file: File) -> int:
+        """A descriptor to read one message from, to be closed by the caller.
+
+        FileNotFoundError: it is not there any more. Other OSError: it cannot be opened, or is no regular file.
+        """
+
+    def changes(self, timeout: float) -> Changes:
+        """What has changed; waits for so many seconds at most if nothing has."""
+
+    def close(self) -> None:
+        """Give all descriptors back."""

@@ -1,0 +1,270 @@
+"""People's Maildirs on this machine: found by patterns, listed and opened. The only code that touches them, and it only reads.
+
+Parses no mail and needs nothing but the standard library, so that it can be given rights that nothing else should have. Below
+the fixed part of a pattern, which is the operator's own word, no symbolic link is ever followed, at any step: people write there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import translate
+
+from spamguard.folders.contract import Changes, File, Mailbox, Place
+from spamguard.folders.once import Once
+from spamguard.folders.watches import Watches
+
+PARTS = ("new", "cur")  # in this order: a message that is looked at moves on to cur, and must not be missed for that
+_NO_FOLDERS = frozenset(("new", "cur", "tmp"))
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_DEEPEST = 12  # folders within folders
+_MOST_FOLDERS = 10_000  # of a mailbox
+_OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
+_WILD = re.compile(r"[*?]")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Where Maildirs are: an absolute path whose parts may have * and ?. user: whose they all are; empty: see `LocalMailboxes`."""
+
+    path: str
+    user: str = ""
+
+
+Target = Place | Mailbox | None
+"""Whose change a watched directory tells: a folder's, that of a mailbox's folders, or (None) of the mailboxes there are."""
+
+
+class LocalMailboxes:
+    """`contract.Mailboxes` of this machine.
+
+    A mailbox belongs to the user its pattern names; else to what the wildcards stand for, the last first and then the others
+    (/var/vmail/*/*/Maildir: anna@example.org); else to the owner of its directory. notify: as in `Watches`.
+    """
+
+    def __init__(self, patterns: Sequence[Pattern], *, notify: bool = True) -> None:
+        self._patterns = [(_split(pattern.path), pattern.user) for pattern in patterns]
+        self._watches: Watches[Target] = Watches(notify=notify)
+        self._once = Once()
+
+    def users(self) -> list[Mailbox]:
+        """Of a Maildir that several patterns name, the first one counts."""
+        found: dict[str, Mailbox] = {}
+        for number, ((fixed, rest), user) in enumerate(self._patterns):
+            for names in self._matches(fixed, rest):
+                path = os.path.join(fixed, *names)
+                found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
+        return list(found.values())
+
+    def folders(self, mailbox: Mailbox) -> list[Place]:
+        """Directories that have a `cur`, however deep; Maildir++ has them side by side, other layouts within one another."""
+        with self._opened(mailbox, ()) as root:
+            found = [Place(mailbox, directory) for directory in self._walk(root, mailbox, "", 0)]
+        if not found:
+            self._tell_format(mailbox)
+        if len(found) >= _MOST_FOLDERS:
+            self._once.warn(mailbox, "%s: has more than %d folders: the others are not looked at", mailbox.path, _MOST_FOLDERS)
+        return found
+
+    def names(self, place: Place) -> list[File]:
+        """Of both parts; one that is missing has none."""
+        with self._opened(place.mailbox, _parts(place)) as folder:
+            return [File(part, name) for part in PARTS for name in _listed(folder, part)]
+
+    def open(self, place: Place, file: File) -> int:
+        """See `contract.Mailboxes.open`. A pipe is no reason to wait."""
+        if file.part not in PARTS or "/" in file.name:
+            raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
+        with self._opened(place.mailbox, (*_parts(place), file.part)) as part:
+            descriptor = os.open(file.name, _FILE, dir_fd=part)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", file.name)
+
+    def changes(self, timeout: float) -> Changes:
+        """See `contract.Mailboxes.changes`."""
+        told, lost = self._watches.wait(timeout)
+        return Changes(
+            frozenset(one for one in told if isinstance(one, Place)),
+            frozenset(one for one in told if isinstance(one, Mailbox)),
+            None in told,
+            lost,
+        )
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._watches.close()
+
+    # ----
+
+    def _matches(self, fixed: str, rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The parts of each path that fits. Every directory on the way in which one could come or go is watched."""
+        try:
+            root = os.open(fixed, _DIRECTORY)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                self._once.warn(fixed, "%s: cannot be looked at (%s): check its permissions", fixed, error.strerror)
+            self._watches.wait_for(fixed, None)
+            return
+        try:
+            yield from self._matches_below(root, fixed, (), rest)
+        finally:
+            os.close(root)
+
+    def _matches_below(self, above: int, path: str, names: tuple[str, ...], rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        if not rest:
+            yield names
+            return
+        self._watches.add(above, path, None, above=True)
+        for name in _fitting(above, rest[0]):
+            below = os.path.join(path, name)
+            try:
+                descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._refused(below, error)
+                continue
+            try:
+                yield from self._matches_below(descriptor, below, (*names, name), rest[1:])
+            finally:
+                os.close(descriptor)
+
+    def _refused(self, path: str, error: OSError) -> None:
+        """A directory on the way to mailboxes. A file there is nothing to speak of."""
+        if os.path.islink(path):
+            self._once.warn(path, "%s: is a symbolic link, which is not followed: name the directory itself in `watch`", path)
+        elif error.errno != errno.ENOTDIR:
+            self._once.warn(path, "%s: cannot be looked at (%s): its mail teaches nothing", path, error.strerror)
+
+    def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int) -> Iterator[str]:
+        """Watched first, then listed: what comes in between is told."""
+        self._watches.add(directory, os.path.join(mailbox.path, name), mailbox, above=True)
+        below = _directories(directory)
+        if "cur" in below and self._watch_parts(directory, Place(mailbox, name)):
+            yield name
+        for one in sorted(below - _NO_FOLDERS) if depth < _DEEPEST else ():
+            try:
+                with _below(directory, (one,)) as folder:
+                    yield from self._walk(folder, mailbox, os.path.join(name, one), depth + 1)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._refused(os.path.join(mailbox.path, name, one), error)
+
+    def _watch_parts(self, directory: int, place: Place) -> bool:
+        """Whether it is a folder."""
+        for part in PARTS:
+            path = os.path.join(place.mailbox.path, place.directory, part)
+            try:
+                with _below(directory, (part,)) as opened:
+                    self._watches.add(opened, path, place)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._refused(path, error)
+                return False
+        return True
+
+    @contextmanager
+    def _opened(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
+        """A directory of a mailbox. FileNotFoundError: it is not there, or not of any pattern."""
+        if not 0 <= mailbox.watch < len(self._patterns):
+            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
+        (fixed, rest), _ = self._patterns[mailbox.watch]
+        within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
+        if not mailbox.path.startswith(fixed) or len(within) != len(rest):
+            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
+        root = os.open(fixed, _DIRECTORY)
+        try:
+            with _below(root, (*within, *names)) as found:
+                yield found
+        finally:
+            os.close(root)
+
+    def _tell_format(self, mailbox: Mailbox) -> None:
+        with self._opened(mailbox, ()) as root:
+            if _OTHER_FORMATS & _directories(root):
+                told = "%s: is no Maildir but one of Dovecot's own formats (mdbox, sdbox): moving mail in it cannot be seen from outside"
+                self._once.warn(mailbox, told, mailbox.path)
+
+
+def _split(path: str) -> tuple[str, tuple[str, ...]]:
+    """A pattern's fixed part and the parts below it."""
+    parts = [part for part in path.split("/") if part]
+    wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), len(parts))
+    return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
+
+
+def _user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
+    wild = [name for part, name in zip(rest, names, strict=True) if _WILD.search(part)]
+    if not wild:
+        return _owner(path)
+    return "@".join(_text(name) for name in reversed(wild))
+
+
+def _owner(path: str) -> str:
+    try:
+        number = os.stat(path).st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _text(name: str) -> str:
+    """A name as text, whatever its bytes are."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _parts(place: Place) -> Sequence[str]:
+    return [part for part in place.directory.split("/") if part]
+
+
+def _fitting(directory: int, part: str) -> list[str]:
+    """Names that a part of a pattern stands for; those that begin with a dot only where the pattern does."""
+    if not _WILD.search(part):
+        return [part]
+    fits = re.compile(translate(part.replace("[", "[[]"))).match
+    return sorted(name for name in _directories(directory, links=True) if fits(name) and (part[0] == "." or name[0] != "."))
+
+
+def _directories(directory: int, *, links: bool = False) -> set[str]:
+    """Names of directories. links: and of symbolic links, to say that they are not followed."""
+    with os.scandir(directory) as entries:
+        return {entry.name for entry in entries if entry.is_dir(follow_symlinks=False) or (links and entry.is_symlink())}
+
+
+def _listed(folder: int, part: str) -> list[str]:
+    """Names of what may be messages."""
+    try:
+        with _below(folder, (part,)) as directory:
+            return [name for name in os.listdir(directory) if name[0] != "."]
+    except FileNotFoundError:
+        return []
+
+
+@contextmanager
+def _below(directory: int, names: Sequence[str]) -> Iterator[int]:
+    """What lies below an open directory, by names one within another, no symbolic link among them."""
+    current = os.dup(directory)
+    try:
+        for name in names:
+            if name in (".", ".."):
+                raise FileNotFoundError(errno.ENOENT, "no name", name)
+            deeper = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
+            os.close(current)
+            current = deeper
+        yield current
+    finally:
+        os.close(current)

@@ -1,0 +1,150 @@
+"""Which directories may have changed: by inotify where that works, else by looking at their times now and then.
+
+Must never take a thread or a descriptor for each directory, and never forget one: what cannot be watched is polled.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from spamguard.folders.inotify import IGNORED, IS_DIRECTORY, OVERFLOW, Inotify
+from spamguard.folders.once import Once
+
+POLL_SECONDS = 2.0
+_GONE = -1
+_COARSE = 2.0  # seconds; a directory that changed just before may change again without its time telling
+
+Target = TypeVar("Target", bound=Hashable)
+
+_REASONS = {
+    errno.ENOSPC: "the limit of watched directories is reached; raise it with sysctl fs.inotify.max_user_watches",
+    errno.EMFILE: "the limit of inotify descriptors is reached; raise it with sysctl fs.inotify.max_user_instances",
+}
+
+
+@dataclass(slots=True)
+class _Polled(Generic[Target]):
+    """A directory without a watch. time: when it last changed, in nanoseconds; -1: it is not there, which is awaited or the end."""
+
+    time: int
+    fresh: bool
+    targets: set[Target]
+    awaited: bool = False
+
+
+@dataclass(slots=True)
+class _Watched(Generic[Target]):
+    """targets: told when a name comes or goes. above: those told for names of directories alone."""
+
+    targets: set[Target] = field(default_factory=set)
+    above: set[Target] = field(default_factory=set)
+
+
+class Watches(Generic[Target]):
+    """Directories, each with what the caller knows it by. notify: use inotify, if there is any."""
+
+    def __init__(self, *, notify: bool = True) -> None:
+        self._once = Once()
+        self._inotify: Inotify | None = None
+        self._watched: dict[int, _Watched[Target]] = {}
+        self._polled: dict[str, _Polled[Target]] = {}
+        self._next_poll = 0.0
+        if notify:
+            try:
+                self._inotify = Inotify()
+            except OSError as error:
+                self._cannot(error)
+
+    def add(self, directory: int, path: str, target: Target, *, above: bool = False) -> None:
+        """Tell of an open directory from now on. above: only what becomes of directories in it."""
+        try:
+            if self._inotify is not None:
+                watched = self._watched.setdefault(self._inotify.add(directory), _Watched())
+                (watched.above if above else watched.targets).add(target)
+                self._polled.pop(path, None)
+                return
+        except OSError as error:
+            self._cannot(error)
+        self._look_at(path, target)
+
+    def wait_for(self, path: str, target: Target) -> None:
+        """Tell of a directory that is not there yet."""
+        self._look_at(path, target).awaited = True
+
+    def _look_at(self, path: str, target: Target) -> _Polled[Target]:
+        found = self._polled.get(path)
+        if found is None:
+            found = self._polled[path] = _Polled(*_looked_at(path), set())
+        found.targets.add(target)
+        return found
+
+    def wait(self, timeout: float) -> tuple[set[Target], bool]:
+        """What may have changed, and whether events were lost; waits for so many seconds at most while nothing has."""
+        until = time.monotonic() + timeout
+        while True:
+            told, lost = self._read()
+            told |= self._poll()
+            left = until - time.monotonic()
+            if told or lost or left <= 0:
+                return told, lost
+            self._sleep(min(left, self._next_poll - time.monotonic()) if self._polled else left)
+
+    def close(self) -> None:
+        """Forget all."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+
+    def _cannot(self, error: OSError) -> None:
+        why = _REASONS.get(error.errno or 0, error.strerror)
+        self._once.warn(error.errno, "no file events (%s): directories are polled every %.0f s instead", why, POLL_SECONDS)
+
+    def _sleep(self, seconds: float) -> None:
+        poller = select.poll()
+        if self._inotify is not None:
+            poller.register(self._inotify, select.POLLIN)
+        poller.poll(max(0.0, seconds) * 1000 + 1)
+
+    def _read(self) -> tuple[set[Target], bool]:
+        told: set[Target] = set()
+        lost = False
+        for event in self._inotify.read() if self._inotify is not None else ():
+            lost = lost or bool(event.mask & OVERFLOW)
+            watched = self._watched.get(event.watch)
+            if watched is not None:
+                told |= watched.targets
+                if event.mask & (IS_DIRECTORY | IGNORED):
+                    told |= watched.above
+            if event.mask & IGNORED:  # the directory has gone, and its watch with it
+                self._watched.pop(event.watch, None)
+        return told, lost
+
+    def _poll(self) -> set[Target]:
+        now = time.monotonic()
+        if not self._polled or now < self._next_poll:
+            return set()
+        told: set[Target] = set()
+        for path, polled in list(self._polled.items()):
+            changed, fresh = _looked_at(path)
+            if changed != polled.time or polled.fresh:
+                told |= polled.targets
+            polled.time, polled.fresh = changed, fresh
+            if changed == _GONE and not polled.awaited:
+                del self._polled[path]
+        self._next_poll = time.monotonic() + POLL_SECONDS
+        return told
+
+
+def _looked_at(path: str) -> tuple[int, bool]:
+    """When a directory last changed, and whether that was so lately that the time may hide another change."""
+    with suppress(OSError):
+        changed = os.stat(path, follow_symlinks=False).st_mtime_ns
+        return changed, abs(time.time_ns() - changed) < _COARSE * 1e9
+    return _GONE, False

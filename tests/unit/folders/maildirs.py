@@ -1,0 +1,32 @@
+"""Maildirs for tests, and what mail servers and people do in them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+_numbers = itertools.count(1)
+
+
+def maildir(path: Path, *folders: str) -> Path:
+    """A Maildir with folders, by their directories."""
+    for folder in ("", *folders):
+        for part in ("new", "cur", "tmp"):
+            (path / folder / part).mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Path:
+    """A message as Dovecot delivers it, with its size in the name."""
+    name = f"{1_700_000_000 + next(_numbers)}.M1P{os.getpid()}.host,S={len(raw)},W={len(raw) + raw.count(10)}"
+    path = folder / part / (f"{name}:2,{flags}" if part == "cur" else name)
+    temporary = folder / "tmp" / name
+    temporary.write_bytes(raw)
+    temporary.rename(path)
+    return path
+
+
+def move(message: Path, folder: Path) -> Path:
+    """As Dovecot does: the base name stays, what was not seen lands in `new`."""
+    return message.rename(folder / message.parent.name / message.name)
