@@ -23,6 +23,8 @@ class _OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class calls it so
         text = super().formatMessage(record)
+        if text.isprintable():  # as nearly all are
+            return text
         return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 

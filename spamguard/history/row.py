@@ -65,10 +65,14 @@ def columns(row: Row) -> tuple[object, ...]:
         _text(row.action, _SHORT),
         _text(row.reply, _REPLY),
         row.packed,
-        json.dumps([(int(one.token), _text(one.text, _SHORT), round(float(one.part), 6)) for one in row.words[:_WORDS]], ensure_ascii=False),
+        json.dumps([_values(word) for word in row.words[:_WORDS]], ensure_ascii=False),
         row.extractor,
         row.fingerprint,
     )
+
+
+def _values(word: Word) -> tuple[int, str, float]:
+    return int(word.token), _text(word.text, _SHORT), round(float(word.part), 6)
 
 
 def from_columns(values: tuple[Any, ...]) -> Row:
@@ -80,4 +84,5 @@ def from_columns(values: tuple[Any, ...]) -> Row:
 
 
 def _text(value: str, most: int) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in value[:most])
+    cut = value[:most]
+    return cut if cut.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)

@@ -85,7 +85,7 @@ def process(line: list[str], port: int, **settings: Any) -> Iterator[subprocess.
 
 def rate(port: int, messages: int, size: int, connections: int) -> float:
     """Messages per second that smtp-source gets rid of."""
-    line = ["smtp-source", "-s", str(connections), "-m", str(messages), "-l", str(size), "-d", "-f", "a@example.org", "-t", "b@example.net"]
+    line = ["smtp-source", "-s", str(connections), "-m", str(messages), "-l", str(size), "-f", "a@example.org", "-t", "b@example.net"]
     start = time.perf_counter()
     subprocess.run([*line, f"127.0.0.1:{port}"], check=True, timeout=600)
     return messages / (time.perf_counter() - start)
