@@ -165,10 +165,8 @@ def measure(options: argparse.Namespace, place: Path) -> None:
             messages = options.messages if size < 10_000 else options.messages // 3
             for _ in range(options.rounds):
                 bare_rate, our_rate = (rate(port, messages, size, options.connections) for port in (bare, door))
-                ratio = our_rate / bare_rate
-                print(
-                    f"{size:9,} bytes, {options.connections} connections: bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {ratio:.2f} x"
-                )
+                rates = f"bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {our_rate / bare_rate:.2f} x"
+                print(f"{size:6,} bytes, {options.connections} clients: {rates}")
         raw = daemon.unseen("ham", 1)[0]
         for name, port in (("bare", bare), ("spamguard", door)):
             found = latencies(port, 1000, raw)
