@@ -1,0 +1,154 @@
+"""What Dovecot says about its folders, where there is one: special uses (RFC 6154) are not stored in a Maildir.
+
+`parse` is pure. Must never wait for long, and never fail: without Dovecot there is simply nothing known.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_log = logging.getLogger("spamguard.folders")
+_COMMAND = ("doveconf", "-n")
+_SECONDS = 10.0
+_MOST = 4 << 20  # characters of its output
+_SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
+_SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_YES = frozenset(("yes", "y", "true", "1"))
+_ONE_FILE_MANY_MESSAGES = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
+
+
+class Dovecot(NamedTuple):
+    """store: format of the mailboxes, "" when nothing tells. location: where they are, as Dovecot writes it, variables and all.
+
+    nested: folders lie in each other (LAYOUT=fs). separator: between the levels of a folder's name. special: name of a folder, without
+    the namespace's prefix, to its special use. notes: what stands in the way of watching, one line each.
+    """
+
+    store: str = ""
+    location: str = ""
+    nested: bool = False
+    separator: str = ""
+    special: Mapping[tuple[str, ...], str] = {}
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Section:
+    kind: str = ""
+    name: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    sections: list[_Section] = field(default_factory=list)
+
+    def all(self, kind: str) -> Iterator[_Section]:
+        return (section for section in self.sections if section.kind == kind)
+
+    def yes(self, setting: str) -> bool:
+        return self.settings.get(setting, "").lower() in _YES
+
+
+def read(configuration: str = "") -> Dovecot:
+    """Ask `doveconf -n`, of the given configuration or the usual one; nothing known when it cannot be asked, which is logged."""
+    command = [*_COMMAND, *(("-c", configuration) if configuration else ())]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603  our own words
+    except FileNotFoundError:
+        _log.info("there is no doveconf: the roles of folders come from the configuration and from their names")
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.decode(errors="replace").split())
+        _log.warning("doveconf failed, so Dovecot's special uses of folders are not known: %s", said[:500])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning("doveconf cannot be asked, so Dovecot's special uses of folders are not known: %s", error)
+    else:
+        return parse(done.stdout.decode(errors="surrogateescape"))
+    return Dovecot()
+
+
+def parse(text: str) -> Dovecot:
+    """What `doveconf -n` of Dovecot 2.3 or 2.4 wrote; lines that make no sense are passed over."""
+    top = _tree(text[:_MOST])
+    store, location, layout = _store(top)
+    namespace = _main_namespace(top)
+    separator = namespace.settings.get("separator", "") or ("/" if layout == "fs" else ".")
+    return Dovecot(store, location, layout == "fs", separator, _special(top, separator), tuple(_notes(top, store)))
+
+
+def _tree(text: str) -> _Section:
+    top = _Section()
+    open_sections = [top]
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("#"):
+            continue
+        if line == "}":
+            open_sections = open_sections[:-1] or [top]
+        elif setting := _SETTING.fullmatch(line):
+            open_sections[-1].settings[setting[1]] = _unquoted(setting[2])
+        elif opened := _SECTION.fullmatch(line):
+            section = _Section(opened[1], _unquoted(opened[2] or ""))
+            open_sections[-1].sections.append(section)
+            open_sections.append(section)
+    return top
+
+
+def _unquoted(text: str) -> str:
+    quoted = _QUOTED.fullmatch(text)
+    return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
+
+
+def _store(top: _Section) -> tuple[str, str, str]:
+    """Format, place and layout: three settings since 2.4, before that one, such as `maildir:~/Maildir:LAYOUT=fs`."""
+    settings = top.settings | {name: value for name, value in _main_namespace(top).settings.items() if value}
+    if "mail_driver" in settings or "mail_path" in settings:
+        return settings.get("mail_driver", ""), settings.get("mail_path", ""), settings.get("mailbox_list_layout", "").lower()
+    location = settings.get("location") or settings.get("mail_location", "")
+    store, _, rest = location.partition(":")
+    place, *options = rest.split(":")
+    layout = next((option[7:] for option in options if option.upper().startswith("LAYOUT=")), "")
+    return store.lower(), place, layout.lower()
+
+
+def _main_namespace(top: _Section) -> _Section:
+    return next((section for section in top.all("namespace") if section.yes("inbox")), _Section())
+
+
+def _special(top: _Section, separator: str) -> dict[tuple[str, ...], str]:
+    found = {}
+    for namespace in filter(_in_the_main_store, top.all("namespace")):
+        prefix = namespace.settings.get("prefix", "")
+        for mailbox in namespace.all("mailbox"):
+            name = mailbox.settings.get("name", "") or mailbox.name
+            name = name.removeprefix(prefix) or name
+            if use := mailbox.settings.get("special_use", ""):
+                found[tuple(name.split(namespace.settings.get("separator", "") or separator))] = use
+    return found
+
+
+def _in_the_main_store(namespace: _Section) -> bool:
+    """Folders of other people, and those that lie elsewhere, have names of their own."""
+    elsewhere = any(namespace.settings.get(name) for name in ("location", "mail_path", "mail_driver"))
+    private = namespace.settings.get("type", "private") == "private"
+    return namespace.yes("inbox") or (private and not elsewhere)
+
+
+def _notes(top: _Section, store: str) -> Iterator[str]:
+    if store in _ONE_FILE_MANY_MESSAGES:
+        yield f"Dovecot keeps its mail as {store}, not as Maildir: folders cannot be watched, let Dovecot tell by IMAPSieve"
+    plugins = _plugins(top)
+    if plugins & {"zlib", "mail_compress"}:
+        yield "Dovecot's plugin for compression is on: compressed messages are read as far as gzip and zstd"
+    if "mail_crypt" in plugins:
+        yield "Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, let Dovecot tell by IMAPSieve"
+
+
+def _plugins(section: _Section) -> set[str]:
+    """Of all protocols: a list of words before 2.4, a section of switches since."""
+    named = set(section.settings.get("mail_plugins", "").split())
+    for inner in section.sections:
+        named |= {name for name in inner.settings if inner.yes(name)} if inner.kind == "mail_plugins" else set()
+        named |= _plugins(inner) if inner.kind in ("protocol", "local", "remote") else set()
+    return named

@@ -1,0 +1,227 @@
+"""What each folder of a mailbox is for: as configured, as Dovecot says, as folders of that name usually are. Pure.
+
+A folder nobody spoke of, of no usual name, is ignored: better no lesson than a wrong one. Folders for what people sent and for
+drafts are such, so their names need no list.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from functools import cache
+
+from spamguard.folders.names import INBOX
+from spamguard.folders.values import Kind, Role
+
+HAM = Role(Kind.CLASS, "ham")
+SPAM = Role(Kind.CLASS, "spam")
+TRASH = Role(Kind.TRASH)
+IGNORED = Role(Kind.IGNORED)
+
+SPECIAL_USES = {  # RFC 6154, RFC 8457
+    "\\junk": SPAM,
+    "\\trash": TRASH,
+    "\\archive": HAM,
+    "\\sent": IGNORED,
+    "\\drafts": IGNORED,
+    "\\all": IGNORED,
+    "\\flagged": IGNORED,
+    "\\important": IGNORED,
+}
+
+_JUNK = {
+    "English": "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited, [Gmail]/Spam",
+    "German": "Spamverdacht, Unerwünscht, Unerwünschte E-Mails, Unerwünschte Werbung, Werbung, Junk-E-Mail",
+    "French": "Courrier indésirable, Indésirables, Pourriel, Pourriels, Messages indésirables",
+    "Spanish": "Correo no deseado, Correo basura, No deseado, No deseados, Basura electrónica",
+    "Italian": "Posta indesiderata, Indesiderata, Posta spazzatura",
+    "Portuguese": "Lixo Eletrónico, Lixo Eletrônico, Correio eletrónico não solicitado, Correio não solicitado, Não solicitado",
+    "Catalan": "Correu brossa, Correu no desitjat",
+    "Galician": "Correo lixo, Correo non desexado",
+    "Basque": "Zabor-posta, Zabor posta",
+    "Romanian": "E-mail nedorit, Mesaje nedorite, Nedorite",
+    "Dutch": "Ongewenst, Ongewenste e-mail, Ongewenste mail, Ongewenste post, Reclame",
+    "Swedish": "Skräppost, Skräp-e-post, Oönskad e-post",
+    "Norwegian": "Søppelpost, Søppel-e-post, Uønsket e-post, Useriøs e-post",
+    "Danish": "Uønsket mail, Uønsket e-mail, Uønsket post, Uønsket, Reklamemail",
+    "Finnish": "Roskaposti, Roskapostit",
+    "Icelandic": "Ruslpóstur",
+    "Estonian": "Rämpspost",
+    "Latvian": "Mēstules, Surogātpasts, Nevēlamais pasts",
+    "Lithuanian": "Šlamštas, Nepageidaujami laiškai, Brukalas, Brukalai",
+    "Polish": "Niechciane, Wiadomości-śmieci, Wiadomości śmieci, Niechciana poczta",
+    "Czech": "Nevyžádaná pošta, Nevyžádané, Hromadná pošta",
+    "Slovak": "Nevyžiadaná pošta, Nevyžiadané",
+    "Hungarian": "Levélszemét, Kéretlen levelek, Kéretlen",
+    "Slovenian": "Neželena pošta, Neželeno, Vsiljena pošta",
+    "Croatian": "Neželjena pošta, Neželjeno, Bezvrijedna pošta",
+    "Serbian": "Нежељена пошта, Нежељено, Непожељна пошта",
+    "Bulgarian": "Нежелана поща, Нежелани, Спам",
+    "Macedonian": "Несакана пошта, Ѓубре",
+    "Russian": "Нежелательная почта, Нежелательные, Спам, Сомнительные",
+    "Ukrainian": "Небажана пошта, Спам, Сміття",
+    "Belarusian": "Непажаданая пошта, Спам",
+    "Greek": "Ανεπιθύμητα, Ανεπιθύμητη αλληλογραφία, Ενοχλητική αλληλογραφία",
+    "Turkish": "Önemsiz, Önemsiz E-posta, Gereksiz, Gereksiz E-posta, İstenmeyen, İstenmeyen Posta",
+    "Hebrew": "דואר זבל, ספאם",
+    "Arabic": "البريد غير الهام, البريد غير المرغوب فيه, بريد مزعج, البريد المزعج, غير مرغوب",
+    "Persian": "هرزنامه, هرزنامه‌ها",
+    "Hindi": "जंक ईमेल, स्पैम",
+    "Thai": "อีเมลขยะ, จดหมายขยะ, สแปม",
+    "Vietnamese": "Thư rác, Email rác",
+    "Indonesian": "Email Sampah",
+    "Chinese": "垃圾邮件, 垃圾郵件, 垃圾箱, 垃圾电子邮件, 垃圾電子郵件, 广告邮件",
+    "Japanese": "迷惑メール, 迷惑メイル",
+    "Korean": "스팸, 스팸 메일, 스팸 편지함, 정크 메일",
+}
+_TRASH = {
+    "English": "Trash, Deleted, Deleted Items, Deleted Messages, Bin, Wastebasket, [Gmail]/Trash, [Google Mail]/Bin",
+    "German": "Papierkorb, Gelöscht, Gelöschte Elemente, Gelöschte Objekte, Mülleimer",
+    "French": "Corbeille, Éléments supprimés, Messages supprimés, Poubelle",
+    "Spanish": "Papelera, Elementos eliminados, Mensajes eliminados, Eliminados",
+    "Italian": "Cestino, Posta eliminata, Messaggi eliminati, Elementi eliminati",
+    "Portuguese": "Lixo, Lixeira, Reciclagem, Itens Eliminados, Itens Excluídos, Mensagens excluídas",
+    "Catalan": "Paperera, Elements suprimits",
+    "Galician": "Papeleira",
+    "Basque": "Zakarrontzia",
+    "Romanian": "Coș de gunoi, Elemente șterse, Gunoi",
+    "Dutch": "Prullenbak, Prullenmand, Verwijderde items, Verwijderd",
+    "Swedish": "Papperskorgen, Borttagna objekt, Borttaget",
+    "Norwegian": "Papirkurv, Papirkurven, Slettede elementer, Slettet",
+    "Danish": "Papirkurv, Slettet post, Slettede beskeder",
+    "Finnish": "Roskakori, Poistetut, Poistetut viestit",
+    "Icelandic": "Rusl, Ruslafata, Eyddur póstur",
+    "Estonian": "Prügikast, Prügi, Kustutatud",
+    "Latvian": "Miskaste, Atkritne, Dzēstās",
+    "Lithuanian": "Šiukšlinė, Šiukšliadėžė, Ištrinta",
+    "Polish": "Kosz, Elementy usunięte, Usunięte",
+    "Czech": "Koš, Odstraněná pošta",
+    "Slovak": "Kôš, Odstránené položky, Odstránená pošta",
+    "Hungarian": "Kuka, Lomtár, Törölt elemek",
+    "Slovenian": "Smeti, Izbrisano",
+    "Croatian": "Smeće, Otpad, Izbrisano",
+    "Serbian": "Смеће, Отпад, Избрисано",
+    "Bulgarian": "Кошче, Изтрити",
+    "Macedonian": "Корпа, Избришани",
+    "Russian": "Корзина, Удаленные, Удалённые",
+    "Ukrainian": "Кошик, Видалені",
+    "Belarusian": "Сметніца, Выдаленыя",
+    "Greek": "Κάδος απορριμμάτων, Απορρίμματα, Διαγραμμένα",
+    "Turkish": "Çöp, Çöp Kutusu, Silinmiş Öğeler, Silinen Öğeler",
+    "Hebrew": "אשפה, פריטים שנמחקו",
+    "Arabic": "المهملات, سلة المهملات, المحذوفات, العناصر المحذوفة",
+    "Persian": "زباله‌دان, حذف‌شده‌ها",
+    "Hindi": "कचरा, रद्दी, हटाए गए आइटम",
+    "Thai": "ถังขยะ, รายการที่ถูกลบ",
+    "Vietnamese": "Thùng rác, Đã xóa",
+    "Indonesian": "Tempat Sampah, Sampah, Item Terhapus",
+    "Chinese": "已删除, 已删除邮件, 已刪除, 刪除的郵件, 废件箱, 回收站, 回收筒, 垃圾桶",
+    "Japanese": "ゴミ箱, ごみ箱, 削除済みアイテム",
+    "Korean": "휴지통, 지운 편지함, 삭제된 항목",
+}
+_ARCHIVE = {
+    "English": "Archive, Archives, Archived",
+    "German": "Archiv, Archive",
+    "French": "Archive, Archives",
+    "Spanish": "Archivo, Archivos, Archivado, Archivados",
+    "Italian": "Archivio, Archivi, Archiviata",
+    "Portuguese": "Arquivo, Arquivos, Arquivados, Arquivo Morto",
+    "Catalan": "Arxiu, Arxius",
+    "Galician": "Arquivo",
+    "Basque": "Artxiboa",
+    "Romanian": "Arhivă, Arhive",
+    "Dutch": "Archief, Archieven",
+    "Swedish": "Arkiv, Arkiverat",
+    "Norwegian": "Arkiv, Arkivert",
+    "Danish": "Arkiv, Arkiver, Arkiveret",
+    "Finnish": "Arkisto, Arkistot",
+    "Icelandic": "Safn, Geymsla",
+    "Estonian": "Arhiiv",
+    "Latvian": "Arhīvs",
+    "Lithuanian": "Archyvas, Archyvai",
+    "Polish": "Archiwum, Archiwa",
+    "Czech": "Archiv, Archivy",
+    "Slovak": "Archív, Archívy",
+    "Hungarian": "Archívum, Archív",
+    "Slovenian": "Arhiv",
+    "Croatian": "Arhiva, Arhiv",
+    "Serbian": "Архива",
+    "Bulgarian": "Архив, Архиви",
+    "Macedonian": "Архива",
+    "Russian": "Архив, Архивы",
+    "Ukrainian": "Архів, Архіви",
+    "Belarusian": "Архіў",
+    "Greek": "Αρχείο, Αρχειοθήκη",
+    "Turkish": "Arşiv",
+    "Hebrew": "ארכיון",
+    "Arabic": "الأرشيف, أرشيف",
+    "Persian": "بایگانی",
+    "Hindi": "संग्रह",
+    "Thai": "เก็บถาวร, ที่เก็บถาวร",
+    "Vietnamese": "Lưu trữ",
+    "Indonesian": "Arsip",
+    "Chinese": "归档, 存档, 封存, 已归档",
+    "Japanese": "アーカイブ",
+    "Korean": "보관, 보관함, 아카이브",
+}
+
+
+def parse_role(text: str) -> Role:
+    """What the configuration calls a role: neutral, trash, ignored, or the name of a class."""
+    words: dict[str, Role] = {kind: Role(kind) for kind in (Kind.NEUTRAL, Kind.TRASH, Kind.IGNORED)}
+    return words.get(text, Role(Kind.CLASS, text))
+
+
+def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, special: Mapping[tuple[str, ...], str] | None = None) -> Role:
+    """The role of the folder of that name, from the top.
+
+    configured: pattern to role, the first that fits is taken; levels are parted by "/", `*` stands for anything, case does not
+    matter, and a folder below the INBOX may be called as if it were at the top. special: name to special use, as `doveconf` found it.
+    A folder of which nothing is known has the role of the nearest one above it of which something is, the INBOX apart.
+    """
+    wanted = _below_inbox(name)
+    uses = {_folded(_below_inbox(folder)): use for folder, use in (special or {}).items()}
+    for length in range(len(wanted), 0, -1):
+        found = _own_role(_folded(wanted[:length]), configured or {}, uses)
+        if found is not None and (length == len(wanted) or wanted[:length] != INBOX):
+            return found
+    return IGNORED
+
+
+def _own_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:
+    for pattern, found in configured.items():
+        if _expression(pattern).fullmatch(name):
+            return found
+    if name in uses:
+        return _special_role(uses[name])
+    return _usual().get(name)
+
+
+def _special_role(uses: str) -> Role:
+    """Of several uses the first known one counts."""
+    return next((SPECIAL_USES[use] for use in uses.lower().split() if use in SPECIAL_USES), IGNORED)
+
+
+@cache
+def _usual() -> dict[str, Role]:
+    listed = ((_JUNK, SPAM), (_TRASH, TRASH), (_ARCHIVE, HAM))
+    found = {_folded((name,)): each for names, each in listed for language in names.values() for name in language.split(", ")}
+    return found | {_folded(INBOX): HAM}
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    name = _folded(_below_inbox(tuple(pattern.split("/"))))
+    return re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
+
+
+def _below_inbox(name: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the INBOX that some servers put above all other folders."""
+    return name[1:] if len(name) > 1 and name[0].casefold() == "inbox" else name
+
+
+def _folded(name: tuple[str, ...]) -> str:
+    """One line in which case, width, accents' encoding, kinds of hyphens and white space make no difference."""
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", "/".join(name)).casefold())
+    return " ".join(re.sub(r"[-‐‑–—_]", "-", text).split())

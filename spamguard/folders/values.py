@@ -1,0 +1,76 @@
+"""What the parts of this package hand to each other about folders and the messages in them. Data only.
+
+A folder is named by its directory below the mailbox, as in `contract.Place`: "" (the INBOX), ".Junk", "Lists/Python".
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from spamguard.signature import Signed
+
+
+class Kind(StrEnum):
+    """What a folder is for."""
+
+    CLASS = "class"  # people put messages of one class there
+    NEUTRAL = "neutral"  # watched, says nothing about a message
+    TRASH = "trash"  # watched, says nothing about a message
+    IGNORED = "ignored"  # says nothing about a message
+
+
+class Role(NamedTuple):
+    """label: name of the class when kind is CLASS, else empty."""
+
+    kind: Kind
+    label: str = ""
+
+
+class Name(NamedTuple):
+    """A file name of a Maildir. base: what stays the same when flags or sizes change. flags: letters after ":2,"."""
+
+    base: str
+    flags: str = ""
+
+
+class Arrival(NamedTuple):
+    """A file that was not there before. name: `names.key` of its base name. digest: of the message, empty when it cannot be read.
+
+    signed: what we once said about it, if a valid signature tells.
+    """
+
+    folder: str
+    name: int
+    digest: bytes
+    signed: Signed | None = None
+
+
+class Copy(NamedTuple):
+    """What is remembered of one file of one mailbox: a sighting.
+
+    delivery: short hash of the id of our judgement, 0 without one: copies of one delivered message have it in common.
+    origin: a folder without a class: the folder of a class the message was in before; None when there was none.
+    waiting: came together with another into folders of two classes; nothing was decided yet.
+    followed: another copy was made of it while it was still there. seen: when it was found, gone: when it was missed, 0 while it is
+    there; both in seconds since 1970.
+    """
+
+    folder: str
+    name: int
+    digest: bytes
+    delivery: int = 0
+    origin: str | None = None
+    waiting: bool = False
+    followed: bool = False
+    seen: int = 0
+    gone: int = 0
+
+
+class Lesson(NamedTuple):
+    """What a person said by putting a message into a folder. why: in words, for people."""
+
+    digest: bytes
+    label: str
+    folder: str
+    why: str
