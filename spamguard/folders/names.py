@@ -14,9 +14,9 @@ from spamguard.folders.values import Name
 INBOX = ("INBOX",)
 _SHIFTED = re.compile(r"&([A-Za-z0-9+,]*)-")
 _TO_SHIFT = re.compile(r"[^ -~\udc80-\udcff]+")  # bytes that are no UTF-8 stay
-_INFO = re.compile(r"(?s)(.+?)[:;!]2,([A-Za-z]*).*")
+_INFO = re.compile(r"[:;!]2,([A-Za-z]*)")
 _SIZES = re.compile(r",[SW]=[0-9]+")
-_NO_MESSAGES = ("dovecot", "maildir", "courierimap", "subscriptions")  # what servers keep beside the messages starts so
+_NO_MESSAGES = (".", "dovecot", "maildir", "courierimap", "subscriptions")  # what servers keep beside the messages starts so
 
 
 def decode(text: str) -> str:
@@ -61,11 +61,11 @@ def message(name: str) -> Name | None:
     A rename that changes only the flags, or the sizes that Dovecot writes into names (",S=…,W=…"), leaves the base name as it is.
     Some file systems cannot have the colon: "!2," and ";2," mean the same.
     """
-    if not name or name.startswith((".", *_NO_MESSAGES)):
+    if name.startswith(_NO_MESSAGES):
         return None
-    found = _INFO.fullmatch(name)
-    base, flags = (found[1], found[2]) if found else (name, "")
-    return Name(_SIZES.sub("", base) or base, flags)
+    found = _INFO.search(name, 1)
+    base, flags = (name[: found.start()], found[1]) if found else (name, "")
+    return Name(_SIZES.sub("", base) or base, flags) if base else None
 
 
 def key(base: str) -> int:

@@ -160,7 +160,7 @@ class _Lineage:
         for key in waited:
             self._is[key] = self._is[key]._replace(waiting=False)
         new = self._arrived() if self._new else [self._is.pop(key) for key in sorted(waited - self._missed)]
-        undecided = len({self._label(copy.folder) for copy in new} - {""}) > 1
+        undecided = self._digest != b"" and len({self._label(copy.folder) for copy in new} - {""}) > 1
         sources = [(copy, self._source(copy)) for copy in new]
         if not undecided:
             self._teach(sources, first=first)
@@ -179,7 +179,7 @@ class _Lineage:
         return [Copy(folder, name, self._digest, self._delivery, seen=self._now) for folder, name in sorted(self._new)]
 
     def _source(self, copy: Copy) -> Copy | None:
-        """What this is most likely a copy of: the same name, or what has just gone; never what still lies beside it, if there is another."""
+        """What this is most likely a copy of: the same name, what has just gone. What lies beside it only if there is no other."""
         if not self._digest:
             return None
         elsewhere = [other for other in self._is.values() if other.gone or other.folder != copy.folder]

@@ -1,0 +1,255 @@
+"""Where each message of each mailbox was last seen: a SQLite file of its own, so that a restart knows what happened meanwhile.
+
+Must never let an error of SQLite or the system out as anything but a `SightingsError`, and never keep more in memory than the 64-bit
+keys of the names. A power cut may cost the last sightings, not the file (WAL, synchronous NORMAL): what they taught comes out again
+as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.errors import SpamguardError
+from spamguard.files import create_private
+from spamguard.folders.values import Copy
+
+FILE = "sightings.sqlite"
+"""Its name in the state directory."""
+
+GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
+
+Names = NDArray[np.int64]
+
+_APPLICATION = 0x7367_7369  # "sgsi" in the file's header
+_VERSION = 1
+_BUSY_SECONDS = 5.0
+_TABLES = (
+    "CREATE TABLE mailboxes (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0)",
+    "CREATE TABLE folders (id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name))",
+    """CREATE TABLE sightings (
+        folder INTEGER NOT NULL, name INTEGER NOT NULL, digest BLOB NOT NULL, delivery INTEGER NOT NULL, origin BLOB,
+        waiting INTEGER NOT NULL, followed INTEGER NOT NULL, seen INTEGER NOT NULL, gone INTEGER NOT NULL, PRIMARY KEY (folder, name)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX digests ON sightings (digest) WHERE digest != x''",
+    "CREATE INDEX gone ON sightings (gone) WHERE gone > 0",
+)
+_SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
+_PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
+
+
+class SightingsError(SpamguardError):
+    """The sightings cannot be opened, read or written."""
+
+
+class Sightings:
+    """Sightings by mailbox, which any string names. Belongs to one thread of one process; every method raises SightingsError."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        """Use `open`."""
+        self.path = path
+        self._db = db
+        self._folders: dict[str, dict[str, int]] = {}  # of a mailbox, to their number
+        self._names: dict[int, Names] = {}  # of a folder, by its number
+
+    @classmethod
+    def open(cls, path: Path) -> Sightings:
+        """The sightings at `path`, created (mode 0600) when there are none."""
+        with _explained(path):
+            with suppress(FileExistsError):
+                create_private(path).close()
+            db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            try:
+                _prepare(db, path)
+            except BaseException:
+                db.close()
+                raise
+        return cls(path, db)
+
+    def close(self) -> None:
+        """Give the file back."""
+        with _explained(self.path):
+            self._db.close()
+
+    def __enter__(self) -> Sightings:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # What is known
+
+    def mailboxes(self) -> list[str]:
+        """All that were seen."""
+        with _explained(self.path):
+            return sorted(os.fsdecode(name) for (name,) in self._db.execute("SELECT name FROM mailboxes"))
+
+    def scanned(self, mailbox: str) -> bool:
+        """Whether its first scan was finished."""
+        with _explained(self.path):
+            return self._db.execute("SELECT 1 FROM mailboxes WHERE name = ? AND scanned", (os.fsencode(mailbox),)).fetchone() is not None
+
+    def folders(self, mailbox: str) -> list[str]:
+        """Those in which messages were when they were last scanned."""
+        with _explained(self.path):
+            return sorted(folder for folder, number in self._numbers(mailbox).items() if len(self._present(number)))
+
+    def names(self, mailbox: str, folder: str) -> Names:
+        """Keys of the base names that were in a folder when it was last scanned, sorted. Not to be written to."""
+        with _explained(self.path):
+            number = self._numbers(mailbox).get(folder)
+            return np.empty(0, np.int64) if number is None else self._present(number)
+
+    def copies(self, mailbox: str, digests: Iterable[bytes], gone: Iterable[tuple[str, int]]) -> list[Copy]:
+        """All sightings of these digests, of these files (folder, key), and of the digests of those files."""
+        with _explained(self.path):
+            numbers = self._numbers(mailbox)
+            missed = [(numbers[folder], name) for folder, name in gone if folder in numbers]
+            rows = [row for key in missed for row in self._db.execute(f"{_SELECT} WHERE folder = ? AND name = ?", key)]
+            wanted = {row[2] for row in rows}.union(digests) - {b""}
+            rows += [row for digest in wanted for row in self._db.execute(f"{_SELECT} WHERE digest = ? AND digest != x''", (digest,))]
+            return _copies(rows, {number: folder for folder, number in numbers.items()})
+
+    # What changes
+
+    def update(self, mailbox: str, kept: Collection[Copy], removed: Collection[tuple[str, int]]) -> None:
+        """Remember what has changed, all or nothing: `Outcome.kept` and `Outcome.removed`."""
+        if not kept and not removed:
+            return
+        folders = {copy.folder for copy in kept}.union(folder for folder, _ in removed)
+        with self._transaction():
+            numbers = {folder: self._number(mailbox, folder) for folder in folders}
+            away = [(numbers[folder], name) for folder, name in removed]
+            self._db.executemany("DELETE FROM sightings WHERE folder = ? AND name = ?", away)
+            self._db.executemany(_PUT, (_row(copy, numbers[copy.folder]) for copy in kept))
+        self._folders.pop(mailbox, None)
+        for folder, number in numbers.items():
+            if number in self._names:
+                self._change(number, [copy for copy in kept if copy.folder == folder], [name for other, name in away if other == number])
+
+    def mark_scanned(self, mailbox: str) -> None:
+        """Its first scan is finished."""
+        with self._transaction():
+            self._mailbox(mailbox)
+            self._db.execute("UPDATE mailboxes SET scanned = 1 WHERE name = ?", (os.fsencode(mailbox),))
+
+    def forget(self, mailbox: str) -> None:
+        """Remove all that is known of a mailbox."""
+        with self._transaction():
+            number = self._mailbox(mailbox)
+            self._db.execute(f"DELETE FROM sightings WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
+            self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
+            self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
+        for folder in self._folders.pop(mailbox, {}).values():
+            self._names.pop(folder, None)
+
+    def prune(self, now: int) -> int:
+        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were."""
+        with self._transaction():
+            return self._db.execute("DELETE FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)).rowcount
+
+    def _numbers(self, mailbox: str) -> dict[str, int]:
+        if mailbox not in self._folders:
+            query = "SELECT f.name, f.id FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
+            rows = self._db.execute(query, (os.fsencode(mailbox),))
+            self._folders[mailbox] = {os.fsdecode(name): number for name, number in rows}
+        return self._folders[mailbox]
+
+    def _number(self, mailbox: str, folder: str) -> int:
+        """Of a folder, known from now on."""
+        row = (self._mailbox(mailbox), os.fsencode(folder))
+        self._db.execute("INSERT OR IGNORE INTO folders (mailbox, name) VALUES (?, ?)", row)
+        return int(self._db.execute("SELECT id FROM folders WHERE mailbox = ? AND name = ?", row).fetchone()[0])
+
+    def _mailbox(self, mailbox: str) -> int:
+        name = os.fsencode(mailbox)
+        self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
+        return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", (name,)).fetchone()[0])
+
+    def _present(self, number: int) -> Names:
+        if number not in self._names:
+            rows = self._db.execute("SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name", (number,))
+            self._names[number] = np.fromiter((name for (name,) in rows), np.int64)
+        return self._names[number]
+
+    def _change(self, number: int, kept: Collection[Copy], removed: Collection[int]) -> None:
+        away = np.array([*removed, *(copy.name for copy in kept if copy.gone)], np.int64)
+        here = np.array([copy.name for copy in kept if not copy.gone], np.int64)
+        self._names[number] = np.union1d(np.setdiff1d(self._names[number], away, assume_unique=True), here)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _explained(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself has rolled back after some errors
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("BEGIN IMMEDIATE")
+    if not _number(db, "SELECT count(*) FROM sqlite_master") and not _number(db, "PRAGMA application_id"):
+        for table in _TABLES:
+            db.execute(table)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+    db.execute("COMMIT")
+    if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
+        raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")
+
+
+def _number(db: sqlite3.Connection, query: str) -> int:
+    return int(db.execute(query).fetchone()[0])
+
+
+def _row(copy: Copy, folder: int) -> tuple[object, ...]:
+    origin = None if copy.origin is None else os.fsencode(copy.origin)
+    return folder, copy.name, copy.digest, copy.delivery, origin, copy.waiting, copy.followed, copy.seen, copy.gone
+
+
+_Row = tuple[int, int, bytes, int, bytes | None, int, int, int, int]
+
+
+def _copies(rows: Iterable[_Row], folders: dict[int, str]) -> list[Copy]:
+    """Each once; those of other mailboxes are passed over."""
+    found = {}
+    for folder, name, digest, delivery, origin, waiting, followed, seen, gone in rows:
+        if folder in folders:
+            came = None if origin is None else os.fsdecode(origin)
+            found[folder, name] = Copy(folders[folder], name, digest, delivery, came, bool(waiting), bool(followed), seen, gone)
+    return list(found.values())
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+        reported = " ".join(str(error).split())
+        raise SightingsError(f"sightings {path}: {_remedy(error)} [{reported}]") from error
+
+
+def _remedy(error: Exception) -> str:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return "the disk is full: make room"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "another process kept them locked for too long: try again"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
+        return "the file is damaged: move it away, a new one will be made"
+    return "they cannot be read or written: check the directory, its permissions and the disk"
