@@ -10,6 +10,7 @@ from typing import TypeVar
 from spamguard import secret
 from spamguard.mail.extract import Extractor, Named
 from spamguard.mail.identity import digest
+from spamguard.mail.rewrite import without_prefix
 from spamguard.records import Features
 
 _FIELD = re.compile(rb"[!-9;-~]+[ \t]*:")
@@ -37,7 +38,7 @@ class Preparer:
 
     def digest(self, raw: bytes) -> bytes:
         """Which message this is, whatever delivery has changed about it; 16 bytes."""
-        return digest(raw, self._digest_key)
+        return digest(without_prefix(raw), self._digest_key)
 
     def ready(self, raw: bytes) -> Teaching:
         """Everything that teaching one message needs."""
@@ -54,9 +55,10 @@ class Preparer:
 
     def all_ready(self, messages: Sequence[bytes]) -> list[Teaching]:
         """The same for several messages, at less cost for each."""
+        written = [without_prefix(raw) for raw in messages]
         return [
             Teaching(digest(raw, self._digest_key, found.message), found.features)
-            for raw, found in zip(messages, self.extractor.read(messages), strict=True)
+            for raw, found in zip(written, self.extractor.read(written), strict=True)
         ]
 
 

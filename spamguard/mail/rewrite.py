@@ -46,7 +46,7 @@ def rewritten_head(
 
     None when the header section does not end within `head`. whole: head is all there is, so that its end ends the header section.
     subject_prefix: goes before the text of the first Subject, a blank behind it, unless that begins with it already; a message
-    without Subject gets one.
+    without Subject gets one. A field of its own tells that it was put there (`without_prefix`).
     """
     start = _start(head)
     end = _end(head, start)
@@ -57,6 +57,23 @@ def rewritten_head(
     if prefix := subject_prefix.strip():
         fields, lines = _with_prefix(fields, lines, prefix)
     return head[:start] + _on_top(fields, head[start : start + 1], b"\r\n") + lines, end
+
+
+PREFIX_FIELD = b"X-Spamguard-Prefix"
+"""Says what was put before the subject, so that it can be taken away again."""
+_NEAR_TOP = 16 << 10  # bytes in which we look for that field
+_PREFIX = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
+
+
+def without_prefix(raw: bytes) -> bytes:
+    """The message with the subject that its sender wrote; the same object when nobody has put anything before it."""
+    told = _PREFIX.search(b"\n" + raw[:_NEAR_TOP])
+    prefix = told[1].strip() if told else b""
+    subject = _SUBJECT.search(b"\n" + raw[:_NEAR_TOP]) if prefix else None
+    if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
+        return raw
+    end = start + len(prefix)
+    return raw[:start] + raw[end + raw.startswith(b" ", end) :]
 
 
 def _start(raw: bytes) -> int:
@@ -80,11 +97,12 @@ def _on_top(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
 
 
 def _with_prefix(fields: Sequence[bytes], lines: bytes, prefix: bytes) -> tuple[Sequence[bytes], bytes]:
+    told = [*fields, PREFIX_FIELD + b": " + prefix]
     subject = _SUBJECT.search(b"\n" + lines)
     if subject is None:
-        return [*fields, b"Subject: " + prefix], lines
+        return [*told, b"Subject: " + prefix], lines
     text = subject.end() - 1
-    return fields, lines if lines.startswith(prefix, text) else lines[:text] + prefix + b" " + lines[text:]
+    return (fields, lines) if lines.startswith(prefix, text) else (told, lines[:text] + prefix + b" " + lines[text:])
 
 
 def _without(lines: bytes, forged: Iterable[bytes]) -> bytes:

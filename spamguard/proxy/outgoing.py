@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from email.header import Header
 
 from spamguard.mail.rewrite import rewritten_head
 from spamguard.settings import Listener
@@ -44,9 +45,14 @@ class Outgoing:
         on_top = [*fields, *([self._received] if self._received else [])]
         forged = [name.encode("ascii", "ignore") for name in self._policy.forged]
         whole = self.spool.size == len(self._head)
-        found = rewritten_head(self._head, on_top, forged, subject_prefix.encode("ascii", "ignore"), whole=whole)
+        found = rewritten_head(self._head, on_top, forged, _encoded(subject_prefix), whole=whole)
         head, replaced = found or (b"".join([field + b"\r\n" for field in on_top]), 0)
         return Content(head, self.spool, replaced)
+
+
+def _encoded(text: str) -> bytes:
+    """A text as it can stand in a header field (RFC 2047 where it must)."""
+    return text.encode() if text.isascii() else Header(text, "utf-8").encode(maxlinelen=0).encode("ascii")
 
 
 def _head(spool: Spool, limit: int) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from corpora.synthetic import generate
+from spamguard.mail.rewrite import rewritten_head
 from spamguard.prepare import Preparer
 from tests.unit.filters import KEY
 
@@ -18,6 +21,22 @@ def test_the_same_key_prepares_alike_and_another_one_has_nothing_in_common() -> 
         strangers = other.ready(raw).features
         assert not set(ready.features.tokens.tolist()) & set(strangers.tokens.tolist())
         assert ready.features.numbers.tolist() == strangers.numbers.tolist()
+
+
+@pytest.mark.parametrize(
+    "subject", [b"Subject: hello\n", b"Subject:\n", b"", b"subject : two\n lines\n", b"Subject: =?utf-8?q?gr=C3=BC?=\n"]
+)
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_what_was_put_before_the_subject_is_not_learnt(subject: bytes, line_end: bytes) -> None:
+    raw = b"From: a@example.org\n" + subject + b"\nSubject: [SPAM] in the body\n"
+    head, replaced = rewritten_head(raw.replace(b"\n", b"\r\n"), [b"X-Spam-Flag: YES"], [], b"[SPAM]") or (b"", 0)
+    marked = head + raw.replace(b"\n", b"\r\n")[replaced:]
+    assert b"[SPAM]" in marked[: -len(b"Subject: [SPAM] in the body\r\n")]
+    preparer = Preparer(KEY)
+    learnt, sent = preparer.ready(marked.replace(b"\r\n", line_end)), preparer.ready(raw)
+    assert learnt.digest == sent.digest == preparer.digest(marked)
+    if subject:  # a message without a subject keeps the empty one it was given
+        assert learnt.features.tokens.tolist() == sent.features.tokens.tolist()
 
 
 def test_different_messages_have_different_names() -> None:

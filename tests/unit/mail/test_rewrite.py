@@ -13,7 +13,7 @@ from corpora.synthetic import generate
 from spamguard.mail.extract import Extractor
 from spamguard.mail.identity import digest
 from spamguard.mail.limits import DEFAULT_LIMITS
-from spamguard.mail.rewrite import rewritten_head, with_fields
+from spamguard.mail.rewrite import rewritten_head, with_fields, without_prefix
 from spamguard.mail.split import split
 from tests.unit.mail.support import KEY, repeatable, seconds
 
@@ -233,7 +233,20 @@ def test_the_new_head_of_a_message(raw: bytes, head: bytes, replaced: int) -> No
 def test_a_subject_prefix(raw: bytes, written: bytes) -> None:
     for prefix in (b"[SPAM]", b"[SPAM] "):
         head, replaced = rewritten_head(raw, [], [], prefix) or (b"", 0)
-        assert head == written
+        assert head == (b"" if b"[SPAM]" in raw else b"X-Spamguard-Prefix: [SPAM]\r\n") + written
         once = head + raw[replaced:]
         again, replaced = rewritten_head(once, [], [], prefix) or (b"", 0)
         assert again + once[replaced:] == once
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"Subject: [SPAM] mine\r\n\r\n", b"X-Spamguard-Prefix: [X]\r\nSubject: other\r\n\r\n", b"X-Spamguard-Prefix:\r\n"]
+)
+def test_a_subject_that_nobody_has_changed_stays(raw: bytes) -> None:
+    assert without_prefix(raw) is raw
+
+
+def test_a_prefix_that_is_there_already_is_the_senders() -> None:
+    raw = b"Subject: [SPAM] mine\r\n\r\n"
+    head, replaced = rewritten_head(raw, [], [], b"[SPAM]") or (b"", 0)
+    assert without_prefix(head + raw[replaced:]) == raw
