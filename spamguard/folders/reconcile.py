@@ -76,7 +76,7 @@ class Rules(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed. removed: of which nothing is remembered."""
+    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed. removed: those to be forgotten."""
 
     lessons: list[Lesson]
     kept: list[Copy]
@@ -170,10 +170,9 @@ class _Lineage:
             self._is[copy.folder, copy.name] = kept
 
     def changes(self) -> tuple[list[Copy], list[Key]]:
-        """Sightings to be kept, and those to be removed: they went, and the message lives on in a copy that was made of them."""
-        over = {key for key, copy in self._is.items() if copy.gone and (copy.followed or not copy.digest)}
-        kept = [copy for key, copy in sorted(self._is.items()) if key not in over and self._was.get(key) != copy]
-        return kept, sorted(over & self._was.keys())
+        """Sightings to be kept, and those of which nothing is left to know."""
+        here = {key: copy for key, copy in self._is.items() if copy.digest or not copy.gone}
+        return [copy for key, copy in sorted(here.items()) if self._was.get(key) != copy], sorted(self._was.keys() - here.keys())
 
     def _arrived(self) -> list[Copy]:
         return [Copy(folder, name, self._digest, self._delivery, seen=self._now) for folder, name in sorted(self._new)]
@@ -187,7 +186,9 @@ class _Lineage:
 
     def _likeness(self, other: Copy, copy: Copy) -> tuple[object, ...]:
         key = (other.folder, other.name)
-        return other.name == copy.name, key in self._missed, self._label(other.folder) != "", other.seen, not other.gone, key
+        lives_on = bool(other.gone) and other.followed
+        in_class = self._label(other.folder) != ""
+        return other.name == copy.name, not lives_on, key in self._missed, in_class, other.seen, not other.gone, key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:
@@ -216,9 +217,11 @@ class _Lineage:
         return Before.FILED if signed.action is Action.TAG else Before.NOWHERE
 
     def _follow(self, sources: Sequence[tuple[Copy, Copy | None]]) -> None:
-        """Remember of the sources that they are not the end of the way."""
+        """Sources that went are done with; of the others remember that they are not the end of the way."""
         for copy, source in sources:
-            if source and (source.gone or source.folder != copy.folder):
+            if source and source.gone:
+                self._is.pop((source.folder, source.name), None)
+            elif source and source.folder != copy.folder:
                 self._is[source.folder, source.name] = source._replace(followed=True)
 
     def _origin(self, copy: Copy, source: Copy | None) -> str | None:
