@@ -148,7 +148,7 @@ class Filter:
             told = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
         else:
             verdict, told = self._verdict(self._judgement(seen)), ()
-        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self._is_settling_due())
+        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self.settling_due())
 
     def _sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""
@@ -316,12 +316,13 @@ class Filter:
     def settle_if_due(self) -> bool:
         """Settle when enough has been taught or taken back since the last time; whether it was done."""
         self._refresh()
-        due = self._is_settling_due()
+        due = self.settling_due()
         if due:
             self.settle()
         return due
 
-    def _is_settling_due(self) -> bool:
+    def settling_due(self) -> bool:
+        """Whether so much has been taught or taken back since the last settling, as of the last look at the ledger."""
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         return self._store.seq - self._store.stamp.settled >= due
 

@@ -33,7 +33,7 @@ def everything(mailboxes: LocalMailboxes) -> dict[str, list[str]]:
 
 
 def content(mailboxes: LocalMailboxes, place: Place, file: File) -> bytes:
-    with open(mailboxes.open(place, file), "rb") as stream:
+    with os.fdopen(mailboxes.open(place, file), "rb") as stream:
         return stream.read()
 
 
@@ -238,16 +238,20 @@ def test_a_maildir_that_is_yet_to_come(tmp_path, monkeypatch):
         assert len(mailboxes.users()) == 1
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_no_descriptor_is_left_open(tmp_path):
     box = maildir(tmp_path / "anna", ".Junk", "Lists/Python")
     message = deliver(box, b"one")
-    before = os.listdir("/proc/self/fd")
+    before = descriptors()
     with opened(tmp_path / "*") as mailboxes:
         for _ in range(3):
             (mailbox,) = mailboxes.users()
             mailboxes.folders(mailbox)
             os.close(mailboxes.open(Place(mailbox), File("new", message.name)))
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors() == before
 
 
 def test_nothing_in_the_mailbox_is_changed(tmp_path):

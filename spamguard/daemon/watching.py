@@ -1,0 +1,72 @@
+"""The process that learns from what people do in their folders (`python -m spamguard.daemon.watching CHANNEL SETTINGS MASTER`).
+
+Started by the master, apart from the mail: if it dies, mail flows on, and the next one sees what has happened meanwhile. SIGTERM
+ends it at once, and so does the end of the master: whenever that happens, what is in the ledger is the truth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import cast
+
+from spamguard.daemon import log
+from spamguard.daemon.words import SETTLE
+from spamguard.engine import Filter
+from spamguard.errors import SpamguardError
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.watcher import Watcher
+from spamguard.settings import Settings
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+_log = logging.getLogger("spamguard.folders")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Watch until ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    log.configure(os.environ)
+    channel, descriptor, master = map(int, arguments)
+    _end_with(master)
+    os.nice(5)  # mail that flows goes first
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        settings = cast(Settings, pickle.load(file))  # noqa: S301  # the master has written it; it is the parent, and trusted
+    try:
+        with socket.socket(fileno=channel) as to_master, Filter.open(settings.state) as spam_filter:
+            _watch(settings, spam_filter, to_master)
+    except (SpamguardError, OSError) as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket) -> None:
+    to_master.set_inheritable(False)
+    to_master.setblocking(False)
+
+    def settle() -> None:
+        with suppress(OSError):  # a master that does not read, or is gone, is not waited for
+            to_master.send(SETTLE)
+
+    with closing(LocalMailboxes([Pattern(one.maildir, one.user) for one in settings.watch])) as mailboxes:
+        Watcher(spam_filter, settings, mailboxes, settle).run()
+
+
+def _end_with(master: int) -> None:
+    """The kernel ends this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    if os.getppid() != master:  # it has ended before we could ask for that
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

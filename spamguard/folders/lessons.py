@@ -1,0 +1,145 @@
+"""What people said, taught: the lessons of one look at a mailbox become votes, and only then are its sightings brought up to date.
+
+A crash anywhere in between is made good by the next look: it finds the same lessons, and casting a vote twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress, groupby, islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from spamguard.engine import Filter
+from spamguard.folders.contract import Mailbox, Place
+from spamguard.folders.reconcile import Key, Outcome
+from spamguard.folders.scan import Found, Scanner, folder_name
+from spamguard.folders.sightings import Sightings
+from spamguard.folders.values import Copy, Lesson
+from spamguard.prepare import Teaching, chunks
+
+BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
+
+_log = logging.getLogger("spamguard.folders")
+
+
+class _Taught(NamedTuple):
+    """A lesson and its message."""
+
+    lesson: Lesson
+    raw: bytes
+
+
+class Teacher:
+    """Casts votes in the name of the users of mailboxes."""
+
+    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner) -> None:
+        self._filter = spam_filter
+        self._sightings = sightings
+        self._scanner = scanner
+        self.votes = 0  # that changed anything, so far
+
+    def teach(
+        self, mailbox: Mailbox, places: Mapping[str, Place], outcome: Outcome, found: Sequence[Found], before: Sequence[Copy]
+    ) -> set[Place]:
+        """Everything that follows from one look; folders to be looked at again, as messages have moved on.
+
+        places: the mailbox's folders by directory. before: what was remembered of these messages.
+        LedgerError, SightingsError: what was not taught will be found again.
+        """
+        changes = _Changes(outcome, before)
+        self._sightings.update(mailbox.path, *changes.of(changes.digests - {lesson.digest for lesson in outcome.lessons}))
+        again: set[Place] = set()
+        finder = _Finder(self._scanner, places, outcome, found)
+        for batch in _batches(outcome.lessons):
+            taught = self._learn(mailbox.user, finder.messages(batch, again), changes.came_from)
+            self._sightings.update(mailbox.path, *changes.of(taught))
+        return again
+
+    def _learn(self, user: str, messages: Iterable[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
+        """Messages that all go into one folder; the digests of what is in the ledger now."""
+        lessons: list[Lesson] = []
+        ready: list[Teaching] = []
+        for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
+            lessons += [one.lesson for one in chunk]
+            ready += self._scanner.preparer.all_ready([one.raw for one in chunk])
+        if not lessons:
+            return []
+        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"folder {folder_name(lessons[0].folder)}")
+        self.votes += sum(changed)
+        for lesson in compress(lessons, changed):
+            _tell(user, lesson, came_from(lesson.digest))
+        return [lesson.digest for lesson in lessons]
+
+
+class _Changes:
+    """What is to be remembered, and what no longer, by digest."""
+
+    def __init__(self, outcome: Outcome, before: Sequence[Copy]) -> None:
+        self._kept: dict[bytes, list[Copy]] = {}
+        self._removed: dict[bytes, list[Key]] = {}
+        self._last: dict[bytes, Copy] = {}
+        owners = {(copy.folder, copy.name): copy.digest for copy in before}
+        for copy in outcome.kept:
+            self._kept.setdefault(copy.digest, []).append(copy)
+        for key in outcome.removed:
+            self._removed.setdefault(owners.get(key, b""), []).append(key)
+        for copy in sorted(before, key=attrgetter("gone", "seen")):
+            self._last[copy.digest] = copy
+        self.digests = self._kept.keys() | self._removed.keys()
+
+    def of(self, digests: Iterable[bytes]) -> tuple[list[Copy], list[Key]]:
+        """Those of some messages."""
+        some = list(digests)
+        kept = [copy for digest in some for copy in self._kept.get(digest, ())]
+        return kept, [key for digest in some for key in self._removed.get(digest, ())]
+
+    def came_from(self, digest: bytes) -> str:
+        """The folder a message was in before, for people."""
+        return folder_name(self._last[digest].folder) if digest in self._last else "-"
+
+
+class _Finder:
+    """Where the messages of lessons lie."""
+
+    def __init__(self, scanner: Scanner, places: Mapping[str, Place], outcome: Outcome, found: Sequence[Found]) -> None:
+        self._scanner = scanner
+        self._places = places
+        self._found = {(one.place.directory, one.name): one for one in found}
+        self._keys: dict[tuple[bytes, str], set[int]] = {}
+        for copy in outcome.kept:
+            if not copy.gone:
+                self._keys.setdefault((copy.digest, copy.folder), set()).add(copy.name)
+
+    def messages(self, lessons: Iterable[Lesson], again: set[Place]) -> Iterator[_Taught]:
+        """Those that can still be read. again: gets the folders of the others."""
+        for lesson in lessons:
+            raw = self._message(lesson)
+            if raw is not None:
+                yield _Taught(lesson, raw)
+            elif lesson.folder in self._places:
+                again.add(self._places[lesson.folder])
+
+    def _message(self, lesson: Lesson) -> bytes | None:
+        keys = self._keys.get((lesson.digest, lesson.folder), set())
+        for name in keys:
+            if one := self._found.get((lesson.folder, name)):
+                return self._scanner.message(one.place, one.file, lesson.digest)
+        place = self._places.get(lesson.folder)
+        file = self._scanner.file_of(place, keys) if place else None
+        return self._scanner.message(place, file, lesson.digest) if place and file else None
+
+
+def _tell(user: str, lesson: Lesson, source: str) -> None:
+    """One line for each lesson. Nothing of what the message says is in it."""
+    told = "lesson user=%s from=%r to=%r class=%s message=%s: %s"
+    _log.info(told, user, source, folder_name(lesson.folder), lesson.label, lesson.digest.hex()[:12], lesson.why)
+
+
+def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:
+    """Those of one folder, some at a time."""
+    into = attrgetter("label", "folder")
+    for _, same in groupby(sorted(lessons, key=into), into):
+        while batch := list(islice(same, BATCH)):
+            yield batch

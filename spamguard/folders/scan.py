@@ -1,0 +1,159 @@
+"""Looking at the folders of one mailbox: which files are new, which have gone, and what the new ones are. Writes nothing anywhere.
+
+Reads only files that were never seen. Whatever a file or a folder is like ends in one line of the log, and the others are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard import secret, signature
+from spamguard.folders import names
+from spamguard.folders.contract import File, Mailboxes, Place
+from spamguard.folders.once import Once
+from spamguard.folders.reading import UnfinishedError, UnreadableError, read
+from spamguard.folders.reconcile import Key, compare
+from spamguard.folders.values import Arrival
+from spamguard.prepare import Preparer
+from spamguard.signature import Signed
+
+_HELD_BYTES = 32 << 20  # of messages that may have to be taught, so that most are read once
+_HEAD_BYTES = 64 << 10
+_MOST_FIELDS = 4  # ours is the first, whoever wrote the others
+_FIELD = re.compile(rb"^X-Spamguard:((?:[^\r\n]|\r?\n[ \t])*)", re.MULTILINE | re.IGNORECASE)
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+
+
+class Found(NamedTuple):
+    """A file that was not there before. name: `names.key` of its base name."""
+
+    place: Place
+    file: File
+    name: int
+
+
+@dataclass(slots=True)
+class Looked:
+    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon."""
+
+    new: list[Found] = field(default_factory=list)
+    gone: set[Key] = field(default_factory=set)
+    again: set[Place] = field(default_factory=set)
+
+
+class Scanner:
+    """Reads mailboxes. key: the installation's."""
+
+    def __init__(self, mailboxes: Mailboxes, key: bytes, once: Once) -> None:
+        self.preparer = Preparer(key)
+        self._mailboxes = mailboxes
+        self._verdict_key = secret.derived(key, b"verdict")
+        self._once = once
+        self._held: dict[bytes, bytes] = {}
+        self._held_bytes = 0
+
+    def look(self, places: Iterable[Place], known: Callable[[str], NDArray[np.int64]]) -> Looked:
+        """Compare folders of one mailbox with what is known of each: keys of base names, by the folder's directory."""
+        looked = Looked()
+        for place in places:
+            try:
+                files = list(self._mailboxes.names(place))
+            except FileNotFoundError:
+                files = []
+            except OSError as error:
+                self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
+                continue
+            self._once.over(place)
+            new, gone = compare(known(place.directory), [file.name for file in files])
+            looked.new += [Found(place, files[index], _key(files[index])) for index in new]
+            looked.gone.update((place.directory, name) for name in gone)
+        return looked
+
+    def arrivals(self, found: Iterable[Found], again: set[Place]) -> list[Arrival]:
+        """What was found, read. again: gets the folders of what is not whole yet. Some of it is held for `message`."""
+        arrived = [self._arrival(one, again) for one in found]
+        return [one for one in arrived if one is not None]
+
+    def let_go(self) -> None:
+        """Hold no messages any more."""
+        self._held, self._held_bytes = {}, 0
+
+    def _arrival(self, found: Found, again: set[Place]) -> Arrival | None:
+        folder = found.place.directory
+        try:
+            raw = self._read(found.place, found.file)
+        except UnreadableError as error:
+            where = f"{told(found.place)}: {found.file.name}"
+            self._once.warn((found.place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
+            return Arrival(folder, found.name, b"")
+        except UnfinishedError:
+            again.add(found.place)
+            return None
+        except FileNotFoundError:  # it has moved on, which will be told
+            return None
+        except OSError as error:
+            self._once.warn(found, "%s: %s: cannot be read (%s)", told(found.place), found.file.name, error.strerror)
+            return None
+        digest = self.preparer.digest(raw)
+        if self._held_bytes + len(raw) <= _HELD_BYTES:
+            self._held[digest] = raw
+            self._held_bytes += len(raw)
+        return Arrival(folder, found.name, digest, self._signed(raw, digest))
+
+    def message(self, place: Place, file: File, digest: bytes) -> bytes | None:
+        """The message of this digest, read now unless it was held; None: it is not there any more."""
+        held = self._held.get(digest)
+        if held is not None:
+            return held
+        try:
+            raw = self._read(place, file)
+        except (OSError, UnreadableError, UnfinishedError):
+            return None
+        return raw if self.preparer.digest(raw) == digest else None
+
+    def file_of(self, place: Place, keys: set[int]) -> File | None:
+        """A file of a folder by the key of its base name."""
+        try:
+            return next((file for file in self._mailboxes.names(place) if names.message(file.name) and _key(file) in keys), None)
+        except OSError:
+            return None
+
+    def _read(self, place: Place, file: File) -> bytes:
+        descriptor = self._mailboxes.open(place, file)
+        try:
+            return read(descriptor, file.name)
+        finally:
+            os.close(descriptor)
+
+    def _signed(self, raw: bytes, digest: bytes) -> Signed | None:
+        """What we once said about it, if it bears that."""
+        head = raw[:_HEAD_BYTES]
+        end = _BLANK_LINE.search(head)
+        fields = _FIELD.finditer(head, 0, end.start() if end else len(head))
+        for one in islice(fields, _MOST_FIELDS):
+            if found := signature.verify(self._verdict_key, one[1], digest):
+                return found
+        return None
+
+
+def told(place: Place) -> str:
+    """A folder, for people."""
+    return f"{place.mailbox.path} {folder_name(place.directory)}"
+
+
+def folder_name(directory: str) -> str:
+    """A folder as mail programs show it."""
+    return "/".join(names.parts(directory) or (directory,))
+
+
+def _key(file: File) -> int:
+    name = names.message(file.name)
+    return names.key(name.base) if name else 0

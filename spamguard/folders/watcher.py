@@ -1,0 +1,274 @@
+"""The loop that learns from folders: something has changed, so look; what a person moved becomes a vote.
+
+Events only say where to look, and not even that is needed: everything is looked at now and then. Must never write into a mailbox,
+and never wait for one while another has changed: long first looks are taken in small steps between the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+
+from spamguard.engine import Filter
+from spamguard.errors import SpamguardError
+from spamguard.folders import doveconf, names, roles
+from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
+from spamguard.folders.lessons import Teacher
+from spamguard.folders.once import Once
+from spamguard.folders.reconcile import Rules, reconcile
+from spamguard.folders.scan import Looked, Scanner
+from spamguard.folders.sightings import FILE, Sightings
+from spamguard.folders.values import Kind, Role
+from spamguard.settings import Protocol, Settings, Watch
+
+STEP = 200  # messages of a first look at once: some tenths of a second, in which another mailbox waits
+RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
+SETTLE_SECONDS = 60.0  # between two wishes to settle
+_OURS = "our own files"
+
+_log = logging.getLogger("spamguard.folders")
+
+
+@dataclass(slots=True)
+class _Box:
+    """What the loop knows of a mailbox. first: the rest of its first look. next_rescan, folders_due: the clock of `time.monotonic`."""
+
+    mailbox: Mailbox
+    next_rescan: float
+    folders_due: float = inf
+    places: dict[str, Place] = field(default_factory=dict)
+    due: dict[Place, float] = field(default_factory=dict)
+    first: Generator[None, None, None] | None = None
+
+    def soon(self, place: Place, when: float) -> None:
+        """Look at a folder at a time, or before."""
+        self.due[place] = min(self.due.get(place, inf), when)
+
+
+class Watcher:
+    """Watches all mailboxes of the settings. settle: called when lessons wait for settling, not too often.
+
+    A mailbox that was never seen before teaches nothing at first, except where our own signature tells what a person has undone.
+    """
+
+    def __init__(self, spam_filter: Filter, settings: Settings, mailboxes: Mailboxes, settle: Callable[[], object]) -> None:
+        self._filter = spam_filter
+        self._watches = settings.watch
+        self._we_file = [_files(watch, settings) for watch in settings.watch]
+        self._mailboxes = mailboxes
+        self._settle = settle
+        self._once = Once()
+        self._sightings = Sightings.open(settings.state / FILE)
+        self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
+        self._teacher = Teacher(spam_filter, self._sightings, self._scanner)
+        self._roles = [_roles(watch, special) for special in [doveconf.read().special] for watch in settings.watch]
+        self._boxes: dict[Mailbox, _Box] = {}
+        self._users_due = 0.0
+        self._settled = -inf
+        self._votes = 0
+        self._define_classes()
+
+    def run(self) -> None:
+        """For ever."""
+        with closing(self._sightings):
+            while True:
+                self.turn(inf)
+
+    def turn(self, timeout: float) -> bool:
+        """Wait until something is to be done, for so many seconds at most, and do that; whether there was anything."""
+        waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
+        self._note(self._mailboxes.changes(min(waiting, 3600.0)))
+        now = time.monotonic()
+        busy = self._users_due <= now
+        if busy:
+            self._find_mailboxes(now)
+        beginners = [box for box in self._boxes.values() if box.first is not None]
+        for box in [*(box for box in self._boxes.values() if box.first is None), *beginners[:1]]:
+            busy = self._tend(box, now) or busy
+        self._settle_now_and_then()
+        return busy
+
+    def close(self) -> None:
+        """Give the sightings back."""
+        self._sightings.close()
+
+    # ---- when to look
+
+    def _next_due(self) -> float:
+        settle = self._settled + SETTLE_SECONDS if self._votes != self._teacher.votes else inf
+        return min([self._users_due, settle, *(_next(box) for box in self._boxes.values())])
+
+    def _note(self, changes: Changes) -> None:
+        """Something may have changed: look after the debounce."""
+        now = time.monotonic()
+        if changes.everything:
+            _log.info("events were lost: looking at everything")
+            self._users_due = now
+            for box in self._boxes.values():
+                box.next_rescan = now
+        if changes.users:
+            self._users_due = min(self._users_due, now + min(watch.debounce_seconds for watch in self._watches))
+        for mailbox in changes.mailboxes & self._boxes.keys():
+            self._boxes[mailbox].folders_due = min(self._boxes[mailbox].folders_due, now + self._watch(mailbox).debounce_seconds)
+        for place in changes.folders:
+            watched = self._boxes.get(place.mailbox)
+            if watched is not None and self._role(place).kind is not Kind.IGNORED:
+                watched.soon(place, now + self._watch(place.mailbox).debounce_seconds)
+
+    def _find_mailboxes(self, now: float) -> None:
+        """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
+        self._users_due = now + min((watch.rescan_seconds for watch in self._watches), default=inf)
+        found = set(self._mailboxes.users())
+        for mailbox in self._boxes.keys() - found:
+            del self._boxes[mailbox]
+        for mailbox in sorted(found - self._boxes.keys()):
+            self._boxes[mailbox] = _Box(mailbox, now)
+        with suppress(SpamguardError):
+            self._sightings.prune(int(time.time()))
+
+    # ---- one mailbox
+
+    def _tend(self, box: _Box, now: float) -> bool:
+        """Do what is due; whether anything was."""
+        if _next(box) > now:
+            return False
+        try:
+            self._look_where_due(box, now)
+        except SpamguardError as error:  # of our own files: the same lessons are found at the next look
+            self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
+            box.first = None
+            box.next_rescan = time.monotonic() + RETRY_SECONDS
+        except OSError as error:
+            self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
+            box.first = None
+        else:
+            self._once.over(box.mailbox)
+            self._once.over(_OURS)
+        return True
+
+    def _look_where_due(self, box: _Box, now: float) -> None:
+        if box.first is not None:
+            for _ in box.first:  # a step
+                return
+            self._begin_in_earnest(box)
+            return
+        if box.next_rescan <= now:
+            box.next_rescan, box.folders_due = now + self._watch(box.mailbox).rescan_seconds, inf
+            self._look_soon(box, self._everywhere(box))
+        elif box.folders_due <= now:
+            box.folders_due = inf
+            self._look_soon(box, self._find_folders(box))
+        due, box.due = box.due, {}
+        if not self._sightings.scanned(box.mailbox.path):
+            box.first = self._first_look(box) if box.places else None
+        elif due:
+            self._look_soon(box, self._look(box, list(due)), self._watch(box.mailbox).debounce_seconds)
+
+    def _find_folders(self, box: _Box) -> set[Place]:
+        """Which folders came or went; those of no role are none."""
+        before = set(box.places)
+        try:
+            found = list(self._mailboxes.folders(box.mailbox))
+        except FileNotFoundError:
+            found = []
+        box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
+        return {Place(box.mailbox, directory) for directory in before ^ set(box.places)}
+
+    def _everywhere(self, box: _Box) -> set[Place]:
+        """All folders there are, and all in which something was."""
+        self._find_folders(box)
+        return {Place(box.mailbox, directory) for directory in {*box.places, *self._sightings.folders(box.mailbox.path)}}
+
+    def _first_look(self, box: _Box) -> Generator[None, None, None]:
+        """Remember what lies where, some messages at a time."""
+        again: set[Place] = set()
+        for place in list(box.places.values()):
+            found = self._look_at(box, [place]).new
+            for start in range(0, len(found), STEP):
+                self._learn(box, Looked(found[start : start + STEP], set(), again), first=True)
+                yield
+        self._sightings.mark_scanned(box.mailbox.path)
+
+    def _begin_in_earnest(self, box: _Box) -> None:
+        """What was moved during the first look comes out now."""
+        box.first = None
+        self._look_soon(box, set(box.places.values()))
+        _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
+
+    def _look(self, box: _Box, places: list[Place]) -> set[Place]:
+        return self._learn(box, self._look_at(box, places), first=False)
+
+    def _look_at(self, box: _Box, places: list[Place]) -> Looked:
+        return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory))
+
+    def _learn(self, box: _Box, looked: Looked, *, first: bool) -> set[Place]:
+        """Teach what follows from a look; which folders to look at again."""
+        arrivals = self._scanner.arrivals(looked.new, looked.again)
+        if not arrivals and not looked.gone:
+            return looked.again
+        before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
+        rules = Rules(self._roles[box.mailbox.watch], self._filter.unwanted, self._we_file[box.mailbox.watch])
+        outcome = reconcile(before, arrivals, looked.gone, rules, int(time.time()), first=first)
+        try:
+            return looked.again | self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
+        finally:
+            self._scanner.let_go()
+
+    def _look_soon(self, box: _Box, places: set[Place], seconds: float = 0.0) -> None:
+        when = time.monotonic() + seconds
+        for place in places:
+            box.soon(place, when)
+
+    # ----
+
+    def _watch(self, mailbox: Mailbox) -> Watch:
+        return self._watches[mailbox.watch]
+
+    def _role(self, place: Place) -> Role:
+        return self._roles[place.mailbox.watch](place.directory)
+
+    def _define_classes(self) -> None:
+        known = self._filter.unwanted | {"ham"} | self._filter.ledger.classes().keys()
+        for label in {text for watch in self._watches for _, text in watch.folders}:
+            role = roles.parse_role(label)
+            if role.kind is Kind.CLASS and label not in known:
+                self._filter.define_class(label, unwanted=False)
+
+    def _settle_now_and_then(self) -> None:
+        now = time.monotonic()
+        if self._votes != self._teacher.votes and now >= self._settled + SETTLE_SECONDS:
+            self._settled, self._votes = now, self._teacher.votes
+            if self._filter.settling_due():
+                self._settle()
+
+
+def _next(box: _Box) -> float:
+    """When something is to be done about a mailbox."""
+    if box.first is not None:
+        return 0.0
+    return min([box.next_rescan, box.folders_due, *box.due.values()])
+
+
+def _files(watch: Watch, settings: Settings) -> bool:
+    """Whether what we tag as spam is filed as such on delivery."""
+    if watch.we_file is not None:
+        return watch.we_file
+    hops = [listener.next_hop.endpoint for listener in settings.listeners]
+    return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
+
+
+def _roles(watch: Watch, special: Mapping[tuple[str, ...], str]) -> Callable[[str], Role]:
+    """The role of a folder by its directory."""
+    configured = {pattern: roles.parse_role(text) for pattern, text in watch.folders}
+
+    @cache
+    def role(directory: str) -> Role:
+        name = names.parts(directory)
+        return roles.role(name, configured, special) if name else roles.IGNORED
+
+    return role
