@@ -47,7 +47,11 @@ class Row:
     fingerprint: str
 
 
-def columns(row: Row) -> tuple[object, ...]:
+Columns = tuple[Any, ...]
+"""The values of a row as they are kept."""
+
+
+def columns(row: Row) -> Columns:
     """The values of `COLUMNS`."""
     return (
         row.id,
@@ -75,7 +79,7 @@ def _values(word: Word) -> tuple[int, str, float]:
     return int(word.token), _text(word.text, _SHORT), round(float(word.part), 6)
 
 
-def from_columns(values: tuple[Any, ...]) -> Row:
+def from_columns(values: Columns) -> Row:
     """The row; ValueError, TypeError when the values are damaged."""
     named = dict(zip(COLUMNS, values, strict=True))
     named["recipients"] = tuple(json.loads(named["recipients"]))

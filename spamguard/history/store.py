@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from spamguard.errors import HistoryError
 from spamguard.files import create_private
-from spamguard.history.row import COLUMNS, Row, columns, from_columns
+from spamguard.history.row import COLUMNS, Columns, Row, columns, from_columns
 
 LEAST = 8 << 20  # bytes; with less there is no room to work in
 
@@ -41,6 +41,7 @@ CREATE TABLE judgements (
     words TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL
 )
 """
+_TIME = COLUMNS.index("time")
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements"  # noqa: S608  names of our own
 _INSERT = f"INSERT OR IGNORE INTO judgements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 _OLDEST = f"SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS}"  # noqa: S608
@@ -92,12 +93,16 @@ class History:
 
     def append(self, rows: Sequence[Row]) -> None:
         """Keep these, all or none, then remove what is too old or too much, about as many as came. An id that is known stays as it is."""
+        self.append_columns([columns(row) for row in rows])
+
+    def append_columns(self, rows: Sequence[Columns]) -> None:
+        """The same for the `columns` of rows."""
         if not rows:
             return
         with _explained(self.path):
             with self._transaction():
-                self._db.executemany(_INSERT, map(columns, rows))
-            oldest = max(row.time for row in rows) - self._days * _DAY
+                self._db.executemany(_INSERT, rows)
+            oldest = max(row[_TIME] for row in rows) - self._days * _DAY
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
                 if not self._prune(oldest):
                     break

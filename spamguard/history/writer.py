@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 
 from spamguard.errors import HistoryError
-from spamguard.history.row import Row
+from spamguard.history.row import COLUMNS, Columns, Row, columns
 from spamguard.history.store import History
 
 BATCH = 256  # rows of a transaction
@@ -23,6 +23,8 @@ _QUEUE_ROWS = 4096
 _QUEUE_BYTES = 32 << 20
 _ROW_BYTES = 1024  # of a row beside its features
 _QUIET_SECONDS = 60.0  # between two lines in the log about the same trouble
+
+_PACKED = COLUMNS.index("packed")
 
 _log = logging.getLogger("spamguard.history")
 
@@ -35,7 +37,7 @@ class HistoryWriter:
 
     def __init__(self, path: Path, size: int, days: int) -> None:
         self._place = path, size, days
-        self._rows: deque[Row] = deque()
+        self._rows: deque[Columns] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -47,13 +49,17 @@ class HistoryWriter:
         self._thread.start()
 
     def put(self, row: Row) -> bool:
-        """Have a row written soon; False when there is no room for it: it is dropped. Never waits for the disk."""
+        """Have a row written soon; False when there is no room for it: it is dropped. Never waits for the disk.
+
+        What it takes in Python is done here: the thread would hold the interpreter lock for it, and so hold up the mail.
+        """
+        values = columns(row)
         with self._changed:
-            if self._closing or len(self._rows) >= _QUEUE_ROWS or self._bytes + _weight(row) > _QUEUE_BYTES:
+            if self._closing or len(self._rows) >= _QUEUE_ROWS or self._bytes + _weight(values) > _QUEUE_BYTES:
                 self.dropped += 1
                 return False
-            self._rows.append(row)
-            self._bytes += _weight(row)
+            self._rows.append(values)
+            self._bytes += _weight(values)
             if len(self._rows) in (1, BATCH):
                 self._changed.notify()
         return True
@@ -71,12 +77,12 @@ class HistoryWriter:
             self._write(batch)
         self._forget()
 
-    def _take(self) -> list[Row]:
+    def _take(self) -> list[Columns]:
         """The next rows, once there are enough or the first has waited; none: it is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._rows or self._closing)
             self._changed.wait_for(lambda: len(self._rows) >= BATCH or self._closing, _SECONDS)
-            batch: list[Row] = []
+            batch: list[Columns] = []
             size = 0
             while self._rows and len(batch) < BATCH and size < _BATCH_BYTES:
                 batch.append(self._rows.popleft())
@@ -84,11 +90,11 @@ class HistoryWriter:
             self._bytes -= size
             return batch
 
-    def _write(self, batch: list[Row]) -> None:
+    def _write(self, batch: list[Columns]) -> None:
         try:
             if self._history is None:
                 self._history = History.open(*self._place)
-            self._history.append(batch)
+            self._history.append_columns(batch)
             self.written += len(batch)
         except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
             self._drop(len(batch), error)
@@ -110,5 +116,5 @@ class HistoryWriter:
                 _log.error("%s", error)
 
 
-def _weight(row: Row) -> int:
-    return len(row.packed) + _ROW_BYTES
+def _weight(values: Columns) -> int:
+    return len(values[_PACKED]) + _ROW_BYTES

@@ -57,8 +57,8 @@ def test_closing_writes_what_waits_and_then_takes_no_more(writing: HistoryWriter
 
 def test_rows_are_written_in_batches(writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    original = History.append
-    monkeypatch.setattr(History, "append", lambda self, rows: (sizes.append(len(rows)), original(self, rows)))
+    original = History.append_columns
+    monkeypatch.setattr(History, "append_columns", lambda self, rows: (sizes.append(len(rows)), original(self, rows)))
     for number in range(600):
         writing.put(row(number, packed=b"" if number < 512 else bytes(100_000)))
     writing.close(30)
