@@ -178,7 +178,7 @@ class _Lineage:
         return [Copy(folder, name, self._digest, self._delivery, seen=self._now) for folder, name in sorted(self._new)]
 
     def _source(self, copy: Copy) -> Copy | None:
-        """What this is most likely a copy of: the same name, what has just gone. What lies beside it only if there is no other."""
+        """What this is most likely a copy of: the same name, the end of a way, what has just gone. Only at last what lies beside it."""
         if not self._digest:
             return None
         elsewhere = [other for other in self._is.values() if other.gone or other.folder != copy.folder]
@@ -186,9 +186,8 @@ class _Lineage:
 
     def _likeness(self, other: Copy, copy: Copy) -> tuple[object, ...]:
         key = (other.folder, other.name)
-        lives_on = bool(other.gone) and other.followed
         in_class = self._label(other.folder) != ""
-        return other.name == copy.name, not lives_on, key in self._missed, in_class, other.seen, not other.gone, key
+        return other.name == copy.name, not other.followed, key in self._missed, in_class, other.seen, not other.gone, key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:
