@@ -1,0 +1,285 @@
+"""Next hops, clients and parts of our own that fail: nothing that was acknowledged is lost, nothing is sent twice, nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import daemon
+from tests.e2e.peers import USUAL, Client, Hop
+from tests.e2e.ports import free_port
+
+MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
+
+
+@dataclass
+class Place:
+    """The daemon, its ports by name, and what stands behind it."""
+
+    running: daemon.Daemon
+    ports: dict[str, int]
+    hop: Hop
+
+    def client(self, name: str = "pass") -> Client:
+        """A client past its EHLO."""
+        return Client(self.ports[name]).hello()
+
+    def children(self, module: str, of: int | None = None) -> list[int]:
+        """Numbers of the processes that run a module: workers, or the scorers of one."""
+        parents = [of] if of else [self.running.process.pid]
+        return [one for parent in parents for one in _children(parent) if module in _command(one)]
+
+    @property
+    def worker(self) -> int:
+        """The only worker."""
+        (found,) = self.children("spamguard.daemon.worker")
+        return found
+
+    @property
+    def scorer(self) -> int:
+        """Its only scorer."""
+        (found,) = self.children("spamguard.proxy.scorer", self.worker)
+        return found
+
+
+def _children(process: int) -> list[int]:
+    with suppress(FileNotFoundError):
+        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def _command(process: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def until(true: Callable[[], object], seconds: float = 15) -> None:
+    """Wait for something to become true. AssertionError when it does not."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("trouble")
+    state = daemon.taught(directory / "state", messages=60)
+    hop = Hop()
+    ports = {name: free_port() for name in ("pass", "defer", "held", "impatient", "small")}
+    extra = {
+        "defer": "    on_error: defer\n",
+        "held": "    rules: [{when: spam, action: quarantine}]\n",
+        "impatient": "    limits: {command_timeout: 1s, data_timeout: 1s, message_timeout: 2s, idle_commands: 10, wrong_commands: 5}\n",
+        "small": (
+            "    limits: {message_size: 1MiB, header_size: 10KiB, size_in_flight: 1200KiB, recipients: 3, connections: 8,"
+            " connections_per_client: 8}\n"
+        ),
+    }
+    text = "workers: 1\nscoring: {deadline: 1s}\nlisteners:\n" + "".join(
+        f"  - listen: smtp://127.0.0.1:{port}\n    position: before-queue\n"
+        f"    next_hop: {{to: 'smtp://127.0.0.1:{hop.port}', command: 2s, data: 3s, connect: 1s}}\n{extra.get(name, '')}"
+        for name, port in ports.items()
+    )
+    file = directory / "spamguard.yaml"
+    file.write_text(text)
+    with hop.serving(), daemon.running(state, "--config", str(file), port=ports["small"]) as running:
+        yield Place(running, ports, hop)
+
+
+@pytest.fixture
+def place(shared: Place) -> Place:
+    """The daemon as it was at the beginning, with sessions to the next hop that are new."""
+    shared.hop.answers = {**USUAL, "dot": b"450 4.0.0 this session is not kept\r\n"}
+    for _ in range(3):
+        with shared.client() as client:
+            client.begin().data(MESSAGE)
+    shared.hop.answers = dict(USUAL)
+    shared.hop.forget()
+    return shared
+
+
+# ---- the next hop
+
+
+@pytest.mark.parametrize("step", ["RCPT", "DATA"])
+def test_a_session_lost_before_the_data_is_opened_again_once(place: Place, step: str) -> None:
+    place.hop.answers[step] = lost_once = _once(None, USUAL.get(step, b"250 2.0.0 ok\r\n"))
+    with place.client() as client:
+        assert client.begin().data(MESSAGE) == b"250 2.0.0 ok\r\n"
+    assert lost_once.calls == 2
+    assert len(place.hop.messages) == 1
+    assert len(place.hop.lines(b"MAIL")) == 2
+
+
+class _once:  # noqa: N801
+    """Says one thing first, then another."""
+
+    def __init__(self, *said: bytes | None) -> None:
+        self.said = list(said)
+        self.calls = 0
+
+    def __call__(self, heard: object, line: bytes) -> bytes | None:  # noqa: ARG002
+        self.calls += 1
+        return self.said.pop(0) if len(self.said) > 1 else self.said[0]
+
+
+def test_other_answers_on_the_new_session_are_temporary(place: Place) -> None:
+    place.hop.answers["DATA"] = _once(None, USUAL["DATA"])
+    with place.client() as client:
+        client.begin()
+        place.hop.answers["RCPT"] = b"550 5.1.1 no\r\n"
+        assert client.data(MESSAGE).startswith(b"451 4.")
+    assert place.hop.messages == []
+
+
+@pytest.mark.parametrize("said", [None, b"", b"nonsense\r\n", b"354 again\r\n", b"421 4.0.0 gone\r\n"], ids=str)
+def test_after_the_final_dot_there_is_one_attempt(place: Place, said: bytes | None) -> None:
+    place.hop.answers["dot"] = said
+    with place.client() as client:
+        assert client.begin().data(MESSAGE).startswith(b"451 4.")
+        assert len(place.hop.messages) == 1
+        place.hop.answers["dot"] = b"250 2.0.0 ok\r\n"
+        assert client.begin().data(MESSAGE).startswith(b"250")
+
+
+def test_a_hop_that_refuses_and_hangs_up_in_the_middle_of_the_data(place: Place) -> None:
+    def refuse(heard: object, line: bytes) -> bytes | None:  # noqa: ARG001
+        return b"354 go on\r\n552 5.3.4 too big for me\r\n"
+
+    place.hop.answers["DATA"] = refuse
+    with place.client() as client:
+        assert client.begin().data(MESSAGE + b"x" * 70 + b"\r\n").startswith((b"552 5.3.4 too big", b"451 4."))
+        assert client.ask(b"NOOP").startswith(b"250")
+
+
+@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
+def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: Place, step: str) -> None:
+    place.hop.answers[step] = b""
+    begun = time.monotonic()
+    with place.client() as client:
+        replies = [client.ask(b"MAIL FROM:<a@b>"), client.ask(b"RCPT TO:<c@d>")]
+        if step in ("DATA", "dot"):
+            replies.append(client.data(MESSAGE))
+        assert replies[-1].startswith((b"451 4.4.2", b"503"))
+    assert time.monotonic() - begun < 10
+
+
+# ---- the client
+
+
+def test_the_answer_may_come_when_the_client_has_gone(place: Place) -> None:
+    def slowly(heard: object, line: bytes) -> bytes:  # noqa: ARG001
+        time.sleep(0.7)
+        return b"250 2.0.0 late\r\n"
+
+    place.hop.answers["dot"] = slowly
+    before = len(_lines(place))
+    with place.client() as client:
+        client.begin()
+        assert client.ask(b"DATA").startswith(b"354")
+        client.send(MESSAGE + b".\r\n")
+    until(lambda: len(_lines(place)) > before)
+    assert 'reply="250 2.0.0 late"' in _lines(place)[-1]
+    assert len(place.hop.messages) == 1
+
+
+def _lines(place: Place) -> list[str]:
+    return [line for line in place.running.log().splitlines() if " verdict=" in line]
+
+
+def test_a_half_close_behind_the_final_dot_is_answered(place: Place) -> None:
+    with place.client() as client:
+        client.send(b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n")
+        client.socket.shutdown(socket.SHUT_WR)
+        assert [client.reply()[:3] for _ in range(5)] == [b"250", b"250", b"354", b"250", b""]
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half"])
+def test_a_client_that_goes_within_the_data_has_sent_nothing(place: Place, how: str) -> None:
+    with place.client() as client:
+        client.begin()
+        assert client.ask(b"DATA").startswith(b"354")
+        client.send(MESSAGE + b"." if how == "close" else MESSAGE + b".\r")
+        if how == "half":
+            client.socket.shutdown(socket.SHUT_WR)
+            assert client.reply() == b""
+        if how == "reset":
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with place.client() as client:
+        assert client.begin().data(MESSAGE).startswith(b"250")
+    assert len(place.hop.messages) == 1
+
+
+# ---- our own parts
+
+
+def fields(raw: bytes) -> bytes:
+    return raw.partition(b"\r\n\r\n")[0]
+
+
+def judged(place: Place) -> None:
+    """Until there is a scorer that works."""
+
+    def once() -> bool:
+        with place.client() as client:
+            assert client.begin().data(MESSAGE).startswith(b"250")
+        return b"\r\nX-Spam-Status: " in b"\r\n" + place.hop.messages[-1]
+
+    until(once)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("pass", b"250"), ("defer", b"451 4.3.0")])
+def test_a_scorer_that_hangs(place: Place, name: str, wanted: bytes) -> None:
+    os.kill(place.scorer, signal.SIGSTOP)
+    with place.client(name) as client:
+        assert client.begin().data(MESSAGE % os.getpid() + name.encode() + b"\r\n").startswith(wanted)
+    if name == "pass":
+        assert b"X-Spamguard: not-scanned; reason=timeout\r\n" in place.hop.messages[0]
+    else:
+        assert place.hop.messages == []
+    judged(place)
+
+
+def test_a_message_that_kills_scorers_passes_unjudged_from_then_on(place: Place) -> None:
+    killer = MESSAGE % 666
+    reasons = []
+    for _ in range(3):
+        judged(place)
+        with place.client() as client:
+            client.begin()
+            scorer = place.scorer
+            os.kill(scorer, signal.SIGSTOP)
+            assert client.ask(b"DATA").startswith(b"354")
+            client.send(killer + b".\r\n")
+            time.sleep(0.2)
+            os.kill(scorer, signal.SIGKILL)
+            assert client.reply().startswith(b"250")
+        reasons.append(re.findall(rb"X-Spamguard: not-scanned; reason=(\S+)", place.hop.messages[-1]))
+    assert reasons == [[b"crashed"], [b"crashed"], [b"poison"]]
+    judged(place)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Place) -> None:
+    with place.client() as client:
+        client.begin()
+        worker = place.worker
+        os.kill(worker, signal.SIGKILL)
+        assert client.reply() == b""
+    until(lambda: place.children("spamguard.daemon.worker") not in ([], [worker]))
+    with place.client() as client:
+        assert client.begin().data(MESSAGE).startswith(b"250")
+    place.running.lines(f"worker {worker} was ended by SIGKILL: replaced")
+    judged(place)
+    assert not list((place.running.state / "spool").iterdir())
