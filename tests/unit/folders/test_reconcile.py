@@ -1,0 +1,582 @@
+"""What people say by moving mail comes out as they said it, in whatever order and however seldom somebody looks."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard.folders.names import key, message
+from spamguard.folders.reconcile import TEACHES, Before, Into, Outcome, as_markdown, compare, reconcile
+from spamguard.folders.sightings import Sightings
+from spamguard.folders.values import Arrival, Copy, Kind
+from spamguard.settings import Action
+from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Stored, signed
+
+DIGEST = b"d" * 16
+MAIL = Mail(DIGEST)
+INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, SENT = FOLDERS
+
+
+def journey(*folders: str, mail: Mail = MAIL, filing: bool = False) -> str | None:
+    """What is learnt when a message is seen in these folders, one after the other."""
+    box = Mailbox(FILING if filing else NOT_FILING)
+    name = box.put(folders[0], mail)
+    box.scan()
+    for before, after in pairwise(folders):
+        name = box.rename(before, name, after)
+        box.scan()
+    return box.votes.get(DIGEST)
+
+
+def stem(name: str) -> str:
+    """Of a file's name, without sizes and flags."""
+    return re.split("[,:!;]", name)[0]
+
+
+# The table
+
+
+@pytest.mark.parametrize(
+    ("folders", "taught"),
+    [
+        ((INBOX, JUNK), "spam"),
+        ((JUNK, INBOX), "ham"),
+        ((JUNK, ARCHIVE), "ham"),
+        ((INBOX, NEWS), "newsletters"),
+        ((NEWS, INBOX), "ham"),
+        ((JUNK, NEWS), "newsletters"),
+        ((INBOX, ARCHIVE), "ham"),
+        ((ARCHIVE, INBOX), "ham"),
+        ((UNDECIDED, JUNK), "spam"),
+        ((SENT, JUNK), "spam"),
+        ((TRASH, JUNK), "spam"),
+        ((SENT, NEWS), "newsletters"),
+        ((INBOX, TRASH, JUNK), "spam"),
+        ((JUNK, TRASH, JUNK), "spam"),
+        ((JUNK, TRASH, INBOX), "ham"),
+        ((JUNK, TRASH, SENT, ARCHIVE), "ham"),
+        ((INBOX, JUNK, INBOX), "ham"),
+        ((INBOX, JUNK, TRASH), "spam"),
+        ((INBOX, JUNK, INBOX, SENT, JUNK, SENT), "spam"),
+        ((INBOX, TRASH), None),
+        ((JUNK, TRASH), None),
+        ((JUNK, UNDECIDED), None),
+        ((JUNK, SENT), None),
+        ((INBOX, TRASH, INBOX), None),
+        ((INBOX, TRASH, ARCHIVE), None),
+        ((TRASH, INBOX), None),
+        ((SENT, INBOX), None),
+        ((UNDECIDED, ARCHIVE), None),
+        ((JUNK, OLD), None),
+    ],
+)
+def test_a_way_through_folders_teaches(folders: tuple[str, ...], taught: str | None) -> None:
+    assert journey(*folders) == taught
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_first_sight_teaches_nothing(folder: str) -> None:
+    assert journey(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "action", "folder", "taught"),
+    [
+        ("spam", Action.TAG, INBOX, "ham"),
+        ("spam", Action.TAG, ARCHIVE, "ham"),
+        ("spam", Action.TAG, JUNK, None),
+        ("spam", Action.TAG, TRASH, None),
+        ("spam", Action.QUARANTINE, INBOX, None),  # it was released from there
+        ("ham", Action.TAG, INBOX, None),
+        ("unsure", Action.TAG, INBOX, None),
+        ("ham", Action.TAG, JUNK, "spam"),
+        ("unsure", Action.TAG, JUNK, "spam"),
+        ("ham", Action.TAG, NEWS, None),
+    ],
+)
+def test_a_first_sight_that_contradicts_our_action_teaches_if_we_file(said: str, action: Action, folder: str, taught: str | None) -> None:
+    mail = Mail(DIGEST, signed(said, "id1", action))
+    assert journey(folder, mail=mail, filing=True) == taught
+    assert journey(folder, mail=mail, filing=False) is None
+
+
+def test_the_table_has_no_row_for_what_must_not_teach() -> None:
+    assert {into for _, into in TEACHES} == {Into.HAM, Into.UNWANTED, Into.OTHER}
+    assert {before for before, _ in TEACHES}.isdisjoint({Before.HERE, Before.NOWHERE})
+
+
+def test_the_manual_shows_the_whole_table() -> None:
+    lines = as_markdown().splitlines()
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == list(Before)
+    assert {line.count("|") for line in lines} == {len(Into) + 2}
+    assert as_markdown().count("teaches it") == len(TEACHES)
+    row = next(line for line in lines if line.startswith(f"| {Before.SAME_CLASS} "))
+    assert row.split(" | ")[1].startswith("teaches it")
+    assert row.split(" | ")[2] == "–"
+
+
+def test_a_lesson_names_digest_class_folder_and_reason() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    box.rename(INBOX, name, JUNK)
+    (lesson,) = box.scan().lessons
+    assert lesson == (DIGEST, "spam", JUNK, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
+
+
+# Ways to move
+
+
+def by_rename(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+    return [lambda: box.rename(source, name, target)]
+
+
+def by_rename_with_flags(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+    return [lambda: box.rename(source, name, target, stem(name) + ",S=12:2,S")]
+
+
+def by_copy_and_expunge(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+    return [lambda: box.put(target, box.files[source, name]), lambda: box.files.pop((source, name))]
+
+
+def by_append_after_removal(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+    mail = box.files[source, name]
+    return [lambda: box.files.pop((source, name)), lambda: box.put(target, mail)]
+
+
+WAYS = (by_rename, by_rename_with_flags, by_copy_and_expunge, by_append_after_removal)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scans", [(INBOX, JUNK), (JUNK, INBOX), (JUNK, JUNK, INBOX), None])
+@pytest.mark.parametrize("between", [(), (INBOX,), (JUNK,), (INBOX, JUNK)])
+def test_every_way_to_move_comes_out_the_same(
+    way: Callable[[Mailbox, str, str, str], list[Callable[[], object]]], scans: tuple[str, ...] | None, between: tuple[str, ...]
+) -> None:
+    """scans: folders looked at one by one afterwards, None: all at once. between: while the move is half done."""
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    for expected, source, target in (("spam", INBOX, JUNK), ("ham", JUNK, INBOX)):
+        for step in way(box, name, source, target):
+            step()
+            for folder in between:
+                box.scan(folder)
+        for group in [(folder,) for folder in scans] if scans else [FOLDERS]:
+            box.scan(*group)
+        assert box.votes == {DIGEST: expected}
+        name = next(name for _, name in box.files)
+    box.scan()
+    assert [lesson.label for lesson in box.lessons] == ["spam", "ham"]
+
+
+def test_what_changes_only_flags_or_sizes_is_nothing_new() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    for changed in (":2,S", ":2,RS", "!2,F", ";2,"):
+        name = box.rename(INBOX, name, INBOX, stem(name) + changed)
+        assert box.scan() == Outcome([], [], [])
+
+
+def test_a_new_name_in_the_same_folder_teaches_nothing() -> None:
+    box = Mailbox()
+    name = box.put(JUNK, Mail(DIGEST))
+    box.put(SENT, Mail(DIGEST))
+    box.scan()
+    box.rename(JUNK, name, JUNK, name.replace(".host", ".host,U=7"))
+    assert box.scan().lessons == []
+
+
+def test_what_is_removed_keeps_its_lesson_and_may_come_back() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    mail = box.files.pop((INBOX, name))
+    box.scan()
+    assert box.votes == {}
+    box.put(JUNK, mail)
+    box.scan()
+    assert box.votes == {DIGEST: "spam"}
+    box.files.clear()
+    assert box.scan().lessons == []
+
+
+# Copies
+
+
+def test_of_two_classes_the_newest_entry_wins() -> None:
+    box = Mailbox()
+    box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    box.put(JUNK, Mail(DIGEST))
+    box.scan()
+    assert box.votes == {DIGEST: "spam"}
+    box.put(ARCHIVE, Mail(DIGEST))
+    box.scan()
+    assert box.votes == {DIGEST: "ham"}
+
+
+def test_two_classes_in_one_scan_wait_until_one_of_them_goes() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.put(JUNK, Mail(DIGEST))
+    box.scan()
+    box.scan()
+    assert box.votes == {}
+    del box.files[INBOX, name]
+    box.scan(JUNK)
+    assert box.votes == {}
+    box.scan(INBOX)
+    assert box.votes == {DIGEST: "spam"}
+
+
+def test_two_classes_that_waited_give_way_to_a_newer_entry() -> None:
+    box = Mailbox()
+    box.put(INBOX, Mail(DIGEST))
+    name = box.put(JUNK, Mail(DIGEST))
+    box.scan()
+    box.rename(JUNK, name, NEWS)
+    box.scan()
+    assert box.votes == {DIGEST: "newsletters"}
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("source", "target", "taught"), [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, None)])
+def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, source: str, target: str, taught: str | None) -> None:
+    """Seen in both folders, or in neither."""
+    for order in permutations((source, target)):
+        box = Mailbox()
+        name = box.put(source, Mail(DIGEST))
+        if known:
+            box.scan()
+        listings = {order[0]: box.listing(order[0])}
+        box.files[target, box.base()] = box.files[source, name]  # both are there while the files are read
+        listings[order[1]] = box.listing(order[1])
+        box.look(listings)
+        del box.files[source, name]
+        box.scan()
+        expected = taught or ("ham" if known else None)
+        if known or order[0] == source:
+            assert box.votes.get(DIGEST) == expected or (taught is None and not known)
+
+
+def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
+    """Bound to our signature: its id is given once for each delivery."""
+    box = Mailbox()
+    first = box.put(INBOX, Mail(DIGEST, signed("ham", "id1")))
+    box.scan()
+    box.rename(INBOX, first, JUNK)
+    box.scan()
+    second = box.put(INBOX, Mail(DIGEST, signed("ham", "id2")))
+    box.put(JUNK, Mail(DIGEST, signed("spam", "id3")))
+    box.scan()
+    assert [lesson.label for lesson in box.lessons] == ["spam"]
+    box.rename(INBOX, second, ARCHIVE)
+    box.scan()
+    assert box.votes == {DIGEST: "ham"}
+
+
+def test_two_deliveries_of_one_message_that_were_moved_apart_at_once_teach_nothing() -> None:
+    box = Mailbox()
+    one, other = (box.put(INBOX, Mail(DIGEST, signed("ham", name))) for name in ("id1", "id2"))
+    box.scan()
+    box.rename(INBOX, one, JUNK)
+    box.rename(INBOX, other, ARCHIVE)
+    assert box.scan().lessons == []
+
+
+def test_the_same_unsigned_message_twice_in_a_folder() -> None:
+    box = Mailbox()
+    names = [box.put(INBOX, Mail(DIGEST)) for _ in range(2)]
+    box.scan()
+    names.append(box.put(INBOX, Mail(DIGEST)))
+    box.scan()
+    assert box.votes == {}
+    for name in names:
+        box.rename(INBOX, name, JUNK)
+        box.scan()
+        assert box.votes == {DIGEST: "spam"}
+
+
+def test_what_cannot_be_read_is_known_and_says_nothing() -> None:
+    box = Mailbox()
+    names = [box.put(folder, Mail(b"")) for folder in (INBOX, JUNK)]
+    assert len(box.scan().kept) == 2
+    assert box.scan() == Outcome([], [], [])
+    box.rename(INBOX, names[0], JUNK)
+    outcome = box.scan()
+    assert (outcome.lessons, len(outcome.kept), len(outcome.removed)) == ([], 1, 1)
+
+
+def test_a_first_scan_teaches_no_moves() -> None:
+    box = Mailbox()
+    box.put(INBOX, Mail(DIGEST))
+    box.look({INBOX: box.listing(INBOX)}, first=True)
+    name = box.put(JUNK, Mail(DIGEST))
+    box.look({JUNK: box.listing(JUNK)}, first=True)
+    assert box.votes == {}
+    box.rename(JUNK, name, NEWS)
+    box.scan()
+    assert box.votes == {DIGEST: "newsletters"}
+
+
+# The order of things
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Copy], list[Arrival], set[tuple[str, int]]]:
+    """Sightings of a few messages that contradict each other as much as they can."""
+    places = st.tuples(st.sampled_from(FOLDERS), st.integers(1, 6))
+    digests = st.sampled_from((b"a" * 16, b"b" * 16, b""))
+    keys = draw(st.lists(places, unique=True, max_size=8))
+    seen, gone, truth = st.integers(1, 3), st.sampled_from((0, 0, 5)), st.booleans()
+    origins = st.sampled_from((None, *FOLDERS))
+    copies = [Copy(*at, draw(digests), 0, draw(origins), draw(truth), draw(truth), draw(seen), draw(gone)) for at in keys]
+    new = [at for at in draw(st.lists(places, unique=True, max_size=6)) if at not in keys]
+    arrivals = [Arrival(*at, draw(digests)) for at in new]
+    missed = {at for at in keys if draw(truth)}
+    return copies, arrivals, missed
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations(), st.randoms(use_true_random=False))
+def test_the_order_of_what_is_given_makes_no_difference(
+    situation: tuple[list[Copy], list[Arrival], set[tuple[str, int]]], chance: random.Random
+) -> None:
+    copies, arrivals, gone = situation
+    expected = reconcile(copies, arrivals, gone, FILING, 10)
+    chance.shuffle(copies)
+    chance.shuffle(arrivals)
+    assert reconcile(copies, arrivals, gone, FILING, 10) == expected
+
+
+# A reference that sees what each person does
+
+
+def label(folder: str) -> str:
+    role = ROLES[folder]
+    return role.label if role.kind is Kind.CLASS else ""
+
+
+def says(way: list[str]) -> str | None:
+    """What the last step of a way through folders teaches, as the people who asked for it put it."""
+    *before, source, target = way
+    to, came = label(target), label(source)
+    if not to or source == target:
+        return None
+    if came:
+        return to if came != to or to == "ham" else None
+    if to != "ham":
+        return to
+    earlier = next((label(folder) for folder in reversed(before) if label(folder)), "")
+    return "ham" if earlier not in ("", "ham") else None
+
+
+def at_first(mail: Mail, folder: str, *, filing: bool) -> str | None:
+    if not filing or mail.signed is None:
+        return None
+    if mail.signed.label == "spam":
+        return "ham" if label(folder) == "ham" else None
+    return "spam" if label(folder) == "spam" else None
+
+
+class Person:
+    """Does things with mail, and knows what was meant."""
+
+    def __init__(self, seed: int, memory: Memory | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.filing = self.chance.random() < 0.5
+        self.box = Mailbox(FILING if self.filing else NOT_FILING, memory)
+        self.ways: dict[str, list[list[str]]] = {}  # of the files, by the delivery: the folders each copy was in
+        self.at: dict[tuple[str, str], tuple[str, list[str]]] = {}  # file: delivery, its way
+        self.copied: set[str] = set()
+        self.meant: dict[bytes, str] = {}
+
+    def deliver(self) -> tuple[str, str]:
+        number = len(self.ways)
+        digest = self.chance.choice((b"%016d" % self.chance.randrange(3), b"%016d" % (number + 100)))
+        verdict = self.chance.choice(("ham", "unsure", "spam"))
+        folder = self.chance.choice((INBOX, JUNK))
+        if self.filing:
+            folder = JUNK if verdict == "spam" else INBOX
+        fresh = not any(mail.digest == digest for mail in self.box.files.values()) and digest > b"%016d" % 99
+        mail = Mail(digest, None if fresh and self.chance.random() < 0.3 else signed(verdict, f"id{number}"))
+        name = self.box.put(folder, mail)
+        self.ways[str(number)] = [way := [folder]]
+        self.at[folder, name] = (str(number), way)
+        return folder, name
+
+    def look(self, *folders: str) -> None:
+        """Look at these folders, in some order and some of them together."""
+        left = list(folders)
+        self.chance.shuffle(left)
+        while left:
+            size = self.chance.randint(1, len(left))
+            self.box.scan(*left[:size])
+            left = left[size:]
+
+    def step(self) -> None:
+        """Something happens, and is looked at."""
+        if not self.at or self.chance.random() < 0.2:
+            folder, _ = self.deliver()
+            self.look(folder)
+            return
+        (source, name), (delivery, way) = self.chance.choice(sorted(self.at.items()))
+        alone = delivery not in self.copied  # else nothing tells which of the copies was moved under a new name
+        acts = [self.move, self.move, self.flag, self.remove, self.copy] + ([self.copy_and_expunge] * 2 if alone else [])
+        self.chance.choice(acts)(source, name, delivery, way)
+
+    def mean(self, source: str, name: str, way: list[str]) -> None:
+        if (taught := says(way)) is not None:
+            self.meant[self.box.files[source, name].digest] = taught
+
+    def elsewhere(self, source: str) -> str:
+        return self.chance.choice([folder for folder in FOLDERS if folder != source])
+
+    def move(self, source: str, name: str, delivery: str, way: list[str]) -> None:
+        target = self.elsewhere(source)
+        self.mean(source, name, [*way, target])
+        del self.at[source, name]
+        changed = self.box.rename(source, name, target, stem(name) + self.chance.choice(("", ":2,S", ",W=14")))
+        self.at[target, changed] = (delivery, [*way, target])
+        self.look(source, target)
+
+    def copy(self, source: str, name: str, delivery: str, way: list[str]) -> None:
+        if delivery in self.copied:
+            return
+        self.copied.add(delivery)
+        target = self.elsewhere(source)
+        self.mean(source, name, [*way, target])
+        made = self.box.put(target, self.box.files[source, name])
+        self.at[target, made] = (delivery, [*way, target])
+        self.look(target)
+
+    def copy_and_expunge(self, source: str, name: str, delivery: str, way: list[str]) -> None:
+        target = self.elsewhere(source)
+        self.mean(source, name, [*way, target])
+        mail = self.box.files[source, name]
+        del self.at[source, name]
+        if expunged_first := self.chance.random() < 0.3:
+            del self.box.files[source, name]
+            self.look(*self.chance.choice(((), (source,), (target,))))
+        made = self.box.put(target, mail)
+        self.at[target, made] = (delivery, [*way, target])
+        if not expunged_first:
+            self.look(*self.chance.choice(((), (source,), (target,), (source, target))))
+            del self.box.files[source, name]
+        self.look(source, target)
+
+    def flag(self, source: str, name: str, delivery: str, way: list[str]) -> None:
+        del self.at[source, name]
+        changed = self.box.rename(source, name, source, stem(name) + self.chance.choice((":2,S", ",S=9:2,FS", "!2,R", "")))
+        self.at[source, changed] = (delivery, way)
+        self.look(source)
+
+    def remove(self, source: str, name: str, delivery: str, way: list[str]) -> None:
+        del self.at[source, name], self.box.files[source, name]
+        self.look(source)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 40))
+def test_at_rest_the_votes_are_what_people_meant(seed: int, steps: int) -> None:
+    person = Person(seed)
+    for _ in range(steps):
+        person.step()
+    person.box.scan()
+    assert person.box.votes == person.meant
+
+
+def test_at_rest_the_votes_are_what_people_meant_with_a_file_in_between(tmp_path: Path) -> None:
+    for seed in range(20):
+        path = tmp_path / f"{seed}.sqlite"
+        store = Sightings.open(path)
+        memory = Stored(store)
+        person = Person(seed, memory)
+        for step in range(40):
+            person.step()
+            if step % 7 == 0:  # a restart
+                memory.store.close()
+                memory.store = Sightings.open(path)
+        person.box.scan()
+        assert person.box.votes == person.meant
+        present = {(folder, name) for folder in FOLDERS for name in memory.present(folder)}
+        assert present == {(folder, key(parsed.base)) for folder, name in person.box.files if (parsed := message(name))}
+        memory.store.close()
+
+
+class Diary:
+    """Who looks seldom knows of each message only where it was found, one after the other.
+
+    And never that it left a folder, if it is back there under the name it had when somebody looks again: here it comes back under another.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.filing = self.chance.random() < 0.5
+        self.box = Mailbox(FILING if self.filing else NOT_FILING)
+        self.mails = [self.mail(number) for number in range(self.chance.randint(1, 5))]
+        self.at: list[tuple[str, str] | None] = [None for _ in self.mails]
+        self.found: list[list[str]] = [[] for _ in self.mails]
+        self.expected: dict[bytes, str] = {}
+        self.before: set[tuple[str, str]] = set()
+
+    def mail(self, number: int) -> Mail:
+        if self.chance.random() < 0.3:
+            return Mail(b"%016d" % number)
+        return Mail(b"%016d" % (number // 2), signed(self.chance.choice(("ham", "unsure", "spam")), f"id{number}"))
+
+    def act(self) -> None:
+        number = self.chance.randrange(len(self.mails))
+        at, folder = self.at[number], self.chance.choice(FOLDERS)
+        if at is None:
+            self.at[number] = (folder, self.box.put(folder, self.mails[number]))
+        elif self.chance.random() < 0.2:
+            del self.box.files[at]
+            self.at[number] = None
+        elif self.chance.random() < 0.5 and (folder, at[1]) not in self.before:
+            self.at[number] = (folder, self.box.rename(*at, folder))
+        else:
+            del self.box.files[at]
+            self.at[number] = (folder, self.box.put(folder, self.mails[number]))
+        self.before.update(self.box.files)
+
+    def look(self, *folders: str) -> None:
+        said: dict[bytes, set[str]] = {}
+        for mail, at, found in zip(self.mails, self.at, self.found, strict=True):
+            if at is not None and at[0] in folders and (not found or found[-1] != at[0]):
+                found.append(at[0])
+                taught = says(found) if len(found) > 1 else at_first(mail, at[0], filing=self.filing)
+                said.setdefault(mail.digest, set()).update([taught] if taught else [])
+        self.expected |= {digest: labels.pop() for digest, labels in said.items() if len(labels) == 1}
+        self.box.scan(*folders)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 60))
+def test_however_seldom_somebody_looks_the_votes_follow_what_was_found(seed: int, steps: int) -> None:
+    diary = Diary(seed)
+    for _ in range(steps):
+        if diary.chance.random() < 0.6:
+            diary.act()
+        else:
+            diary.look(*diary.chance.sample(FOLDERS, diary.chance.randint(1, len(FOLDERS))))
+    diary.look(*FOLDERS)
+    assert diary.box.votes == diary.expected
+
+
+def test_a_listing_is_compared_with_what_was_there() -> None:
+    files = ["1.a:2,S", ".hidden", "2.b,S=5", "dovecot-uidlist", "2.b:2,F", "3.c"]
+    known = np.array(sorted(key(base) for base in ("1.a", "0.z")), np.int64)
+    new, gone = compare(known, files)
+    assert ([files[index] for index in new], gone) == (["2.b,S=5", "3.c"], [key("0.z")])
+    assert compare(np.empty(0, np.int64), []) == ([], [])
