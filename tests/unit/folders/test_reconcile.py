@@ -250,23 +250,22 @@ def test_two_classes_that_waited_give_way_to_a_newer_entry() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize(("source", "target", "taught"), [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, None)])
-def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, source: str, target: str, taught: str | None) -> None:
-    """Seen in both folders, or in neither."""
+@pytest.mark.parametrize(("source", "target", "taught"), [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, "ham")])
+def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, source: str, target: str, taught: str) -> None:
+    """Found in both folders, or in the first only. Nothing tells in which of two folders of one class a new message was first."""
     for order in permutations((source, target)):
         box = Mailbox()
         name = box.put(source, Mail(DIGEST))
         if known:
             box.scan()
         listings = {order[0]: box.listing(order[0])}
-        box.files[target, box.base()] = box.files[source, name]  # both are there while the files are read
+        box.put(target, box.files[source, name])
         listings[order[1]] = box.listing(order[1])
         box.look(listings)
         del box.files[source, name]
         box.scan()
-        expected = taught or ("ham" if known else None)
-        if known or order[0] == source:
-            assert box.votes.get(DIGEST) == expected or (taught is None and not known)
+        in_doubt = target == ARCHIVE and order[0] == source and not known
+        assert box.votes == ({} if in_doubt else {DIGEST: taught})
 
 
 def test_a_second_delivery_of_the_same_message_says_nothing() -> None:

@@ -1,0 +1,118 @@
+"""What folders are for: the configuration first, then Dovecot, then the usual names."""
+
+from __future__ import annotations
+
+import pytest
+
+from spamguard.folders import roles
+from spamguard.folders.roles import HAM, IGNORED, SPAM, TRASH, parse_role, role
+from spamguard.folders.values import Kind, Role
+
+NEWS = Role(Kind.CLASS, "newsletters")
+NEUTRAL = Role(Kind.NEUTRAL)
+
+JUNK_NAMES = """Junk; Spam; Bulk; Junk E-mail; junk e‑mail; Courrier indésirable; COURRIER INDÉSIRABLE; Courrier inde\u0301sirable; Pourriel
+Correo no deseado; Spamverdacht; Posta indesiderata; Lixo Eletrónico; Skräppost; Ongewenste e-mail; Roskaposti; Søppelpost; Uønsket mail
+Нежелательная почта; Спам; Niechciane; Wiadomości-śmieci; Nevyžádaná pošta; 垃圾邮件; 垃圾郵件; 迷惑メール; 스팸; דואר זבל; البريد غير الهام
+Önemsiz; İstenmeyen; Levélszemét; Ανεπιθύμητα; Thư rác; อีเมลขยะ; Ｓｐａｍ"""
+
+
+@pytest.mark.parametrize("name", [name.strip() for name in JUNK_NAMES.replace("\n", ";").split(";")])
+def test_junk_in_many_languages(name: str) -> None:
+    assert role((name,)) == SPAM
+    assert role(("INBOX", name)) == SPAM
+    assert role(("Inbox", name, "2024")) == SPAM
+    assert role(("Lists", name)) == IGNORED
+
+
+@pytest.mark.parametrize(
+    "name", ["Trash", "Deleted Items", "Papierkorb", "Corbeille", "Papelera", "Cestino", "Корзина", "ゴミ箱", "已删除"]
+)
+def test_trash(name: str) -> None:
+    assert role((name,)) == role((name, "old")) == TRASH
+
+
+@pytest.mark.parametrize("name", ["Archive", "Archives", "Archiv", "Archivio", "Архив", "アーカイブ"])
+def test_archive(name: str) -> None:
+    assert role((name,)) == role((name, "2024", "May")) == HAM
+
+
+@pytest.mark.parametrize("name", ["Sent", "Gesendet", "Drafts", "Entwürfe", "Lists", "EXPUNGED", "spammers", ""])
+def test_everything_else_is_ignored(name: str) -> None:
+    assert role((name,)) == role((name, "Junk")) == IGNORED
+
+
+def test_the_inbox_is_ham_and_what_lies_below_it_is_not() -> None:
+    assert role(("INBOX",)) == HAM
+    assert role(("INBOX", "Lists")) == IGNORED
+    assert role(("INBOX", "INBOX", "Lists")) == IGNORED
+
+
+def test_every_language_names_all_and_no_name_means_two_things() -> None:
+    assert len(roles._JUNK) >= 25
+    assert roles._JUNK.keys() == roles._TRASH.keys() == roles._ARCHIVE.keys()
+    names = [
+        {roles._folded((name,)) for each in table.values() for name in each.split(", ")}
+        for table in (roles._JUNK, roles._TRASH, roles._ARCHIVE)
+    ]
+    assert sum(map(len, names)) == len(set.union(*names))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("Newsletters", ("newsletters",), True),
+        ("newsletters", ("INBOX", "Newsletters"), True),
+        ("INBOX/Newsletters", ("Newsletters",), True),
+        ("Lists/*", ("Lists", "Python"), True),
+        ("Lists/*", ("Lists", "Python", "Ideas"), True),
+        ("Lists/*", ("Lists",), False),
+        ("*news*", ("My newspaper",), True),
+        ("news", ("My newspaper",), False),
+        ("a.c", ("abc",), False),
+        ("Entwürfe", ("ENTWU\u0308RFE",), True),
+    ],
+)
+def test_patterns(pattern: str, name: tuple[str, ...], fits: bool) -> None:
+    assert role(name, {pattern: NEWS}) == (NEWS if fits else IGNORED)
+
+
+def test_the_configuration_comes_before_dovecot_and_that_before_the_name() -> None:
+    special = {("Junk",): "\\Trash", ("Rubbish", "Bin"): "\\Junk"}
+    assert role(("Junk",), {"junk": NEUTRAL}, special) == NEUTRAL
+    assert role(("Junk",), {"other": NEUTRAL}, special) == TRASH
+    assert role(("rubbish", "bin"), {}, special) == SPAM
+    assert role(("INBOX",), {"INBOX": NEUTRAL}) == NEUTRAL
+    assert role(("Lists",), {"Lists": NEWS, "*": NEUTRAL}) == NEWS
+    assert role(("Lists",), {"*": NEUTRAL, "Lists": NEWS}) == NEUTRAL
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("\\Junk", SPAM),
+        ("\\Trash", TRASH),
+        ("\\Archive", HAM),
+        ("\\Sent", IGNORED),
+        ("\\Drafts", IGNORED),
+        ("\\All", IGNORED),
+        ("\\Flagged", IGNORED),
+        ("\\Own \\junk", SPAM),
+        ("\\Own", IGNORED),
+    ],
+)
+def test_special_uses(use: str, expected: Role) -> None:
+    assert role(("Spam",), None, {("Spam",): use}) == expected
+
+
+def test_children_have_the_role_of_the_nearest_of_which_one_is_known() -> None:
+    assert role(("Junk", "2024", "May"), {"Junk/2024": NEWS}) == NEWS
+    assert role(("Junk", "2023"), {"Junk/2024": NEWS}) == SPAM
+    assert role(("Lists", "Python"), {"Lists": NEWS}) == NEWS
+    assert role(("Archive", "Sent"), {}, {("Archive",): "\\Sent"}) == IGNORED
+
+
+def test_roles_in_words() -> None:
+    assert [parse_role(text) for text in ("spam", "ham", "newsletters")] == [SPAM, HAM, NEWS]
+    assert [parse_role(text) for text in ("neutral", "trash", "ignored")] == [NEUTRAL, TRASH, IGNORED]
+    assert parse_role("class") == Role(Kind.CLASS, "class")

@@ -1,0 +1,225 @@
+"""Sightings are kept, found again after a restart, small and private, and their errors are one line."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.errors import SpamguardError
+from spamguard.folders.sightings import FILE, GONE_SECONDS, Sightings, SightingsError
+from spamguard.folders.values import Copy
+
+ROOT = Path(__file__).parents[3]
+A, B = b"a" * 16, b"b" * 16
+FULL = Copy(".Junk \udcff", -(1 << 63), A, (1 << 32) - 1, "", True, True, 1_800_000_000, 1_900_000_000)
+PLAIN = Copy("", 7, A)
+
+
+def opened(directory: Path) -> Sightings:
+    return Sightings.open(directory / FILE)
+
+
+def test_what_was_seen_is_found_as_it_was(tmp_path: Path) -> None:
+    copies = [FULL, PLAIN, Copy("", 8, B, origin=".Junk"), Copy(".Junk", 9, b"")]
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", copies, [])
+        sightings.update("anna", [], [])
+        for digests, gone, found in (
+            ([A], [], copies[:2]),
+            ([B, A, A], [], copies[:3]),
+            ([], [("", 7)], copies[:2]),
+            ([B], [("", 8), (".Junk", 9), ("nowhere", 1), ("", 99)], copies[2:]),
+            ([b"", b"c" * 16], [], []),
+        ):
+            assert sorted(sightings.copies("anna", digests, gone)) == sorted(found)
+    with opened(tmp_path) as sightings:
+        assert sorted(sightings.copies("anna", [A, B], [(".Junk", 9)])) == sorted(copies)
+
+
+def test_names_are_those_of_files_that_are_there(tmp_path: Path) -> None:
+    def names(folder: str) -> list[int]:
+        return sightings.names("anna", folder).tolist()
+
+    with opened(tmp_path) as sightings:
+        assert names("") == []
+        assert sightings.folders("anna") == []
+        sightings.update("anna", [Copy("", number, A) for number in (5, -3, 9)] + [FULL], [])
+        assert names("") == [-3, 5, 9]
+        assert sightings.folders("anna") == [""]
+        sightings.update("anna", [Copy("", 9, A, gone=1), Copy("", 2, B), Copy(".Junk", 4, B)], [("", 5), ("", 77)])
+        assert (names(""), names(".Junk"), names(".other")) == ([-3, 2], [4], [])
+        assert sightings.names("anna", "").dtype == np.int64
+        sightings.update("anna", [Copy("", 9, A)], [("", -3)])
+        assert names("") == [2, 9]
+    with opened(tmp_path) as sightings:
+        assert (names(""), names(".Junk")) == ([2, 9], [4])
+        assert sightings.folders("anna") == ["", ".Junk"]
+
+
+def test_names_in_memory_are_those_of_the_file_whatever_happens(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    with opened(tmp_path) as sightings:
+        for _ in range(200):
+            kept = {number: Copy("", number, A, gone=chance.choice((0, 1))) for number in chance.sample(range(20), 4)}
+            removed = [("", number) for number in chance.sample(range(20), 4) if number not in kept]
+            sightings.update("anna", list(kept.values()), removed)
+            with opened(tmp_path) as other:
+                assert sightings.names("anna", "").tolist() == other.names("anna", "").tolist()
+
+
+def test_mailboxes_are_kept_apart_and_forgotten(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        for name in ("bert", "anna \udcff"):
+            sightings.update(name, [PLAIN, FULL], [])
+            sightings.mark_scanned(name)
+        sightings.update("bert", [], [("", 7)])
+        assert sightings.mailboxes() == ["anna \udcff", "bert"]
+        assert sightings.copies("anna \udcff", [A], []) == [PLAIN, FULL]
+        assert sightings.copies("bert", [A], []) == [FULL]
+        sightings.forget("anna \udcff")
+        assert sightings.mailboxes() == ["bert"]
+        assert sightings.copies("anna \udcff", [A], [("", 7)]) == []
+        assert sightings.names("anna \udcff", "").tolist() == []
+        assert not sightings.scanned("anna \udcff")
+        sightings.update("anna \udcff", [PLAIN], [])
+        assert sightings.names("anna \udcff", "").tolist() == [7]
+        assert sightings.copies("bert", [A], []) == [FULL]
+
+
+def test_a_first_scan_is_finished_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [PLAIN], [])
+        assert not sightings.scanned("anna")
+        sightings.mark_scanned("anna")
+        sightings.mark_scanned("bert")
+    with opened(tmp_path) as sightings:
+        assert sightings.scanned("anna")
+        assert sightings.scanned("bert")
+        assert not sightings.scanned("carl")
+
+
+def test_what_went_is_forgotten_after_thirty_days(tmp_path: Path) -> None:
+    now = 2_000_000_000
+    copies = [Copy("", 1, A, gone=now - GONE_SECONDS), Copy("", 2, A, gone=now - GONE_SECONDS - 1), Copy("", 3, A, seen=1)]
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", copies, [])
+        assert sightings.prune(now) == 1
+        assert sightings.copies("anna", [A], []) == [copies[0], copies[2]]
+        assert sightings.prune(now) == 0
+
+
+def test_it_is_private_and_its_directory_holds_nothing_else(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [PLAIN], [])
+        assert {path.name.removeprefix(FILE) for path in tmp_path.iterdir()} == {"", "-wal", "-shm"}
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [PLAIN], [])
+        assert sightings.names("anna", "").tolist() == [7]
+        with pytest.raises(SightingsError):
+            sightings.update("anna", [Copy("", 8, B), Copy(".new", 1 << 63, B)], [("", 7)])
+        assert sightings.names("anna", "").tolist() == [7]
+        assert sightings.copies("anna", [A, B], []) == [PLAIN]
+        assert sightings.folders("anna") == [""]
+        sightings.update("anna", [Copy(".new", 8, B)], [])
+        assert sightings.copies("anna", [B], []) == [Copy(".new", 8, B)]
+
+
+def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from spamguard.folders.sightings import Sightings\n"
+        "from spamguard.folders.values import Copy\n"
+        "sightings = Sightings.open(Path(sys.argv[1]))\n"
+        "for number in range(10**9):\n"
+        "    sightings.update('anna', [Copy('', number, b'a' * 16), Copy('.Junk', number, b'b' * 16)], [])\n"
+        "    print(number, flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / FILE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        done = 0
+        for line in process.stdout:
+            done = int(line)
+            if done == 50:
+                process.send_signal(signal.SIGKILL)
+    with opened(tmp_path) as sightings:
+        names = sightings.names("anna", "").tolist()
+        assert names == sightings.names("anna", ".Junk").tolist() == list(range(len(names)))
+        assert len(names) >= done + 1
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(SpamguardError, match=r"^sightings .*damaged: move it away[^\n]*$"):
+        opened(tmp_path)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("CREATE TABLE mine (x)")
+    db.close()
+    with pytest.raises(SightingsError, match="another program"):
+        opened(tmp_path)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["mine"]
+    db.close()
+
+
+def test_a_file_that_was_only_just_created_is_filled(tmp_path: Path) -> None:
+    """By a process that was killed between the two."""
+    (tmp_path / FILE).touch(0o600)
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [PLAIN], [])
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SightingsError, match=r"^sightings /[^\n]*$"):
+        Sightings.open(tmp_path / "nowhere" / FILE)
+    sightings = opened(tmp_path)
+    sightings.close()
+    with pytest.raises(SightingsError):
+        sightings.names("anna", "")
+    with opened(tmp_path) as sightings:
+        blocker = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        sightings._db.execute("PRAGMA busy_timeout = 10")
+        blocker.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SightingsError, match="locked"):
+            sightings.update("anna", [PLAIN], [])
+        blocker.close()
+
+
+def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path) -> None:
+    keys = np.unique(np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 100_000)).tolist()
+    with opened(tmp_path) as sightings:
+        sightings.update(
+            "anna", [Copy(".Archive", name, os.urandom(16), number, seen=1_700_000_000) for number, name in enumerate(keys)], []
+        )
+    with opened(tmp_path) as sightings:
+        tracemalloc.start()
+        assert sightings.names("anna", ".Archive").tolist() == keys
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept / len(keys) < 50
+    with opened(tmp_path) as sightings:
+        before = time.process_time()
+        sightings.names("anna", ".Archive")
+        assert time.process_time() - before < 0.5
+        before = time.process_time()
+        sightings.update("anna", [Copy(".Archive", keys[0], A, gone=1), Copy(".Junk", keys[0], A)], [])
+        assert time.process_time() - before < 0.25
+    assert (tmp_path / FILE).stat().st_size / len(keys) < 150
