@@ -20,6 +20,7 @@ from spamguard.folders.values import Copy, Lesson
 from spamguard.prepare import Teaching, chunks
 
 BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
+_REMEMBER = 512  # votes cast before the sightings follow; until then a crash would make us cast them again
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -52,9 +53,13 @@ class Teacher:
         self._sightings.update(mailbox.path, *changes.of(changes.digests - {lesson.digest for lesson in outcome.lessons}))
         again: set[Place] = set()
         finder = _Finder(self._scanner, places, outcome, found)
+        taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
-            taught = self._learn(mailbox.user, finder.messages(batch, again), changes.came_from)
-            self._sightings.update(mailbox.path, *changes.of(taught))
+            taught += self._learn(mailbox.user, finder.messages(batch, again), changes.came_from)
+            if len(taught) >= _REMEMBER:
+                self._sightings.update(mailbox.path, *changes.of(taught))
+                taught = []
+        self._sightings.update(mailbox.path, *changes.of(taught))
         return again
 
     def _learn(self, user: str, messages: Iterable[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
@@ -63,7 +68,8 @@ class Teacher:
         ready: list[Teaching] = []
         for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
             lessons += [one.lesson for one in chunk]
-            ready += self._scanner.preparer.all_ready([one.raw for one in chunk])
+            found = self._scanner.preparer.extractor.read([one.raw for one in chunk])
+            ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
         if not lessons:
             return []
         changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"folder {folder_name(lessons[0].folder)}")

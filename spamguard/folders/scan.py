@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -49,6 +49,17 @@ class Looked:
     again: set[Place] = field(default_factory=set)
 
 
+class _Listing(NamedTuple):
+    """Names of a folder: hashes of this process, sorted, an end mark behind them; and keys of their base names, 0 for what has none."""
+
+    hashes: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
+_LAST = np.int64(np.iinfo(np.int64).max)
+_NOTHING = _Listing(np.array([_LAST]), np.zeros(1, np.int64))
+
+
 class Scanner:
     """Reads mailboxes. key: the installation's."""
 
@@ -57,6 +68,7 @@ class Scanner:
         self._mailboxes = mailboxes
         self._verdict_key = secret.derived(key, b"verdict")
         self._once = once
+        self._listings: dict[Place, _Listing] = {}
         self._held: dict[bytes, bytes] = {}
         self._held_bytes = 0
 
@@ -68,14 +80,30 @@ class Scanner:
                 files = list(self._mailboxes.names(place))
             except FileNotFoundError:
                 files = []
+                self._listings.pop(place, None)
             except OSError as error:
                 self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
                 continue
             self._once.over(place)
-            new, gone = compare(known(place.directory), [file.name for file in files])
-            looked.new += [Found(place, files[index], _key(files[index])) for index in new]
+            new, gone = self._compared(place, files, known(place.directory))
+            looked.new += [Found(place, file, _key(file)) for file in new]
             looked.gone.update((place.directory, name) for name in gone)
         return looked
+
+    def _compared(self, place: Place, files: Sequence[File], known: NDArray[np.int64]) -> tuple[list[File], list[int]]:
+        """What `compare` finds. Names that were there at the last look are not taken apart again, which in a folder of 100,000
+        takes most of the time."""
+        hashes = np.fromiter((hash(file.name) for file in files), np.int64, len(files))
+        before = self._listings.get(place, _NOTHING)
+        at = np.minimum(np.searchsorted(before.hashes, hashes), len(before.hashes) - 1)
+        keys = np.where(before.hashes[at] == hashes, before.keys[at], 0)
+        same = (keys != 0) & np.isin(keys, known)
+        others = [files[index] for index in np.flatnonzero(~same).tolist()]
+        new, gone = compare(np.setdiff1d(known, keys[same], assume_unique=True), [file.name for file in others])
+        keys[~same] = [_key(file) for file in others]
+        order = np.argsort(hashes)
+        self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
+        return [others[index] for index in new], gone
 
     def arrivals(self, found: Iterable[Found], again: set[Place]) -> list[Arrival]:
         """What was found, read. again: gets the folders of what is not whole yet. Some of it is held for `message`."""

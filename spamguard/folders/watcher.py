@@ -157,32 +157,25 @@ class Watcher:
                 return
             self._begin_in_earnest(box)
             return
-        if box.next_rescan <= now:
-            box.next_rescan, box.folders_due = now + self._watch(box.mailbox).rescan_seconds, inf
-            self._look_soon(box, self._everywhere(box))
-        elif box.folders_due <= now:
+        if min(box.next_rescan, box.folders_due) <= now:
+            box.next_rescan = now + self._watch(box.mailbox).rescan_seconds if box.next_rescan <= now else box.next_rescan
             box.folders_due = inf
-            self._look_soon(box, self._find_folders(box))
+            self._find_folders(box)
         due, box.due = box.due, {}
         if not self._sightings.scanned(box.mailbox.path):
             box.first = self._first_look(box) if box.places else None
         elif due:
             self._look_soon(box, self._look(box, list(due)), self._watch(box.mailbox).debounce_seconds)
 
-    def _find_folders(self, box: _Box) -> set[Place]:
-        """Which folders came or went; those of no role are none."""
-        before = set(box.places)
+    def _find_folders(self, box: _Box) -> None:
+        """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
         try:
             found = list(self._mailboxes.folders(box.mailbox))
         except FileNotFoundError:
             found = []
         box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
-        return {Place(box.mailbox, directory) for directory in before ^ set(box.places)}
-
-    def _everywhere(self, box: _Box) -> set[Place]:
-        """All folders there are, and all in which something was."""
-        self._find_folders(box)
-        return {Place(box.mailbox, directory) for directory in {*box.places, *self._sightings.folders(box.mailbox.path)}}
+        known = self._sightings.folders(box.mailbox.path)
+        self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
 
     def _first_look(self, box: _Box) -> Generator[None, None, None]:
         """Remember what lies where, some messages at a time."""
