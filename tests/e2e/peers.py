@@ -127,7 +127,8 @@ class Hop:
         else:
             return False  # half a message: forgotten
         heard.messages.append(bytes(message))
-        return all([self._say(connected, heard, "dot", b"%d" % at) for at in range(heard.recipients if self._each else 1)])
+        said = [self._say(connected, heard, "dot", b"%d" % at) for at in range(heard.recipients if self._each else 1)]
+        return None not in said
 
     def _say(self, connected: socket.socket, heard: Heard, step: str, line: bytes) -> bytes | None:
         said = self.answers.get(step, b"250 2.0.0 ok\r\n")

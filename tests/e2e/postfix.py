@@ -109,11 +109,11 @@ class Postfix:
 
 
 @contextmanager
-def running(position: str | None, *, replace: dict[str, str] | None = None) -> Iterator[Postfix]:
-    """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them."""
+def running(position: str | None, *, replace: dict[str, str] | None = None, main: str = "") -> Iterator[Postfix]:
+    """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them. main: more lines of main.cf."""
     with open_directory() as root:
         postfix = Postfix(root, free_port(), free_port(), free_port())
-        _configure(postfix, position, replace or {})
+        _configure(postfix, position, replace or {}, main)
         _postfix(root, "start")
         try:
             wait_for_port(postfix.back_port if position == "standalone" else postfix.smtp_port)
@@ -127,7 +127,7 @@ def _postfix(root: Path, what: str) -> None:
     assert done.returncode == 0, f"postfix {what}: {done.stdout}{done.stderr}"
 
 
-def _configure(postfix: Postfix, position: str | None, replace: dict[str, str]) -> None:
+def _configure(postfix: Postfix, position: str | None, replace: dict[str, str], more: str) -> None:
     root = postfix.root
     for name in ("etc", "queue", "data", "mail"):
         (root / name).mkdir(parents=True)
@@ -135,7 +135,7 @@ def _configure(postfix: Postfix, position: str | None, replace: dict[str, str]) 
     os.chown(root / "mail", pwd.getpwnam("nobody").pw_uid, -1)
     main, master = _snippet(position, "main"), _snippet(position, "master")
     door = "" if position in ("before-queue", "standalone") else _PLAIN_DOOR
-    (root / "etc" / "main.cf").write_text(_MAIN.format(root=root) + _moved(main, postfix, replace))
+    (root / "etc" / "main.cf").write_text(_MAIN.format(root=root) + _moved(main, postfix, replace) + more)
     (root / "etc" / "master.cf").write_text(_SERVICES + _moved(door + master, postfix, replace))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -67,9 +66,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         ]
     file = directory / "spamguard.yaml"
     file.write_text("\n".join(lines) + "\n")
-    with hop.serving(), each.serving(), poor.serving():
-        with daemon.running(state, "--config", str(file), port=ports["poor"]) as running:
-            yield Place(running, ports, hop, each, poor)
+    with hop.serving(), each.serving(), poor.serving(), daemon.running(state, "--config", str(file), port=ports["poor"]) as running:
+        yield Place(running, ports, hop, each, poor)
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def place(shared: Place) -> Iterator[Place]:
         hop.forget()
         hop.answers = dict(USUAL)
     shared.poor.answers["EHLO"] = b"250 hop\r\n"
-    yield shared
+    return shared
 
 
 def body(raw: bytes) -> bytes:
@@ -297,7 +295,7 @@ def test_a_hop_that_says_everything_twice_confuses_nobody(place: Place, step: st
 # ---- recipients
 
 
-def mixed(heard: object, line: bytes) -> bytes:  # noqa: ARG001
+def mixed(heard: object, line: bytes) -> bytes:
     number = int(line.partition(b"<r")[2].partition(b"@")[0])
     return [b"250 2.1.5 ok\r\n", b"550 5.1.1 no such\r\n", b"450 4.2.0 later\r\n"][number % 3]
 
@@ -387,7 +385,13 @@ def test_a_hop_without_extensions(place: Place) -> None:
 def test_what_the_door_offers(place: Place) -> None:
     with place.client() as client:
         offered = client.ask(b"EHLO client.example")
-        assert {line[4:].split(b" ")[0].strip() for line in offered.splitlines()[1:]} >= {b"PIPELINING", b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN"}
+        assert {line[4:].split(b" ")[0].strip() for line in offered.splitlines()[1:]} >= {
+            b"PIPELINING",
+            b"SIZE",
+            b"8BITMIME",
+            b"SMTPUTF8",
+            b"DSN",
+        }
         assert client.ask(b"MAIL FROM:<a@b> SIZE=999999999999").startswith(b"552 5.3.4")
         assert client.ask(b"VRFY postmaster").startswith(b"252")
         assert client.ask(b"BDAT 5 LAST").startswith(b"502")

@@ -1,0 +1,108 @@
+"""Mail that is hard to pass on, through a real Postfix in front of us and behind us, and what both say about its client."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e import daemon, postfix
+from tests.e2e.peers import Client
+from tests.e2e.test_positions import body, configuration, fields
+
+pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+
+NO_SPEED_ADJUST = {"    -o smtpd_proxy_options=speed_adjust\n": ""}
+PLACES = {
+    "before-queue": ("before-queue", {}),
+    "before-queue without speed_adjust": ("before-queue", NO_SPEED_ADJUST),
+    "after-queue": ("after-queue", {}),
+}
+# so that a test can say who it is
+XCLIENT = "smtpd_authorized_xclient_hosts=127.0.0.0/8"
+
+
+@dataclass
+class Place:
+    """A Postfix with the daemon in it. count: messages that were delivered so far."""
+
+    server: postfix.Postfix
+    running: daemon.Daemon
+    count: int = 0
+
+    def sent(self, message: bytes, sender: bytes = b"<a@example.org>", xclient: bytes = b"") -> bytes:
+        """What arrives in the Maildir."""
+        before = {path.name for path in (self.server.maildir() / "new").glob("*")}
+        with Client(self.server.smtp_port, 60) as client:
+            if xclient:
+                assert client.reply().startswith(b"220")
+                assert client.ask(b"XCLIENT " + xclient).startswith(b"220")
+                assert client.ask(b"EHLO client.example").startswith(b"250")
+            else:
+                client.hello()
+            client.begin(b"<anna@example.net>", sender=sender)
+            reply = client.data((b"\r\n" + message).replace(b"\r\n.", b"\r\n..")[2:])
+            assert reply.startswith(b"250 2.0.0 Ok: queued"), reply
+        self.count += 1
+        self.server.delivered(self.count)
+        (new,) = [path for path in (self.server.maildir() / "new").glob("*") if path.name not in before]
+        return new.read_bytes()
+
+
+@pytest.fixture(scope="module", params=PLACES.values(), ids=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("postfix")
+    position, replace = request.param
+    state = daemon.taught(directory / "state", messages=60)
+    with postfix.running(position, replace=replace, main=f"{XCLIENT}\ninet_protocols = all\n") as server:
+        file = configuration(directory / "spamguard.yaml", server, position)
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            yield Place(server, running)
+
+
+HEAD = b"Subject: hard\r\nFrom: a@example.org\r\n\r\n"
+BODIES = {
+    "8-bit": b"gr\xc3\xbc\xc3\x9fe \xff\xfe\r\n",
+    "dots": b".\r\n..\r\n.x\r\n",
+    "long lines": b"y" * 5000 + b"\r\n" + b"<b>" * 40_000 + b"\r\n",
+    "20 MB": b"0123456789 line of text\r\n.dotted\r\n" * 600_000,
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
+def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
+    assert body(place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")) == text.replace(b"\r\n", b"\n")
+
+
+def test_internationalised_mail(place: Place) -> None:
+    raw = place.sent("Subject: grüße\r\nFrom: <müller@exämple.org>\r\n\r\ngrüße\r\n".encode(), "<müller@exämple.org> SMTPUTF8".encode())
+    assert raw.startswith("Return-Path: <müller@exämple.org>".encode())
+    assert fields(raw, "Subject") == ["grüße"]
+    assert body(raw) == "grüße\n".encode()
+
+
+def test_the_null_sender(place: Place) -> None:
+    assert place.sent(HEAD + b"text\r\n", b"<>").startswith(b"Return-Path: <>\n")
+
+
+@pytest.mark.parametrize("first", [b" folded?", b"From a@b Thu Jan  1 00:00:00 1970"])
+def test_a_first_line_that_is_no_field(place: Place, first: bytes) -> None:
+    raw = place.sent(first + b"\r\nSubject: x\r\n\r\ntext\r\n")
+    (ours,) = fields(raw, "X-Spamguard")
+    assert "\n" not in ours
+    assert raw.endswith(b"text\n")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
+def test_everybody_knows_who_the_client_is(place: Place, address: str) -> None:
+    told = address if "." in address else f"IPV6:{address}"
+    place.sent(HEAD + b"text\r\n", xclient=b"NAME=mail.stranger.example PORT=4242 ADDR=" + told.encode())
+    (ours,) = place.running.lines(f"client={address} ")
+    assert "helo=client.example" in ours
+    assert f"orig_client=mail.stranger.example[{address}]" in place.server.log()
+    place.sent(HEAD + b"the next client is another one\r\n")
+    (line,) = [line for line in place.server.log().splitlines() if "/back/smtpd" in line and "client=" in line][-1:]
+    assert address not in line
