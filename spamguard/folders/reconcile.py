@@ -188,7 +188,7 @@ class _Lineage:
         key = (other.folder, other.name)
         renamed = other.seen if other.name == copy.name else -1  # of a chain of renames the last
         in_class = self._label(other.folder) != ""
-        return renamed, not other.followed, key in self._missed, in_class, other.seen, not other.gone, key
+        return renamed, not other.followed, key in self._missed, in_class, key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:

@@ -18,7 +18,7 @@ from spamguard.folders.reconcile import TEACHES, Before, Into, Outcome, as_markd
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import Arrival, Copy, Kind
 from spamguard.settings import Action
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Stored, signed
+from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Plain, Stored, signed
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
@@ -268,6 +268,62 @@ def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, sourc
         assert box.votes == ({} if in_doubt else {DIGEST: taught})
 
 
+def test_of_two_classes_that_waited_the_one_that_went_is_where_a_newer_entry_comes_from() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.put(JUNK, Mail(DIGEST))
+    box.scan()
+    box.put(OLD, box.files.pop((INBOX, name)))
+    box.scan()
+    assert box.votes == {DIGEST: "spam"}
+
+
+def test_two_classes_that_waited_and_another_copy_in_one_of_them() -> None:
+    box = Mailbox()
+    for folder in (INBOX, JUNK):
+        box.put(folder, Mail(DIGEST))
+    box.scan()
+    box.put(JUNK, Mail(DIGEST))
+    box.scan()
+    assert box.votes == {DIGEST: "spam"}
+
+
+def test_two_classes_wait_even_if_only_one_of_them_would_teach() -> None:
+    box = Mailbox()
+    for folders in ((SENT,), (INBOX, JUNK)):
+        for folder in folders:
+            box.put(folder, Mail(DIGEST))
+        box.scan()
+    assert box.votes == {}
+
+
+def test_of_a_copy_of_what_was_sent_and_one_that_came_the_latter_is_kept() -> None:
+    box = Mailbox()
+    for folders in ((INBOX, SENT), (ARCHIVE,)):
+        for folder in folders:
+            box.put(folder, Mail(DIGEST))
+        box.scan()
+    assert box.votes == {DIGEST: "ham"}
+
+
+def test_nothing_is_left_of_a_way_but_its_end() -> None:
+    memory = Plain()
+    box = Mailbox(memory=memory)
+    box.put(INBOX, Mail(DIGEST))
+    for target in (JUNK, TRASH, INBOX):
+        box.scan()
+        _, mail = box.files.popitem()
+        box.scan()
+        box.put(target, mail)
+    box.scan()
+    assert [copy[:3] for copy in memory.all.values()] == [(INBOX, key(stem(next(name for _, name in box.files))), DIGEST)]
+
+
+def test_what_went_before_has_not_gone_again() -> None:
+    missed = Copy(INBOX, 1, DIGEST, seen=1, gone=5)
+    assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Outcome([], [], [])
+
+
 def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
     """Bound to our signature: its id is given once for each delivery."""
     box = Mailbox()
@@ -314,6 +370,16 @@ def test_what_cannot_be_read_is_known_and_says_nothing() -> None:
     box.rename(INBOX, names[0], JUNK)
     outcome = box.scan()
     assert (outcome.lessons, len(outcome.kept), len(outcome.removed)) == ([], 1, 1)
+
+
+def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.put(JUNK, Mail(DIGEST))
+    box.look({folder: box.listing(folder) for folder in FOLDERS}, first=True)
+    del box.files[INBOX, name]
+    box.scan()
+    assert box.votes == {}
 
 
 def test_a_first_scan_teaches_no_moves() -> None:
