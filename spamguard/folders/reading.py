@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from spamguard.errors import SpamguardError
 
@@ -34,13 +34,8 @@ class UnreadableError(SpamguardError):
     """The file will not become a message that can be read; the text says why."""
 
 
-class _Unpacker(Protocol):
-    """What all decompressors of the standard library have in common."""
-
-    eof: bool
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
-        """At most so many bytes."""
+class _DamagedError(UnreadableError):
+    """It is not what it should be, or not all of it."""
 
 
 def read(descriptor: int, name: str) -> bytes:
@@ -53,7 +48,7 @@ def read(descriptor: int, name: str) -> bytes:
     age = abs(time.time() - after.st_mtime)  # a clock that was set back makes nothing young for ever
     try:
         raw = unpacked(packed)
-    except UnreadableError:
+    except _DamagedError:
         if age < _ABANDONED:
             raise UnfinishedError(f"{name}: is being written") from None
         raise
@@ -100,9 +95,9 @@ def _with(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
                 if not one.eof or not left or len(found) >= MOST:
                     break
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-            raise UnreadableError(f"is damaged where it is compressed ({error})") from error
+            raise _DamagedError(f"is damaged where it is compressed ({error})") from error
         if not one.eof and len(found) < MOST:
-            raise UnreadableError("is compressed, and its end is missing")
+            raise _DamagedError("is compressed, and its end is missing")
         return found
 
     return unpack
@@ -130,7 +125,7 @@ def _from_zstd(data: bytes) -> bytes:
     try:
         return bytes(reader.read(MOST))
     except Exception as error:  # the package's own, which cannot be named without it
-        raise UnreadableError(f"is damaged where it is compressed ({error})") from error
+        raise _DamagedError(f"is damaged where it is compressed ({error})") from error
 
 
 def _refusal(why: str) -> Callable[[bytes], bytes]:

@@ -1,0 +1,153 @@
+"""The process beside the workers: it is there, it comes back, it goes with the master; and the watcher is one."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard.daemon import kept
+from spamguard.daemon.kept import Kept
+from spamguard.settings import Settings
+from tests.unit.daemon.conftest import Daemon, alive, eventually
+from tests.unit.folders.maildirs import deliver, maildir, move
+
+SETTINGS = Settings(Path("/nowhere"), ())
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as one:
+        yield one
+
+
+@pytest.fixture
+def one(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setattr(kept, "FIRST_PAUSE", 0.05)
+    process = Kept("the sleeper", "tests.unit.daemon.sleeper", selector)
+    yield process
+    process.end()
+
+
+def running(one: Kept) -> int:
+    one.tend()
+    assert one._process is not None
+    return one._process.pid
+
+
+def test_without_settings_there_is_none(one):
+    one.begin(None)
+    one.tend()
+    assert one._process is None
+    assert one.next_start() > 1e9
+
+
+def test_it_is_started_and_ends_when_told(one):
+    one.begin(SETTINGS)
+    assert one.next_start() == 0
+    pid = running(one)
+    assert alive(pid)
+    assert one.next_start() > 1e9
+    one.begin(SETTINGS)
+    assert running(one) == pid
+    one.end()
+    assert not alive(pid)
+    one.tend()
+    assert one._process is None
+
+
+def test_other_settings_are_for_another_process(one):
+    one.begin(SETTINGS)
+    first = running(one)
+    one.begin(Settings(Path("/elsewhere"), ()))
+    assert running(one) != first
+    one.begin(None)
+    one.tend()
+    assert one._process is None
+
+
+def test_one_that_dies_comes_back_later_and_later(one):
+    one.begin(SETTINGS)
+    pauses = []
+    for _ in range(3):
+        eventually(lambda: one.next_start() == 0 or one._process)
+        os.kill(running(one), signal.SIGKILL)
+        assert one._process is not None
+        one._process.wait()
+        one.tend()
+        assert one._process is None
+        pauses.append(one.next_start())
+    assert 0 < pauses[0] < pauses[1] < pauses[2] < 1
+    time.sleep(one.next_start())
+    assert alive(running(one))
+
+
+def test_its_wish_to_settle_is_heard(one, selector):
+    one.begin(SETTINGS)
+    running(one)
+
+    def heard() -> bool:
+        for key, _ in selector.select(0.1):
+            key.data()
+        return one.settling_due
+
+    eventually(heard)
+
+
+def test_one_that_stops_listening_is_killed(one, selector):
+    one.begin(SETTINGS)
+    pid = running(one)
+    selector.select(20)  # it has said its word, so it runs
+    os.kill(pid, signal.SIGSTOP)
+    one.end()
+    assert not alive(pid)
+
+
+def watchers(daemon: Daemon) -> list[int]:
+    """Children of the master that watch."""
+    return [one for one in daemon.workers() if b"spamguard.daemon.watching" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
+    box = maildir(tmp_path / "mail" / "anna", ".Junk")
+    message = deliver(box, b"Subject: x\n\nbuy")
+    daemon.configure(watch=[f"{tmp_path}/mail/*"], workers=1)
+    daemon.start()
+    daemon.logged("seen for the first time")
+    move(message, box / ".Junk")
+    daemon.logged("lesson user=anna from='INBOX' to='Junk' class=spam")
+    (first,) = watchers(daemon)
+    os.kill(first, signal.SIGKILL)
+    daemon.logged("the watcher of folders has ended")
+    eventually(lambda: watchers(daemon) not in ([], [first]))
+    (second,) = watchers(daemon)
+    assert daemon.process is not None
+    daemon.process.kill()
+    daemon.process.wait()
+    eventually(lambda: not alive(second))
+    assert "Traceback" not in daemon.log()
+
+
+def test_a_reload_starts_and_ends_the_watcher(daemon, tmp_path):
+    daemon.configure(workers=1)
+    daemon.start()
+    assert watchers(daemon) == []
+    daemon.configure(watch=[f"{tmp_path}/mail/*"])
+    daemon.reload()
+    eventually(lambda: len(watchers(daemon)) == 1)
+    (first,) = watchers(daemon)
+    daemon.configure(watch=[])
+    daemon.reload()
+    eventually(lambda: not alive(first))
+    daemon.configure(watch=[f"{tmp_path}/mail/*"])
+    daemon.reload()
+    eventually(lambda: len(watchers(daemon)) == 1)
+    (second,) = watchers(daemon)
+    assert daemon.stop() == 0
+    assert not alive(second)
+    assert "has ended" not in daemon.log()

@@ -1,0 +1,159 @@
+"""What is in a file of a Maildir, whole or not at all."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib.util
+import io
+import lzma
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spamguard.folders import reading
+from spamguard.folders.reading import UnfinishedError, UnreadableError, read, unpacked
+
+RAW = b"Subject: x\n\n" + b"hello\n" * 1000
+LONG_AGO = 1_600_000_000
+
+
+def written(place: Path, data: bytes, *, name: str = "1.a.b", age: float | None = None) -> bytes:
+    """Read a file with this content, changed so many seconds ago (default: years)."""
+    path = place / name
+    path.write_bytes(data)
+    changed = LONG_AGO if age is None else time.time() - age
+    os.utime(path, (changed, changed))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return read(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_message_as_it_is(tmp_path):
+    assert written(tmp_path, RAW) == RAW
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_ones(tmp_path, pack):
+    assert written(tmp_path, pack(RAW)) == RAW
+    assert written(tmp_path, pack(RAW[:50]) + pack(RAW[50:])) == RAW
+    for damaged in (pack(RAW)[:-1], pack(RAW)[:20], pack(RAW)[:20] + b"x" * 50):
+        with pytest.raises(UnreadableError, match="compressed"):
+            written(tmp_path, damaged)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_what_is_packed_is_bounded(monkeypatch, pack):
+    monkeypatch.setattr(reading, "MOST", 1000)
+    assert unpacked(pack(b"x" * 10_000_000)) == b"x" * 1000
+    assert unpacked(b"".join(pack(b"") for _ in range(50)) + pack(RAW)) == b""
+
+
+def test_zstd_where_there_is_something_for_it(monkeypatch):
+    packed = b"(\xb5/\xfdpacked"
+
+    def package(found: dict[str, object]) -> None:
+        def load(name: str) -> object:
+            if name not in found:
+                raise ImportError(name)
+            return found[name]
+
+        monkeypatch.setattr(reading, "import_module", load)
+        reading._zstd.cache_clear()
+
+    package({})
+    with pytest.raises(UnreadableError, match=r"zstd, which needs Python 3\.14 or the package zstandard"):
+        unpacked(packed)
+
+    class Standard:
+        eof, unused_data = True, b""
+
+        def decompress(self, data: bytes, max_length: int) -> bytes:
+            return data[4:][:max_length]
+
+    package({"compression.zstd": SimpleNamespace(ZstdDecompressor=Standard)})
+    assert unpacked(packed) == b"packed"
+
+    class Package:
+        def __init__(self, max_window_size: int) -> None:
+            pass
+
+        def stream_reader(self, data: bytes, read_across_frames: bool) -> io.BytesIO:
+            return io.BytesIO(data[4:])
+
+    package({"zstandard": SimpleNamespace(ZstdDecompressor=Package)})
+    assert unpacked(packed) == b"packed"
+    reading._zstd.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs zstd: apt-get install zstd")
+def test_zstd_itself():
+    if not any(importlib.util.find_spec(name) for name in ("compression", "backports", "zstandard")):
+        pytest.skip("needs Python 3.14 or the package zstandard")
+    packed = subprocess.run(["zstd", "-c"], input=RAW, capture_output=True, check=True).stdout
+    assert unpacked(packed) == RAW
+
+
+@pytest.mark.parametrize(("data", "told"), [(b"CRYPTED\x03\x07xyz", "encrypted"), (b"Dovecot-LZ4\r*\x9b\xc5xyz", "lz4")])
+def test_what_cannot_be_read_is_said(tmp_path, data, told):
+    with pytest.raises(UnreadableError, match=told):
+        written(tmp_path, data)
+
+
+def test_a_large_file_is_read_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST", 5000)
+    assert written(tmp_path, RAW) == RAW[:5000]
+    assert written(tmp_path, RAW, name=f"1.a.b,S={len(RAW)}:2,", age=0) == RAW[:5000]
+
+
+def test_what_is_being_written_is_left_alone(tmp_path):
+    for age in (0.0, -0.5):
+        with pytest.raises(UnfinishedError):
+            written(tmp_path, RAW, age=age)
+    assert written(tmp_path, RAW, age=2) == RAW
+    assert written(tmp_path, RAW, name=f"1.a.b,S={len(RAW)},W=9:2,S", age=0) == RAW
+    for name in (f"1.a.b,S={len(RAW) + 1}", f"1.a.b,S={len(RAW) + 1}:2,S"):
+        with pytest.raises(UnfinishedError):
+            written(tmp_path, RAW, name=name, age=10)
+        assert written(tmp_path, RAW, name=name) == RAW  # nobody will complete it any more
+    assert written(tmp_path, RAW, name=f"1.a.b,S={len(RAW) - 1}") == RAW
+    with pytest.raises(UnfinishedError):
+        written(tmp_path, gzip.compress(RAW)[:-9], age=10)
+    assert written(tmp_path, gzip.compress(RAW), name=f"1.a.b,S={len(RAW)}", age=0) == RAW
+
+
+def test_a_file_that_is_empty(tmp_path):
+    with pytest.raises(UnfinishedError):
+        written(tmp_path, b"", age=10)
+    with pytest.raises(UnreadableError, match="empty"):
+        written(tmp_path, b"")
+
+
+def test_a_clock_that_was_set_back_keeps_no_file_young(tmp_path):
+    assert written(tmp_path, RAW, age=-100_000) == RAW
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "1.a.b"
+    path.write_bytes(RAW)
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    real = reading._contents
+
+    def slow(descriptor: int) -> bytes:
+        found = real(descriptor)
+        with path.open("ab") as stream:
+            stream.write(b"more")
+        return found
+
+    monkeypatch.setattr(reading, "_contents", slow)
+    descriptor = os.open(path, os.O_RDONLY)
+    with pytest.raises(UnfinishedError):
+        read(descriptor, path.name)
+    os.close(descriptor)

@@ -1,0 +1,344 @@
+"""The loop: real Maildirs, a real filter, and people who move mail; nothing but the next turn is waited for."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter, secret, signature
+from spamguard.errors import LedgerError
+from spamguard.folders import watcher as module
+from spamguard.folders.contract import Changes, File, Place
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.watcher import Watcher
+from spamguard.settings import Action, Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from tests.unit.folders.maildirs import deliver, maildir, move
+
+MAIL = [raw for _, raw in synthetic.generate(60, 5)]
+DEBOUNCE = 0.05
+
+
+class Watched:
+    """Mailboxes below a directory, and the watcher of all of them. opened: files that were read."""
+
+    def __init__(self, place: Path, **settings: object) -> None:
+        self.place = place
+        self.state = place / "state"
+        self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
+        self.watch = replace(Watch(f"{place}/home/*", debounce_seconds=DEBOUNCE), **settings)
+        self.listeners: tuple[Listener, ...] = ()
+        self.filter = Filter.open(self.state, bits=14, durable=False)
+        self.settled = 0
+        self.opened: list[File] = []
+        self.start()
+
+    def start(self) -> None:
+        self.mailboxes = LocalMailboxes([Pattern(self.watch.maildir, self.watch.user)])
+        self._open = self.mailboxes.open
+        self.mailboxes.open = self._opening  # type: ignore[method-assign]
+        self.watcher = Watcher(self.filter, Settings(self.state, self.listeners, watch=(self.watch,)), self.mailboxes, self._settle)
+
+    def _opening(self, place: Place, file: File) -> int:
+        self.opened.append(file)
+        return self._open(place, file)
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    def rest(self) -> None:
+        """Until there is nothing to do."""
+        quiet = 0
+        while quiet < 3:
+            quiet = 0 if self.watcher.turn(DEBOUNCE) else quiet + 1
+
+    def stop(self) -> None:
+        self.watcher.close()
+        self.mailboxes.close()
+
+    def votes(self) -> dict[str, str | None]:
+        """What was said about each message of MAIL, by its number, in the name of whom."""
+        numbers = {self.filter._preparer.digest(raw): number for number, raw in enumerate(MAIL)}
+        last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.votes()}
+        return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path)
+    one.rest()
+    yield one
+    one.stop()
+    one.filter.close()
+
+
+def test_what_lies_there_at_first_teaches_nothing(tmp_path):
+    one = Watched(tmp_path)
+    for number, folder in enumerate(("", ".Junk", ".Archive", ".Trash", ".Junk")):
+        deliver(one.box / folder, MAIL[number % 4], "cur", "S")
+    one.rest()
+    assert one.votes() == {}
+    assert len(one.opened) == 5
+    one.stop()
+    one.filter.close()
+
+
+def test_moves_teach(watched, caplog):
+    caplog.set_level("INFO")
+    first, second, third, fourth = [deliver(watched.box, raw) for raw in MAIL[:4]]
+    watched.rest()
+    assert watched.votes() == {}
+    first = move(first, watched.box / ".Junk")
+    move(second, watched.box / ".Archive")
+    move(third, watched.box / ".Trash")
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam", "anna 1": "ham"}
+    (vote,) = [vote for vote in watched.filter.ledger.votes() if vote.label == "spam"]
+    assert (vote.user, vote.origin) == ("anna", "folder Junk")
+    move(first, watched.box)
+    fourth.unlink()
+    watched.rest()
+    assert watched.votes() == {"anna 0": "ham", "anna 1": "ham"}
+    lessons = [record.getMessage() for record in caplog.records if record.getMessage().startswith("lesson")]
+    assert any(line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam message=" + vote.digest.hex()[:12]) for line in lessons)
+    assert len(lessons) == 3
+
+
+def test_only_what_was_never_seen_is_read(watched):
+    message = deliver(watched.box, MAIL[0])
+    other = deliver(watched.box, MAIL[1])
+    watched.rest()
+    watched.opened.clear()
+    message = message.rename(watched.box / "cur" / f"{message.name}:2,S")
+    watched.rest()
+    message.rename(watched.box / "cur" / f"{message.name}R")
+    other.unlink()
+    watched.rest()
+    assert watched.opened == []
+    watched.stop()
+    watched.start()
+    watched.rest()
+    assert watched.opened == []
+    assert watched.votes() == {}
+
+
+def test_what_happened_meanwhile_is_made_up_for(watched):
+    messages = [deliver(watched.box, raw) for raw in MAIL[:3]]
+    watched.rest()
+    watched.stop()
+    move(messages[0], watched.box / ".Junk")
+    deliver(watched.box / ".Junk", MAIL[5])
+    watched.start()
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+
+
+def test_new_users_and_folders_are_picked_up(watched):
+    ben = maildir(watched.place / "home" / "ben", ".Junk")
+    watched.rest()
+    message = deliver(ben, MAIL[0])
+    watched.rest()
+    move(message, ben / ".Junk")
+    watched.rest()
+    assert watched.votes() == {"ben 0": "spam"}
+    message = deliver(watched.box, MAIL[1])
+    watched.rest()
+    maildir(watched.box, ".Spam")
+    move(message, watched.box / ".Spam")
+    watched.rest()
+    assert watched.votes() == {"ben 0": "spam", "anna 1": "spam"}
+
+
+def test_a_folder_that_is_renamed_or_removed(watched):
+    messages = [deliver(watched.box / ".Junk", raw) for raw in MAIL[:3]]
+    watched.rest()
+    (watched.box / ".Junk").rename(watched.box / ".Spam")
+    watched.rest()
+    assert watched.votes() == {}
+    move(watched.box / ".Spam" / "new" / messages[0].name, watched.box)
+    watched.rest()
+    for path in sorted((watched.box / ".Spam").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (watched.box / ".Spam").rmdir()
+    watched.rest()
+    assert watched.votes() == {"anna 0": "ham"}
+
+
+def test_roles_as_configured(tmp_path):
+    one = Watched(tmp_path, folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
+    maildir(one.box, ".News.Daily")
+    messages = [deliver(one.box, raw) for raw in MAIL[:2]]
+    one.rest()
+    move(messages[0], one.box / ".News.Daily")
+    move(messages[1], one.box / ".Archive")
+    one.rest()
+    assert one.votes() == {"site 0": "newsletter"}
+    assert one.filter.ledger.classes()["newsletter"] is False
+    one.stop()
+    one.filter.close()
+
+
+def signed_by(one: Watched, raw: bytes, label: str) -> bytes:
+    verdict = replace(one.filter.judge(raw), label=label)
+    key = secret.derived(one.filter.key, b"verdict")
+    value = signature.sign(key, verdict, Action.TAG, f"id{label}", one.filter._preparer.digest(raw))
+    return b"Return-Path: <x@example.org>\r\nX-Spam-Status: Yes\r\nX-Spamguard: " + value + b"\r\nX-Spamguard: spam\r\n" + raw
+
+
+@pytest.mark.parametrize("we_file", [True, False])
+def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
+    one = Watched(tmp_path, we_file=we_file)
+    one.rest()
+    deliver(one.box, signed_by(one, MAIL[0], "spam"))
+    deliver(one.box / ".Junk", signed_by(one, MAIL[1], "spam"))
+    deliver(one.box, signed_by(one, MAIL[2], "ham"))
+    deliver(one.box, MAIL[3].replace(b"\n", b"\r\n") + b"X-Spamguard: " + signed_by(one, MAIL[3], "spam")[60:])
+    one.rest()
+    assert one.votes() == ({"anna 0": "ham"} if we_file else {})
+    one.stop()
+    one.filter.close()
+
+
+def test_our_own_maildir_is_one_that_we_file_into(tmp_path):
+    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir"))
+    settings = Settings(tmp_path, (Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop),))
+    for watch, expected in (
+        (Watch(f"{tmp_path}/Maildir"), True),
+        (Watch(f"{tmp_path}/Maildir", we_file=False), False),
+        (Watch(f"{tmp_path}/*"), False),
+        (Watch(f"{tmp_path}/*", we_file=True), True),
+    ):
+        assert module._files(watch, settings) is expected
+
+
+def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, caplog):
+    junk = watched.box / ".Junk"
+    messages = [deliver(watched.box, raw) for raw in (MAIL[0], b"CRYPTED\x03\x07secret", gzip.compress(MAIL[1]))]
+    watched.rest()
+    (junk / "cur" / "pipe").mkdir()
+    os.mkfifo(junk / "cur" / "fifo:2,S")
+    (junk / "cur" / "link:2,S").symlink_to("/etc/passwd")
+    (junk / "cur" / os.fsdecode(b"\xff\xfe:2,S")).write_bytes(MAIL[2])
+    for message in messages:
+        move(message, junk)
+    watched.rest()
+    watched.watcher._note(Changes(everything=True))
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == len(set(told)) == 4
+    assert sum("is encrypted" in text for text in told) == 1
+
+
+def test_a_message_that_is_half_there_is_waited_for(watched):
+    whole, name = MAIL[0], f"1.half.host,S={len(MAIL[0])}"
+    path = watched.box / "new" / name
+    path.write_bytes(whole[:100])
+    for _ in range(5):
+        watched.watcher.turn(DEBOUNCE)
+    path.write_bytes(whole)
+    watched.rest()
+    path.rename(watched.box / ".Junk" / "new" / name)
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+
+
+def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
+    messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
+    watched.rest()
+    real = watched.filter.learn_ready
+
+    def full(*_: object, **__: object) -> list[bool]:
+        raise LedgerError("ledger: the disk is full: make room")
+
+    monkeypatch.setattr(watched.filter, "learn_ready", full)
+    for message in messages:
+        move(message, watched.box / ".Junk")
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        watched.watcher.turn(DEBOUNCE)
+    assert watched.votes() == {}
+    assert ["make room" in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
+    monkeypatch.setattr(watched.filter, "learn_ready", real)
+    until = time.monotonic() + 20
+    while len(watched.votes()) < 2 and time.monotonic() < until:
+        watched.watcher.turn(DEBOUNCE)
+    assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
+
+
+def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatch):
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+
+    class CrashError(Exception):
+        pass
+
+    def crash(*_: object) -> None:
+        raise CrashError
+
+    monkeypatch.setattr(
+        watched.watcher._teacher, "_sightings", type("Sightings", (), {"update": lambda *_: None if not _[2] else crash()})()
+    )
+    move(message, watched.box / ".Junk")
+    with pytest.raises(CrashError):
+        watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    events = watched.filter.ledger.last_seq()
+    watched.stop()
+    watched.start()
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    assert watched.filter.ledger.last_seq() == events
+
+
+def test_many_lessons_at_once(watched):
+    many = [raw for _, raw in synthetic.generate(300, 9)]
+    messages = [deliver(watched.box, raw, "cur", "S") for raw in many]
+    watched.rest()
+    for message in messages:
+        move(message, watched.box / ".Junk")
+    watched.rest()
+    assert watched.filter.status().classes["spam"] == len({watched.filter._preparer.digest(raw) for raw in many})
+    assert watched.settled == 1
+
+
+def test_a_verdict_changes_at_once(tmp_path):
+    one = Watched(tmp_path)
+    for label, raw in synthetic.generate(40, 3):
+        one.filter.learn(raw, label)
+    text = b"velvet umbrella harvest lantern glacier orchid saddle copper mosaic thimble walnut ribbon " * 3
+    message = deliver(one.box, b"Subject: velvet umbrella\n\n" + text)
+    one.rest()
+    sibling = b"Subject: umbrella velvet\n\n" + text
+    before = one.filter.judge(sibling).probability
+    move(message, one.box / ".Junk")
+    one.rest()
+    assert one.filter.judge(sibling).probability > before
+    one.stop()
+    one.filter.close()
+
+
+def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
+    monkeypatch.setattr(module, "STEP", 5)
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    ben = maildir(watched.place / "home" / "ben", ".Junk")
+    for number in range(200):
+        deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
+    while not any(box.first for box in watched.watcher._boxes.values()):
+        watched.watcher.turn(DEBOUNCE)
+    move(message, watched.box / ".Junk")
+    until = time.monotonic() + 20
+    while not watched.votes() and time.monotonic() < until:
+        watched.watcher.turn(DEBOUNCE)
+        time.sleep(DEBOUNCE / 4)
+    assert any(box.first for box in watched.watcher._boxes.values())
+    watched.rest()
+    assert watched.watcher._sightings.scanned(str(ben))
