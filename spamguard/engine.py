@@ -16,7 +16,7 @@ from types import TracebackType
 from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation
 from spamguard.bayes.explanation import Dissection, dissect
-from spamguard.bayes.profiles import DEFAULT, PROFILES, Judgement, fuse_all, fused
+from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
@@ -186,22 +186,23 @@ class Filter:
 
     def _read(self, raw: bytes) -> Features:
         extractor = self._preparer.extractor
-        return extractor.words(raw) if self._profile.words_only else extractor.features(raw)
+        return extractor.words(raw) if self._profile.words_only else extractor.repeating(raw)
 
-    def _judgement(self, seen: Evidence) -> Judgement:
+    def _judgement(self, seen: Evidence) -> list[float]:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
 
-    def _verdict(self, found: Judgement) -> Verdict:
+    def _verdict(self, joint: list[float]) -> Verdict:
+        """joint: unnormalised log-probability of each class."""
         tables = self._store.tables
-        joint = found.log_joint.tolist()
         if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior answers
             joint = [log(count + 1) for count in tables.messages.tolist()]
+        classes, unwanted = tables.classes, self._unwanted
         whole = _log_sum(joint)
-        probabilities = {name: exp(value - whole) for name, value in zip(tables.classes, joint, strict=True)}
-        bad = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name in self._unwanted])
-        good = _log_sum([value for name, value in zip(tables.classes, joint, strict=True) if name not in self._unwanted])
-        lessons = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
-        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), self._unwanted, lessons, self._spam_from)
+        probabilities = {name: exp(value - whole) for name, value in zip(classes, joint, strict=True)}
+        bad = _log_sum([value for name, value in zip(classes, joint, strict=True) if name in unwanted])
+        good = _log_sum([value for name, value in zip(classes, joint, strict=True) if name not in unwanted])
+        lessons = dict(zip(classes, tables.messages.tolist(), strict=True))
+        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), unwanted, lessons, self._spam_from)
 
     def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
         side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]

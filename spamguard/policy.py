@@ -35,12 +35,12 @@ def verdict(
 def _label(
     probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int], spam_from: float
 ) -> str:
-    taught_bad = sum(count for name, count in lessons.items() if name in unwanted)
+    taught_bad = sum([count for name, count in lessons.items() if name in unwanted])
     taught_good = sum(lessons.values()) - taught_bad
     if min(taught_bad, taught_good) < FEWEST_LESSONS or HAM_TO < probability < spam_from:
         return UNSURE
     side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
-    return max(side, key=lambda name: probabilities[name])
+    return side[0] if len(side) == 1 else max(side, key=lambda name: probabilities[name])
 
 
 def distance(log_odds: float, spam_from: float = SPAM_FROM) -> float:

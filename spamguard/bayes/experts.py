@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their
 TRAIT_ALPHA = 0.5
 NUMBER_VALUES = 256  # numbers are 0 to 255
 NUMBER_FLOOR = 16.0  # least variance of a number: half a doubling
+EXACT = 2.0**32  # what single traits and numbers say is rounded to 2^-32, so that sums of them are exact in any order
 WARM_UP = 2  # lessons of the rarer class at which half of full confidence is reached (corpora/RESULTS.md, "Few lessons")
 
 
@@ -121,7 +122,7 @@ def trait_ratios(tables: Tables) -> Floats:
     """Log-likelihood ratio of every value of every trait against the first class, (K-1, T, TRAIT_VALUES)."""
     totals = tables.messages[:, np.newaxis, np.newaxis]
     logs = formulas.smoothed_log(tables.trait_counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
-    return np.asarray(logs[1:] - logs[0])
+    return _rounded(logs[1:] - logs[0])
 
 
 def number_ratios(tables: Tables) -> Floats:
@@ -130,7 +131,11 @@ def number_ratios(tables: Tables) -> Floats:
     mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
     values = np.arange(NUMBER_VALUES)[:, np.newaxis]
     logs = formulas.gaussian_log_density(values, mean, np.maximum(variance, NUMBER_FLOOR))  # (values, K, D)
-    return np.ascontiguousarray((logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
+    return np.ascontiguousarray(_rounded(logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
+
+
+def _rounded(ratios: Floats) -> Floats:
+    return np.asarray(np.rint(ratios * EXACT) / EXACT)
 
 
 def looked_up(ratios: Floats, values: NDArray[np.integer]) -> Floats:
@@ -145,26 +150,36 @@ def _first_values(features: int, each: int) -> NDArray[np.intp]:
     return np.arange(features) * each
 
 
-def scores(found: Parts, seen: Evidence, biases: Integers) -> Integers:
+class _Factors(NamedTuple):
+    """What the sums over a token set are multiplied by."""
+
+    damping: float
+    root: int
+
+
+@lru_cache(maxsize=4096)
+def _factors(size: int) -> _Factors:
+    """Of a set of so many features of the message."""
+    root = 1.0 / sqrt(max(size, 1))
+    return _Factors(root * sqrt(root), logistic.inverse_root(max(size, 1)))
+
+
+def scores(found: Parts, seen: Evidence, biases: Integers) -> list[list[int]]:
     """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped.
 
-    Bit for bit what `blocks.scores` makes of many messages: so few numbers are faster without arrays.
+    What `blocks.scores` makes of many messages, bit for bit: so few numbers are faster without arrays.
     """
-    sizes = [max(size, 1) for size in seen.sizes.tolist()]
-    roots = [1.0 / sqrt(size) for size in sizes]
-    damping = [*[root * sqrt(root) for root in roots], len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5]
-    scales = list(map(logistic.inverse_root, sizes))
+    damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
+    of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
     others = len(biases)
     sums = set_sums(np.concatenate((found.multinomial, found.logistic)), seen).tolist()  # whole numbers so small stay exact as floats
-    categorical, gaussian = (np.add.reduce(part, axis=1).tolist() for part in (found.categorical, found.gaussian))
+    each = zip(sums[:others], sums[others:], found.categorical.tolist(), found.gaussian.tolist(), biases.tolist(), strict=True)
     rows = []
-    for counted, weighed, of_traits, of_numbers, bias in zip(
-        sums[:others], sums[others:], categorical, gaussian, biases.tolist(), strict=True
-    ):
-        *words, trait, number = map(mul, (*counted, of_traits, of_numbers), damping)
-        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, scales, strict=True)]
-        rows.append([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in (*words, *learnt, trait, number)])
-    return np.array(rows, np.int64)
+    for counted, weighed, traits, numbers, bias in each:
+        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, roots, strict=True)]
+        raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
+        rows.append([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in raw])
+    return rows
 
 
 def quantised(raw: Floats) -> Integers:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
-from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Integers, Parameters
+from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Parameters
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, read_rows
 
 _NO_BIASES = (0.0,) * SETS
@@ -43,7 +43,7 @@ class Weighed(NamedTuple):
 
     rows: Rows
     parts: experts.Parts
-    scores: Integers
+    scores: list[list[int]]
 
 
 def weigh(tables: Tables, known: Parameters, seen: Evidence) -> Weighed:
@@ -110,10 +110,10 @@ def _plus(total: Dissection, more: Dissection, sign: float, prior: float) -> Dis
     )
 
 
-def _one_class(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tables, weights: Floats, row: int) -> Dissection:
+def _one_class(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, weights: Floats, row: int) -> Dissection:
     """One class against the first, without the prior."""
     kept, damped = _factors(found, scores, seen, tables, row)
-    nats = scores[row] / STEPS
+    nats = np.array(scores[row]) / STEPS
     factor = damped * weights
     shares = weights * nats
     bias = float((weights * kept)[SETS : 2 * SETS] @ (tables.biases[row] / logistic.ONE))
@@ -130,7 +130,7 @@ def _one_class(found: experts.Parts, scores: Integers, seen: Evidence, tables: T
     )
 
 
-def _factors(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
+def _factors(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
     """What clipping and rounding left of each expert's sum, as a factor; the same times the damping."""
     damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
     words, weights = experts.set_sums(np.stack((found.multinomial[row], found.logistic[row])), seen).tolist()
@@ -138,7 +138,7 @@ def _factors(found: experts.Parts, scores: Integers, seen: Evidence, tables: Tab
     sums = (*words, *[weight / logistic.ONE for weight in weights], traits, numbers)
     biases = (*_NO_BIASES, *[bias / logistic.ONE for bias in tables.biases[row].tolist()], 0.0, 0.0)
     raw = [part * factor + bias for part, factor, bias in zip(sums, damping.tolist(), biases, strict=True)]
-    kept = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(scores[row].tolist(), raw, strict=True)])
+    kept = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(scores[row], raw, strict=True)])
     return kept, kept * damping
 
 

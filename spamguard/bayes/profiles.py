@@ -14,16 +14,12 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import blocks, experts, formulas, fusion, logistic
 from spamguard.bayes.blocks import Placed
-from spamguard.bayes.experts import Floats, Integers, Parameters
+from spamguard.bayes.experts import Floats, Parameters
 from spamguard.bayes.tables import Evidence, Tables, read_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """log_joint (K,): unnormalised log-probability of each class. scores (K-1, EXPERTS): of the default profile, else empty."""
-
-    log_joint: Floats
-    scores: Integers
+Judge = Callable[[Tables, Parameters, Evidence], list[float]]
+"""Unnormalised log-probability of each class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +29,28 @@ class Profile:
     name: str
     about: str
     words_only: bool
-    judge: Callable[[Tables, Parameters, Evidence], Judgement]
+    judge: Judge
 
 
-_NO_SCORES: Integers = np.zeros((0, len(experts.EXPERTS)), np.int64)
-
-
-def fuse(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+def fuse(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
     """The default: all experts, fused, held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
     return fused(tables, known, experts.scores(experts.parts(known, seen, rows), seen, tables.biases))
 
 
-def fused(tables: Tables, known: Parameters, scores: Integers) -> Judgement:
+def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[float]:
     """The same from the experts' scores of one message."""
     weights = tables.fusion_weights.tolist()
-    each = zip(scores.tolist(), tables.fusion_biases.tolist(), known.confidence.tolist(), strict=True)
-    return Judgement(np.array([0.0, *[trust * fusion.nats(row, weights, bias) for row, bias, trust in each]]), scores)
+    each = zip(scores, tables.fusion_biases.tolist(), known.confidence.tolist(), strict=True)
+    return [0.0, *[trust * fusion.nats(row, weights, bias) for row, bias, trust in each]]
 
 
-def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[Judgement]:
+def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[list[float]]:
     """The default's judgements of several messages at once."""
     scores = blocks.scores(tables, known, placed)
     fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
-    joint = np.concatenate((np.zeros((len(scores), 1)), known.confidence * fused), axis=1)
-    return [Judgement(*pair) for pair in zip(joint, scores, strict=True)]
+    joint: list[list[float]] = np.concatenate((np.zeros((len(scores), 1)), known.confidence * fused), axis=1).tolist()
+    return joint
 
 
 def known_words(tables: Tables, seen: Evidence) -> NDArray[np.int32]:
@@ -71,13 +64,18 @@ def prior(tables: Tables) -> Floats:
     return formulas.class_log_prior(tables.messages, 0.0)
 
 
-def _bernoulli(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
-    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+def _plain(joint: Floats) -> list[float]:
+    found: list[float] = joint.tolist()
+    return found
+
+
+def _bernoulli(alpha: float) -> Judge:
+    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
         counts = known_words(tables, seen)
         presence = formulas.bernoulli_presence(counts, tables.messages[:, np.newaxis], alpha, alpha)
         absence = absent_words(tables, alpha)
         likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
-        return Judgement(prior(tables) + likelihood, _NO_SCORES)
+        return _plain(prior(tables) + likelihood)
 
     return judge
 
@@ -89,34 +87,34 @@ def absent_words(tables: Tables, alpha: float) -> formulas.Absence:
     return formulas.absent_log_likelihood(possible, tables.histogram[:, values], tables.messages, alpha, alpha)
 
 
-def _multinomial(alpha: float) -> Callable[[Tables, Parameters, Evidence], Judgement]:
-    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+def _multinomial(alpha: float) -> Judge:
+    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
         counts = known_words(tables, seen)
         if not counts.size:
-            return Judgement(prior(tables), _NO_SCORES)
+            return _plain(prior(tables))
         # as the sum of smoothed_log over the words, whose lower half is the same for all of them
         upper = formulas.log_count(counts, alpha).sum(axis=1)
         lower = counts.shape[1] * formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
-        return Judgement(prior(tables) + formulas.log_ratio(upper, lower), _NO_SCORES)
+        return _plain(prior(tables) + formulas.log_ratio(upper, lower))
 
     return judge
 
 
-def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> Judgement:
+def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
     weights = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).weights
     sums = weights.sum(axis=1, dtype=np.int64)
     margins = logistic.margins(sums, tables.biases[:, 0], logistic.inverse_roots(seen.sizes[:1]))
-    return Judgement(np.concatenate(([0.0], margins / logistic.ONE)), _NO_SCORES)
+    return _plain(np.concatenate(([0.0], margins / logistic.ONE)))
 
 
-def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
     parts = experts.looked_up(known.traits, seen.traits)
-    return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
+    return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
-def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> Judgement:
+def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
     parts = experts.looked_up(known.numbers, seen.numbers)
-    return Judgement(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))), _NO_SCORES)
+    return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
 DEFAULT = "default"

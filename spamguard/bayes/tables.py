@@ -44,16 +44,19 @@ class Evidence:
 
 
 def evidence(features: Features, bits: int) -> Evidence:
-    """Where the features lie in tables of 2**bits buckets. The token set is in the top bits, so each has a quarter."""
+    """Where the features lie in tables of 2**bits buckets. The token set is in the top bits, so each has a quarter.
+
+    The tokens need not be unique here, only sorted.
+    """
     narrow = features.tokens >> _dropped(bits)
     if len(narrow) > 1:
         keep = np.empty(len(narrow), np.bool_)
         keep[0] = True
         np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
         narrow = narrow[keep]
-    first, second, third = narrow.searchsorted(_borders(bits)).tolist()
-    sizes, starts = np.array(((first, second - first, third - second, len(narrow) - third), (0, first, second, third)))
-    return Evidence(narrow.astype(np.intp), sizes, starts, features.traits, features.numbers)
+    borders = narrow.searchsorted(_borders(bits))
+    starts = borders[:-1]
+    return Evidence(narrow.astype(np.intp), borders[1:] - starts, starts, features.traits, features.numbers)
 
 
 @lru_cache(maxsize=32)
@@ -64,7 +67,8 @@ def _dropped(bits: int) -> NDArray[np.uint32]:
 
 @lru_cache(maxsize=32)
 def _borders(bits: int) -> NDArray[np.uint32]:
-    return (np.arange(1, SETS) << (bits - 2)).astype(np.uint32)
+    """Where the buckets of each token set begin, and where those of the last one end."""
+    return (np.arange(SETS + 1) << (bits - 2)).astype(np.uint32)
 
 
 @dataclass(slots=True)

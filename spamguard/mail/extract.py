@@ -40,6 +40,15 @@ class Extractor:
         """All features of a message: every token set, traits and numbers."""
         return self.read([raw])[0].features
 
+    def repeating(self, raw: bytes) -> Features:
+        """The same, but tokens may repeat: whoever wants buckets finds some that repeat anyway, and need not look twice."""
+        content = reading.read(raw, self._limits)
+        if content.spaceless:
+            return self._reading(raw, content, self._tokens([content])[0]).features
+        tokens = self._tokens_of_one(content.sections)
+        tokens.sort()
+        return self._reading(raw, content, tokens).features
+
     def read(self, messages: Sequence[bytes]) -> list[Reading]:
         """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
         contents = [reading.read(raw, self._limits) for raw in messages]
@@ -85,20 +94,20 @@ class Extractor:
     def _tokens(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         """The distinct tokens of each message, sorted."""
         if len(contents) == 1 and not contents[0].spaceless:
-            return [self._tokens_of_one(contents[0].sections)]
+            return [unique(self._tokens_of_one(contents[0].sections))]
         return _counted(self._groups(contents), len(contents))
 
     def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
-        """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up."""
+        """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up. In no order yet."""
         tokens, kept, _ = self._hashed(sections)
-        return unique(tokens[kept])
+        return tokens[kept]
 
     def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], Run]:
         """All single tokens of one message, all neighbours, the first with one between; which of them count; where they stand."""
         run = self._hasher.run(sections, _UNPAIRED)
         words, singles = int(run.counts[0]), len(run.hashes)
         pairs, skips = max(singles - 1, 0), max(min(singles, _SKIPPED) - 2, 0)
-        tokens = np.concatenate((narrow(run.hashes), narrow(self._hasher.neighbours(run.hashes, skips))))
+        tokens = narrow(self._hasher.with_neighbours(run.hashes, skips))
         tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
         kept = np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], run.joined[:skips] & run.joined[1 : skips + 1]))
         return tokens, kept, run

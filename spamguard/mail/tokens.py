@@ -156,15 +156,18 @@ class TokenHasher:
         mixed += np.uint64(gap) * self._skip
         return self._finish(mixed)
 
-    def neighbours(self, hashes: Hashes, skips: int) -> Hashes:
-        """The same of all neighbours, and behind them of the first `skips` tokens with the next but one of each."""
+    def with_neighbours(self, hashes: Hashes, skips: int) -> Hashes:
+        """These hashes, behind them those of all neighbours, and of the first `skips` tokens with the next but one of each."""
         left, right = hashes * self._left, hashes * self._right
-        pairs = max(len(hashes) - 1, 0)
-        mixed = np.empty(pairs + skips, np.uint64)
+        singles, pairs = len(hashes), max(len(hashes) - 1, 0)
+        found = np.empty(singles + pairs + skips, np.uint64)
+        found[:singles] = hashes
+        mixed = found[singles:]
         np.add(left[:-1], right[1:], out=mixed[:pairs])
         np.add(left[:skips], right[2 : skips + 2], out=mixed[pairs:])
         mixed[pairs:] += self._skip
-        return self._finish(mixed)
+        self._finish(mixed)
+        return found
 
     def _finish(self, mixed: Hashes) -> Hashes:
         mixed ^= mixed >> _SHIFT

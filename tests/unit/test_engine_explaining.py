@@ -46,7 +46,7 @@ def test_explanations_among_many_classes_are_of_the_two_strongest(taught: Filter
         of = found.verdict.probabilities
         assert of[found.favoured] == max(of["spam"], of["promo"])
         assert of[found.against] == max(of["ham"], of["news"])
-        joint = taught._judgement(evidence(taught._preparer.extractor.features(raw), BITS)).log_joint
+        joint = taught._judgement(evidence(taught._preparer.extractor.features(raw), BITS))
         classes = taught._store.tables.classes
         assert found.log_odds == pytest.approx(joint[classes.index(found.favoured)] - joint[classes.index(found.against)], abs=1e-9)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spamguard import Filter
+from spamguard.bayes.explanation import weigh
 from spamguard.bayes.tables import evidence
 from spamguard.errors import UsageError
 from spamguard.ledger import NewVote, codec
@@ -93,11 +94,11 @@ def test_first_scores_are_taken_before_the_lesson(tmp_path: Path) -> None:
     with opened(tmp_path) as one:
         teach(one, MAIL[:20])
         features = one._preparer.ready(SPAM[-1]).features
-        before = one._judgement(evidence(features, one._store.tables.bits)).scores.ravel() / 256
+        before = weigh(one._store.tables, one._parameters(), evidence(features, one._store.tables.bits)).scores
         one.learn(SPAM[-1], "spam")
         vote = one.ledger.vote(one._preparer.digest(SPAM[-1]), "")
         assert vote is not None
-        assert codec.unpack_scores(vote.scores) == tuple(before.tolist())
+        assert codec.unpack_scores(vote.scores) == tuple(score / 256 for score in before[0])
 
 
 def test_a_slip_of_the_hand_that_is_taken_back_leaves_no_trace_even_before_settling(tmp_path: Path) -> None:

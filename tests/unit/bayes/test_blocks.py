@@ -14,8 +14,7 @@ from tests.unit.bayes.lessons import BITS, made_up, replayed
 def one_by_one(tables: Tables, features: Features) -> list[list[int]]:
     seen = evidence(features, BITS)
     known = experts.parameters(tables)
-    found: list[list[int]] = experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases).tolist()
-    return found
+    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])

@@ -43,7 +43,7 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
 def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int, tokens: int) -> None:
     tables = folded(made_up(seed, 12, CLASSES))
     seen, parts = seen_by(tables, seed + 1, tokens)
-    found = experts.scores(parts, seen, tables.biases)
+    found = np.array(experts.scores(parts, seen, tables.biases))
     assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
     exact = np.clip(sums_by_hand(tables, seen, parts), -CLIP, CLIP)
     assert np.abs(found / STEPS - exact).max() <= 0.5 / STEPS + 1e-6
@@ -76,14 +76,14 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
 
 def test_tables_that_were_taught_nothing_say_nothing() -> None:
     seen, parts = seen_by(empty(), 1)
-    assert not experts.scores(parts, seen, empty().biases).any()
+    assert not np.any(experts.scores(parts, seen, empty().biases))
 
 
 def test_scores_are_clipped() -> None:
     tables = empty()
     tables.biases[:] = 100 * logistic.ONE
     seen, parts = seen_by(tables, 2)
-    assert experts.scores(parts, seen, tables.biases)[0, SETS : 2 * SETS].tolist() == [CLIP * STEPS] * SETS
+    assert experts.scores(parts, seen, tables.biases)[0][SETS : 2 * SETS] == [CLIP * STEPS] * SETS
 
 
 @pytest.mark.parametrize(("raw", "kept"), [(0.0, 0), (1 / 512 - 1e-9, 0), (1.0, 256), (-1.004, -257), (99.0, 3072), (-1e300, -3072)])
