@@ -34,16 +34,15 @@ class Placed(NamedTuple):
 
 def place(tokens: NDArray[np.uint32], offsets: Integers, traits: NDArray[np.uint8], numbers: NDArray[np.int16], bits: int) -> Placed:
     """Where the tokens (n,) of m messages, cut at offsets (m+1,), lie in tables of 2**bits buckets."""
-    buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
-    keep = np.ones(len(buckets), np.bool_)
-    np.not_equal(buckets[1:], buckets[:-1], out=keep[1:])
-    borders = offsets[1:-1]
-    keep[borders[borders < len(buckets)]] = True
-    buckets = buckets[keep]
     messages = len(offsets) - 1
-    owner = np.repeat(np.arange(messages), np.diff(offsets))[keep]
-    sizes = np.bincount(owner * SETS + (buckets >> (bits - 2)), minlength=messages * SETS).reshape(-1, SETS)
-    return Placed(buckets, sizes, traits.astype(np.intp), numbers.astype(np.int64))
+    places = (tokens >> np.uint32(32 - bits)).astype(np.intp)
+    places += (np.arange(messages) << bits).repeat(np.diff(offsets))  # those of each message above those of the one before
+    again = (places[1:] == places[:-1]).nonzero()[0]
+    if len(again):
+        places = np.delete(places, again)
+    borders = places.searchsorted(np.arange(messages * SETS + 1) << (bits - 2))
+    places &= (1 << bits) - 1
+    return Placed(places, np.diff(borders).reshape(-1, SETS), traits.astype(np.intp), numbers.astype(np.int64))
 
 
 def side_by_side(messages: Sequence[Features], bits: int) -> Placed:

@@ -51,5 +51,5 @@ def learn(scores: Integers, targets: NDArray[np.intp], weights: Integers, biases
     """
     fused = log_odds(scores, weights, biases) // STEPS
     errors = logistic.errors(fused, targets[:, np.newaxis])
-    weights += np.einsum("mk,mke->e", errors, scores) >> (_RATE_SHIFT + _STEP_BITS)
+    weights += (errors.ravel() @ scores.reshape(-1, len(weights))) >> (_RATE_SHIFT + _STEP_BITS)
     biases += errors.sum(axis=0) >> _RATE_SHIFT

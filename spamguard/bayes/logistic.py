@@ -21,9 +21,11 @@ LAST_RATE = 5 << 4
 CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
 _BIAS_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
+_HIGHEST = 600.0  # nats; beyond, all are equally far from any doubt, and their powers still have a sum
 MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached; keeps a weight plus a step inside 32 bits
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
@@ -46,21 +48,39 @@ def margin(total: int, bias: int, root: int) -> int:
     return ((total * root) >> _ROOT_BITS) + bias
 
 
+def truth(targets: NDArray[np.intp], others: int) -> Floats:
+    """The probability in 1/ONE of each class but the first, (..., others), when the true one is known: its number, (..., 1)."""
+    return np.where(targets == np.arange(1, others + 1), float(ONE), 0.0)
+
+
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
     """How much too small each probability but the first's is, (..., K-1) in 1/ONE; targets: number of the true class, (..., 1)."""
-    nats = log_odds * (1.0 / ONE)
-    highest = np.maximum(np.maximum.reduce(nats, axis=-1, keepdims=True), 0.0)
-    nats -= highest
-    powers = np.exp(nats, out=nats)
-    powers *= ONE / (np.add.reduce(powers, axis=-1, keepdims=True) + np.exp(-highest))
-    truth = targets == np.arange(1, log_odds.shape[-1] + 1)
-    return np.asarray(ONE * truth - np.rint(powers, out=powers).astype(np.int64))
+    return errors_against(log_odds, truth(targets, log_odds.shape[-1]))
+
+
+def errors_against(log_odds: Integers, true: Floats) -> Integers:
+    """The same for who has the truth already."""
+    powers = np.multiply(log_odds, 1.0 / ONE)
+    np.minimum(powers, _HIGHEST, out=powers)
+    np.exp(powers, out=powers)
+    total = np.add.reduce(powers, axis=-1, keepdims=True)
+    total += 1.0
+    powers *= np.divide(ONE, total, out=total)
+    np.rint(powers, out=powers)
+    return np.subtract(true, powers, out=powers).astype(np.int64)
 
 
 def steps(errors: Integers, roots: Integers, rate: int = FIRST_RATE) -> NDArray[np.int32]:
     """What a lesson adds to the weight of each of its features; nothing when it was all but certain already."""
-    taught = np.where(np.abs(errors) > CERTAIN, errors, 0)
-    return np.asarray(((rate * taught * roots) >> (_ROOT_BITS + 4)).astype(np.int32))
+    return steps_by(errors, rate * roots)
+
+
+def steps_by(errors: Integers, gains: Integers) -> NDArray[np.int32]:
+    """The same for who has multiplied rate and roots already."""
+    taught = errors * (np.abs(errors) > CERTAIN)
+    taught *= gains
+    taught >>= _ROOT_BITS + 4
+    return taught.astype(np.int32)
 
 
 def bias_steps(errors: Integers) -> Integers:

@@ -8,7 +8,7 @@ lessons give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import blocks, experts, fusion, logistic
 from spamguard.bayes.blocks import Placed
-from spamguard.bayes.experts import Integers
+from spamguard.bayes.experts import Floats, Integers
 from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_rows
 
 BLOCK = 128  # lessons scored together, before any of them is taught
@@ -73,6 +73,20 @@ def _all_weights(tables: Tables) -> list[_Weights]:
     return [of_spam, *(_Weights(column.reshape(-1), 2, 1) for column in tables.columns)]
 
 
+class _Step(NamedTuple):
+    """m lessons that are learnt together. places: of each class's weights; starts, runs (m * SETS,): of each token set of each lesson.
+
+    roots and gains (m, SETS, 1); true (m, 1, K-1).
+    """
+
+    places: list[NDArray[np.intp]]
+    starts: NDArray[np.intp]
+    runs: NDArray[np.intp]
+    roots: Integers
+    gains: Integers
+    true: Floats
+
+
 class _Player:
     """Tables while they grow."""
 
@@ -91,28 +105,42 @@ class _Player:
         placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
         targets = np.array([self.number[label] for label in block.labels], np.intp)
         fusing = self.lessons - self.played <= FUSION_LESSONS
-        raw = blocks.counting_sums(experts.parameters(tables), read_rows(tables, placed.buckets).counts, placed) if fusing else None
+        raw = blocks.counting_sums(experts.parameters(tables), self._counts(placed.buckets), placed) if fusing else None
         margins = self._teach(placed, targets)
         if raw is not None:
             self._fuse(blocks.joined(raw, margins, placed), targets)
         self._sum_up(placed, targets)
         self.played += len(targets)
 
+    def _counts(self, buckets: NDArray[np.intp]) -> NDArray[np.int32]:
+        """How often these have been counted in each class, (K, n)."""
+        base = self.tables.rows.view(np.int64).reshape(-1).take(buckets * 2, mode="clip").view(np.int32).reshape(-1, 2).T
+        if len(self.counts) == len(base):
+            return base
+        return np.concatenate((base, [column[buckets] for column in self.counts[len(base) :]]))
+
     def _teach(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
         """Weights and counts, some lessons at a time; the logistic log-odds before each step, (m, SETS, K-1)."""
-        places = [weights.places(placed.buckets) for weights in self.weights]
-        roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
-        wanted = targets[:, np.newaxis, np.newaxis]
         borders = [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
-        rate = self._rate()
         count = self._counter(placed, targets, borders)
         found = []
-        for first in range(0, len(targets), STEP):
-            last = min(first + STEP, len(targets))
-            here = [column[borders[first] : borders[last]] for column in places]
-            found.append(self._step(here, placed.sizes[first:last], roots[first:last], wanted[first:last], rate))
-            count(first, last)  # now, while their rows are in the cache
+        for number, step in enumerate(self._steps(placed, targets, borders)):
+            found.append(self._step(step))
+            count(number * STEP, min((number + 1) * STEP, len(targets)))  # now, while their rows are in the cache
         return np.concatenate(found)
+
+    def _steps(self, placed: Placed, targets: NDArray[np.intp], borders: list[int]) -> Iterator[_Step]:
+        """A block in order."""
+        places = [weights.places(placed.buckets) for weights in self.weights]
+        starts, runs = placed.runs
+        roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
+        gains = self._rate() * roots
+        true = logistic.truth(targets[:, np.newaxis, np.newaxis], len(places))
+        for first in range(0, len(targets), STEP):
+            some, ours = slice(first, first + STEP), slice(first * SETS, (first + STEP) * SETS)
+            start, end = borders[first], borders[min(first + STEP, len(targets))]
+            here = [column[start:end] for column in places]
+            yield _Step(here, starts[ours] - start, runs[ours], roots[some], gains[some], true[some])
 
     def _counter(self, placed: Placed, targets: NDArray[np.intp], borders: list[int]) -> Callable[[int, int], None]:
         """Counts the features of lessons first to last of a block."""
@@ -124,36 +152,33 @@ class _Player:
 
         if max(numbers) >= len(BASE_CLASSES):
             return by_lesson
-        cells = placed.buckets * rows.shape[1] + targets.repeat(np.diff(borders))  # all in one table: all in one go
+        cells = placed.buckets * rows.shape[1]
+        cells += targets.repeat(np.diff(borders))  # all in one table: all in one go
         return lambda first, last: np.add.at(rows.reshape(-1), cells[borders[first] : borders[last]], _ONE)
 
-    def _step(
-        self, places: list[NDArray[np.intp]], sizes: NDArray[np.intp], roots: Integers, targets: NDArray[np.intp], rate: int
-    ) -> Integers:
-        """places: of each class's weights. sizes (m, SETS), and two that go with their shape."""
-        found = np.empty((len(places), len(places[0])), np.int32)
-        for weights, here, row in zip(self.weights, places, found, strict=True):
+    def _step(self, step: _Step) -> Integers:
+        """Learn it; the log-odds before."""
+        found = np.empty((len(step.places), len(step.places[0])), np.int32)
+        for weights, here, row in zip(self.weights, step.places, found, strict=True):
             weights.gather(here, row)
-        runs = sizes.ravel()
-        sums = experts.run_sums(found, runs.cumsum() - runs, runs)
-        margins = logistic.margins(sums.T.reshape(*sizes.shape, -1), self.tables.biases.T, roots)
-        errors = logistic.errors(margins, targets)
+        sums = experts.run_sums(found, step.starts, step.runs)
+        margins = logistic.margins(sums.T.reshape(step.true.shape[0], SETS, -1), self.tables.biases.T, step.roots)
+        errors = logistic.errors_against(margins, step.true)
         self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
-        self._move(places, runs, logistic.steps(errors, roots, rate).reshape(len(runs), -1))
+        self._move(step, logistic.steps_by(errors, step.gains).reshape(len(step.runs), -1))
         return margins
 
     def _rate(self) -> int:
         """Falls from the first rate to the last as the replay goes on, so that the latest lessons do not weigh most."""
         return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
 
-    def _move(self, places: list[NDArray[np.intp]], runs: NDArray[np.intp], steps: NDArray[np.int32]) -> None:
-        """Add a step to the weights of each run of features; many runs have none to make."""
-        moving = steps.any(axis=1)
-        if not moving.any():
-            return
-        chosen = moving.repeat(runs)
-        for weights, here, step in zip(self.weights, places, steps[moving].T, strict=True):
-            np.add.at(weights.cells, here[chosen], step.repeat(runs[moving]))
+    def _move(self, step: _Step, moves: NDArray[np.int32]) -> None:
+        """Add a move to the weights of each run of features; many runs have none to make."""
+        moving = moves.any(axis=1)
+        moved = step.runs * moving
+        chosen = moving.repeat(step.runs)
+        for weights, here, move in zip(self.weights, step.places, moves.T, strict=True):
+            np.add.at(weights.cells, here[chosen], move.repeat(moved))
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
         for first in range(0, len(targets), STEP):
@@ -177,10 +202,10 @@ class _Player:
     def finish(self) -> Tables:
         """The tables, with vocabulary and histogram from the counts."""
         tables = self.tables
-        used = np.zeros(len(tables.rows), np.bool_)
-        for column in self.counts:
+        used = tables.rows.view(np.int64)[:, 0] != 0  # ham and spam count side by side
+        for column in self.counts[len(BASE_CLASSES) :]:
             used |= column != 0
-        tables.vocabulary = np.count_nonzero(used.reshape(SETS, -1), axis=1)
+        tables.vocabulary = np.array([np.count_nonzero(of_set) for of_set in used.reshape(SETS, -1)])
         words = used[: len(used) // SETS].nonzero()[0]
         of_words = [column[words] for column in self.counts]
         width = max(int(column.max(initial=0)) for column in of_words) + 2

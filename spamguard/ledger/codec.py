@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,15 +58,11 @@ class Columns(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-class _Planes(NamedTuple):
-    """One receipt, cut but not yet decoded. evidence: its traits, then its numbers; shape: how many of each."""
+_Planes = tuple[int, tuple[int, int], bytes, bytes, bytes, bytes]
+"""One receipt, cut but not yet decoded: how many tokens; how many traits and numbers; these, one after the other; low, middle, high plane.
 
-    tokens: int
-    shape: tuple[int, int]
-    evidence: bytes
-    low: bytes
-    middle: bytes
-    high: bytes
+A plain tuple, because one is made for every receipt that is read.
+"""
 
 
 def pack(features: Features) -> bytes:
@@ -113,15 +109,15 @@ def unpack_tokens(packed: Sequence[bytes]) -> Columns:
 
     Memory: about 40 bytes per token while it works, so hand it some hundreds of receipts at a time.
     """
-    planes = [_cut(one) for one in packed]
-    counts = np.fromiter([one.tokens for one in planes], np.int64, len(planes))
+    sizes, shapes, evidence, lows, middles, bitmaps = _columns([_cut(one) for one in packed])
+    counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
-    tokens = _high_bits(planes, counts, offsets)
+    tokens = _high_bits(bitmaps, counts, offsets)
     # Little-endian: a token's first two bytes are its low plane, the third begins with its middle bits.
-    tokens.view("<u2")[::2] = np.frombuffer(b"".join([one.low for one in planes]), "<u2")
-    tokens.view(np.uint8)[2::4] |= _middle_bits(planes)
+    tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
+    tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
     _refuse_disorder(tokens, offsets)
-    return Columns(tokens, offsets, *_traits_and_numbers(planes))
+    return Columns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
 
 
 def check(packed: bytes) -> None:
@@ -148,21 +144,25 @@ def _cut(packed: bytes) -> _Planes:
     high = middle + (count if count <= _MANY else (count + 1) // 2)
     if len(packed) != high + _bitmap_bytes(count):
         raise _damaged("its length is wrong")
-    if zlib.crc32(packed[_CHECKSUM_BYTES:]) != checksum:
+    if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
         raise _damaged("its checksum is wrong")
-    return _Planes(count, (traits, numbers), packed[_HEADER.size : low], packed[low:middle], packed[middle:high], packed[high:])
+    return count, (traits, numbers), packed[_HEADER.size : low], packed[low:middle], packed[middle:high], packed[high:]
 
 
-def _middle_bits(planes: list[_Planes]) -> NDArray[np.uint8]:
+def _columns(planes: list[_Planes]) -> Sequence[Sequence[Any]]:
+    return list(zip(*planes, strict=True)) or [()] * 6
+
+
+def _middle_bits(counts: Sequence[int], middles: Sequence[bytes]) -> NDArray[np.uint8]:
     """Bits 16-23 of each token, one byte each; of a receipt in half bytes only 16-19 are set."""
-    spread = _spread(b"".join([one.middle for one in planes if one.tokens > _MANY]))
-    parts, at = [], 0
-    for one in planes:
-        if one.tokens <= _MANY:
-            parts.append(memoryview(one.middle))
+    spread = _spread(b"".join([middle for count, middle in zip(counts, middles, strict=True) if count > _MANY]))
+    parts, at = list[bytes | memoryview](), 0
+    for count, middle in zip(counts, middles, strict=True):
+        if count <= _MANY:
+            parts.append(middle)
         else:
-            parts.append(spread[at : at + one.tokens])
-            at += 2 * len(one.middle)
+            parts.append(spread[at : at + count])
+            at += 2 * len(middle)
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
@@ -175,10 +175,9 @@ def _spread(packed: bytes) -> memoryview:
     return spread.data
 
 
-def _high_bits(planes: list[_Planes], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _high_bits(bitmaps: Sequence[bytes], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The tokens with only their high bits set: set bit i of a bitmap stands at high[i] + i."""
-    bitmaps = [one.high for one in planes]
-    ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(planes)))
+    ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(bitmaps)))
     ones = np.flatnonzero(np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_))
     if not np.array_equal(np.searchsorted(ones, ends), offsets[1:]):
         raise _damaged("its bitmap does not fit its tokens")
@@ -202,12 +201,12 @@ def _refuse_disorder(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> 
         raise _damaged("its tokens are out of order")
 
 
-def _traits_and_numbers(planes: list[_Planes]) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
-    shapes = {one.shape for one in planes} or {(0, 0)}
-    if len(shapes) > 1:
+def _traits_and_numbers(shapes: Sequence[tuple[int, int]], evidence: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+    different = set(shapes) or {(0, 0)}
+    if len(different) > 1:
         raise LedgerError("receipts of different extractor versions cannot be unpacked together: ask for one version")
-    traits, numbers = shapes.pop()
-    rows = np.frombuffer(b"".join([one.evidence for one in planes]), np.uint8).reshape(len(planes), traits + 2 * numbers)
+    traits, numbers = different.pop()
+    rows = np.frombuffer(b"".join(evidence), np.uint8).reshape(len(evidence), traits + 2 * numbers)
     return rows[:, :traits], np.ascontiguousarray(rows[:, traits:]).view("<i2")
 
 

@@ -241,11 +241,18 @@ class SqliteLedger:
             with self._transaction("BEGIN"):
                 self._refuse_compacted(upto)
                 (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
-                rows = self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)).fetchall()
+                found = self._lessons_between(after, last, upto, extractor)
             if last is None:
                 return
             after = last
-            yield from _lessons(rows, extractor)
+            yield from found
+
+    def _lessons_between(self, after: bytes, last: bytes | None, upto: int, extractor: int | None) -> list[Lesson]:
+        """Those of the digests above `after` up to `last`."""
+        rows = self._db.execute(statements.LESSONS_OF_DIGESTS, (after, last, upto)).fetchall()
+        if len({row[0] for row in rows}) == len(rows):  # as nearly always: the only vote is the lesson
+            return [Lesson(*row[:4]) for row in rows if row[1] is not None and extractor in (None, row[4])]
+        return _lessons(self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)), extractor)
 
     def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
         """How many `lessons` each class has; a class without any is absent."""
@@ -261,14 +268,16 @@ class SqliteLedger:
 
     def scored_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
         """Label and first-time scores of every lesson that has any, in the order in which the messages were first heard of."""
-        seq, repeated = 0, set[bytes]()
-        while rows := self._ask(statements.SCORES_AFTER, (seq, _CHUNK)):
+        seq, end, done = 0, self.last_seq(), set[bytes]()
+        repeated = {digest for (digest,) in self._ask(statements.DIGESTS_OF_SEVERAL_EVENTS, (end,))}
+        while rows := self._ask(statements.SCORES_BETWEEN, (seq, end, _CHUNK)):
             seq = rows[-1][0]
-            for _, digest, label, scores, version, is_repeated in rows:
-                if not is_repeated and label is not None and version == extractor and scores:
-                    yield label, scores
-                elif is_repeated and digest not in repeated:
-                    repeated.add(digest)
+            for _, digest, label, scores, version in rows:
+                if digest not in repeated:
+                    if label is not None and version == extractor and scores:
+                        yield label, scores
+                elif digest not in done:
+                    done.add(digest)
                     yield from self._scored(digest, extractor)
 
     def _scored(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
@@ -361,11 +370,8 @@ class SqliteLedger:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
 
 
-def _lessons(rows: list[tuple[Any, ...]], extractor: int | None) -> list[Lesson]:
+def _lessons(rows: Iterable[tuple[Any, ...]], extractor: int | None) -> list[Lesson]:
     """What the votes on each digest teach, from rows that come in the order of digests."""
-    if len({row[0] for row in rows}) == len(rows):  # as nearly always: the only vote is the lesson
-        found = ((row[0], row[4], row[5], row[6]) for row in rows if row[4] is not None and extractor in (None, row[9]))
-        return list(map(Lesson._make, found))
     by_digest = groupby((Vote(*row) for row in rows), attrgetter("digest"))
     taught = (lesson(votes, extractor) for _, votes in by_digest)
     return [one for one in taught if one is not None]

@@ -34,6 +34,10 @@ WHERE digest IN (SELECT digest FROM events WHERE seq > ?1 AND seq <= ?2) AND +se
 
 LAST_OF_NEXT_DIGESTS = "SELECT max(digest) FROM (SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"
 
+# What a lesson holds, and its version: less than half of a vote's columns, as nearly always the only vote is the lesson.
+LESSONS_OF_DIGESTS = """
+SELECT digest, label, packed, scores, extractor FROM events WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+
 # As votes, but for who said it from where and when, which no lesson depends on.
 EVENTS_OF_DIGESTS = """
 SELECT digest, user, clock, node, label, packed, scores, '', 0, extractor FROM events
@@ -49,11 +53,10 @@ VOTES_OF_SEVERAL_EVENTS = """
 SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE +seq <= :upto AND digest IN (
     SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1) ORDER BY digest"""
 
-# Without features. The last column: whether there is more than this one event on its message.
-SCORES_AFTER = """
-SELECT seq, digest, label, scores, extractor,
-    EXISTS (SELECT 1 FROM events AS other WHERE other.digest = events.digest AND other.seq <> events.seq)
-FROM events WHERE seq > ? ORDER BY seq LIMIT ?"""
+DIGESTS_OF_SEVERAL_EVENTS = "SELECT digest FROM events WHERE +seq <= ? GROUP BY digest HAVING count(*) > 1"
+
+# Without features.
+SCORES_BETWEEN = "SELECT seq, digest, label, scores, extractor FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 
 VOTES_OF_DIGEST = "SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM events WHERE digest = ?"
 

@@ -79,7 +79,7 @@ def _write_array(file: BinaryIO, array: NDArray[Any], start: int) -> None:
     data = array.ravel().view(np.uint8)
     for at in range(0, len(data), _CHUNK):
         chunk = data[at : at + _CHUNK]
-        if chunk.any():
+        if chunk[:_PAGE].any() or chunk.any():  # where there is anything, there nearly always is on the first page
             file.seek(start + at)
             file.write(chunk.data)
 
