@@ -1,0 +1,37 @@
+import os
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter
+from spamguard.files import create_private
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def test_a_file_is_for_its_user_alone_and_never_replaces_another(tmp_path):
+    with create_private(tmp_path / "file") as file:
+        file.write(b"x")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        create_private(tmp_path / "file")
+
+
+@as_root
+def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path):
+    os.chown(tmp_path, NOBODY, NOBODY)
+    create_private(tmp_path / "file").close()
+    found = (tmp_path / "file").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (NOBODY, NOBODY, 0o600)
+
+
+@as_root
+def test_a_filter_that_root_has_taught_is_still_its_owners(tmp_path):
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with Filter.open(tmp_path, bits=16, durable=False) as spam_filter:
+        for label, raw in synthetic.generate(20, 1):
+            spam_filter.learn(raw, label)
+        spam_filter.settle()
+    assert {path.name: path.stat().st_uid for path in tmp_path.rglob("*")} == {path.name: NOBODY for path in tmp_path.rglob("*")}
+    assert [path.name for path in tmp_path.glob("tables-*")]
