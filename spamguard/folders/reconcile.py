@@ -186,9 +186,9 @@ class _Lineage:
 
     def _likeness(self, other: Copy, copy: Copy) -> tuple[object, ...]:
         key = (other.folder, other.name)
-        renamed = other.seen if other.name == copy.name else -1  # of a chain of renames the last
+        same_name = other.seen if other.name == copy.name else -1  # of several the last
         in_class = self._label(other.folder) != ""
-        return renamed, not other.followed, key in self._missed, in_class, key
+        return same_name, not other.followed, key in self._missed, in_class, key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:

@@ -98,8 +98,8 @@ class Mailbox:
     def base(self) -> str:
         return f"17{next(self._numbers):08}.M1P2.host,S=12,W=13"
 
-    def put(self, folder: str, mail: Mail) -> str:
-        name = self.base()
+    def put(self, folder: str, mail: Mail, name: str = "") -> str:
+        name = name or self.base()
         self.files[folder, name] = mail
         return name
 

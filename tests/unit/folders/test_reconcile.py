@@ -147,12 +147,16 @@ def by_copy_and_expunge(box: Mailbox, name: str, source: str, target: str) -> li
     return [lambda: box.put(target, box.files[source, name]), lambda: box.files.pop((source, name))]
 
 
+def by_copy_of_the_same_name_and_expunge(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+    return [lambda: box.put(target, box.files[source, name], name), lambda: box.files.pop((source, name))]
+
+
 def by_append_after_removal(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
     mail = box.files[source, name]
     return [lambda: box.files.pop((source, name)), lambda: box.put(target, mail)]
 
 
-WAYS = (by_rename, by_rename_with_flags, by_copy_and_expunge, by_append_after_removal)
+WAYS = (by_rename, by_rename_with_flags, by_copy_and_expunge, by_copy_of_the_same_name_and_expunge, by_append_after_removal)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -213,16 +217,16 @@ def test_what_is_removed_keeps_its_lesson_and_may_come_back() -> None:
 # Copies
 
 
-def test_of_two_classes_the_newest_entry_wins() -> None:
+@pytest.mark.parametrize("same_name", [False, True])
+def test_of_two_classes_the_newest_entry_wins(same_name: bool) -> None:
     box = Mailbox()
-    box.put(INBOX, Mail(DIGEST))
+    name = box.put(INBOX, Mail(DIGEST))
     box.scan()
-    box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    assert box.votes == {DIGEST: "spam"}
-    box.put(ARCHIVE, Mail(DIGEST))
-    box.scan()
-    assert box.votes == {DIGEST: "ham"}
+    for folder, taught in ((JUNK, "spam"), (ARCHIVE, "ham")):
+        box.put(folder, Mail(DIGEST), name if same_name else "")
+        box.scan()
+        assert box.votes == {DIGEST: taught}
+    assert len(box.lessons) == 2
 
 
 def test_two_classes_in_one_scan_wait_until_one_of_them_goes() -> None:
@@ -463,7 +467,7 @@ class Person:
         self.box = Mailbox(FILING if self.filing else NOT_FILING, memory)
         self.ways: dict[str, list[list[str]]] = {}  # of the files, by the delivery: the folders each copy was in
         self.at: dict[tuple[str, str], tuple[str, list[str]]] = {}  # file: delivery, its way
-        self.copied: set[str] = set()
+        self.copied: dict[str, str] = {}
         self.meant: dict[bytes, str] = {}
 
     def deliver(self) -> tuple[str, str]:
@@ -496,8 +500,11 @@ class Person:
             self.look(folder)
             return
         (source, name), (delivery, way) = self.chance.choice(sorted(self.at.items()))
-        alone = delivery not in self.copied  # else nothing tells which of the copies was moved under a new name
-        acts = [self.move, self.move, self.flag, self.remove, self.copy] + ([self.copy_and_expunge] * 2 if alone else [])
+        acts = [self.flag, self.remove, self.copy]
+        if self.copied.get(delivery, "new name") == "new name":  # else nothing tells which of the copies was moved
+            acts += [self.move] * 2
+        if delivery not in self.copied:  # or, under a new name, which was copied
+            acts += [self.copy_and_expunge] * 2
         self.chance.choice(acts)(source, name, delivery, way)
 
     def mean(self, source: str, name: str, way: list[str]) -> None:
@@ -518,10 +525,10 @@ class Person:
     def copy(self, source: str, name: str, delivery: str, way: list[str]) -> None:
         if delivery in self.copied:
             return
-        self.copied.add(delivery)
+        self.copied[delivery] = self.chance.choice(("new name", "same name"))
         target = self.elsewhere(source)
         self.mean(source, name, [*way, target])
-        made = self.box.put(target, self.box.files[source, name])
+        made = self.box.put(target, self.box.files[source, name], name if self.copied[delivery] == "same name" else "")
         self.at[target, made] = (delivery, [*way, target])
         self.look(target)
 
@@ -533,7 +540,7 @@ class Person:
         if expunged_first := self.chance.random() < 0.3:
             del self.box.files[source, name]
             self.look(*self.chance.choice(((), (source,), (target,))))
-        made = self.box.put(target, mail)
+        made = self.box.put(target, mail, self.chance.choice(("", name)))  # Dovecot keeps the name where it can
         self.at[target, made] = (delivery, [*way, target])
         if not expunged_first:
             self.look(*self.chance.choice(((), (source,), (target,), (source, target))))
