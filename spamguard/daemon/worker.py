@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import pickle
+import resource
 import signal
 import socket
 import sys
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.configure(os.environ)
+    _allow_files()
     assembly, *numbers = arguments
     descriptors = [int(number) for number in numbers]
     for descriptor in descriptors:
@@ -135,6 +137,12 @@ def main(arguments: Sequence[str]) -> int:
             _log.error("%s", error)
             return 1
     return 0
+
+
+def _allow_files() -> None:
+    """As many as there may be: a connection needs up to three, and what is usual is 1,024 (systemd.exec, LimitNOFILE)."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _work(settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assembly: str) -> None:

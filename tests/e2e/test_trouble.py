@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -356,3 +357,30 @@ def test_who_drips_is_cut_off_and_keeps_nobody_waiting(place: Place, within: byt
                 assert other.begin().data(MESSAGE).startswith(b"250")
         assert said.startswith(b"421 4.4.2")
     assert time.monotonic() - begun < 6
+
+
+# ---- the process
+
+
+@contextmanager
+def few_files(number: int) -> Iterator[None]:
+    """What is started within may open no more files than this, unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) -> None:
+    """Each has a session with the next hop and perhaps a spool file; service managers and shells allow 1,024 in all."""
+    port, hop = free_port(), Hop()
+    with hop.serving(), ExitStack() as stack:
+        with few_files(64):
+            arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
+            stack.enter_context(daemon.running(tmp_path / "state", *arguments, port=port))
+        clients = [stack.enter_context(Client(port, 5)) for _ in range(100)]
+        for client in clients:
+            client.hello().begin()
+        assert clients[-1].data(MESSAGE).startswith(b"250")
