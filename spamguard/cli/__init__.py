@@ -21,6 +21,7 @@ COMMANDS = (
     "run",
     "check",
     "learn",
+    "teach-folders",
     "forget",
     "judge",
     "filter",
@@ -32,7 +33,7 @@ COMMANDS = (
     "export",
     "import",
 )
-"""Names of commands in the order of the help; each is a module of this package (with a `_` behind a word of Python's)."""
+"""Names of commands in the order of the help; each is a module of this package (with a `_` behind a word of Python's, and for -)."""
 
 _ABOUT = """A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
 
@@ -80,5 +81,5 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name in COMMANDS:
-        import_module(f"spamguard.cli.{name}{'_' if iskeyword(name) else ''}").add(commands)
+        import_module(f"spamguard.cli.{name.replace('-', '_')}{'_' if iskeyword(name) else ''}").add(commands)
     return top

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from spamguard.engine import Filter
 from spamguard.folders.contract import Mailbox, Place
 from spamguard.folders.reconcile import Key, Outcome
-from spamguard.folders.scan import Found, Scanner, folder_name
+from spamguard.folders.rules import display
+from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import Copy, Lesson
 from spamguard.prepare import Teaching, chunks
@@ -72,7 +73,7 @@ class Teacher:
             ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
         if not lessons:
             return []
-        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"folder {folder_name(lessons[0].folder)}")
+        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"folder {display(lessons[0].folder)}")
         self.votes += sum(changed)
         for lesson in compress(lessons, changed):
             _tell(user, lesson, came_from(lesson.digest))
@@ -103,7 +104,7 @@ class _Changes:
 
     def came_from(self, digest: bytes) -> str:
         """The folder a message was in before, for people."""
-        return folder_name(self._last[digest].folder) if digest in self._last else "-"
+        return display(self._last[digest].folder) if digest in self._last else "-"
 
 
 class _Finder:
@@ -140,7 +141,7 @@ class _Finder:
 def _tell(user: str, lesson: Lesson, source: str) -> None:
     """One line for each lesson. Nothing of what the message says is in it."""
     told = "lesson user=%s from=%r to=%r class=%s message=%s: %s"
-    _log.info(told, user, source, folder_name(lesson.folder), lesson.label, lesson.digest.hex()[:12], lesson.why)
+    _log.info(told, user, source, display(lesson.folder), lesson.label, lesson.digest.hex()[:12], lesson.why)
 
 
 def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:

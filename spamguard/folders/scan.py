@@ -21,6 +21,7 @@ from spamguard.folders.contract import File, Mailboxes, Place
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, UnreadableError, read
 from spamguard.folders.reconcile import Key, compare
+from spamguard.folders.rules import display
 from spamguard.folders.values import Arrival
 from spamguard.prepare import Preparer
 from spamguard.signature import Signed
@@ -118,23 +119,37 @@ class Scanner:
         folder = found.place.directory
         try:
             raw = self._read(found.place, found.file)
-        except UnreadableError as error:
-            where = f"{told(found.place)}: {found.file.name}"
-            self._once.warn((found.place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
-            return Arrival(folder, found.name, b"")
         except UnfinishedError:
             again.add(found.place)
             return None
-        except FileNotFoundError:  # it has moved on, which will be told
-            return None
-        except OSError as error:
-            self._once.warn(found, "%s: %s: cannot be read (%s)", told(found.place), found.file.name, error.strerror)
-            return None
+        except (UnreadableError, OSError) as error:
+            self._tell(found.place, found.file, error)
+            return Arrival(folder, found.name, b"") if isinstance(error, UnreadableError) else None
         digest = self.preparer.digest(raw)
         if self._held_bytes + len(raw) <= _HELD_BYTES:
             self._held[digest] = raw
             self._held_bytes += len(raw)
         return Arrival(folder, found.name, digest, self._signed(raw, digest))
+
+    def _tell(self, place: Place, file: File, error: UnreadableError | OSError) -> None:
+        """What has moved on is nothing to speak of; of what cannot be read for one reason, one of a mailbox is."""
+        where = f"{told(place)}: {file.name}"
+        if isinstance(error, UnreadableError):
+            self._once.warn((place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
+        elif not isinstance(error, FileNotFoundError):
+            self._once.warn((place, file), "%s: cannot be read (%s)", where, error.strerror)
+
+    def read_signed(self, place: Place, file: File) -> tuple[bytes, bytes, Signed | None] | None:
+        """A message, its digest and what we once said about it; None: it cannot be read, or not yet."""
+        try:
+            raw = self._read(place, file)
+        except UnfinishedError:
+            return None
+        except (UnreadableError, OSError) as error:
+            self._tell(place, file, error)
+            return None
+        digest = self.preparer.digest(raw)
+        return raw, digest, self._signed(raw, digest)
 
     def message(self, place: Place, file: File, digest: bytes) -> bytes | None:
         """The message of this digest, read now unless it was held; None: it is not there any more."""
@@ -174,12 +189,7 @@ class Scanner:
 
 def told(place: Place) -> str:
     """A folder, for people."""
-    return f"{place.mailbox.path} {folder_name(place.directory)}"
-
-
-def folder_name(directory: str) -> str:
-    """A folder as mail programs show it."""
-    return "/".join(names.parts(directory) or (directory,))
+    return f"{place.mailbox.path} {display(place.directory)}"
 
 
 def _key(file: File) -> int:

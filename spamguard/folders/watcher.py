@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
 
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
-from spamguard.folders import doveconf, names, roles
+from spamguard.folders import doveconf, roles
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import Teacher
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Rules, reconcile
+from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.sightings import FILE, Sightings
 from spamguard.folders.values import Kind, Role
-from spamguard.settings import Protocol, Settings, Watch
+from spamguard.settings import Settings, Watch
 
 STEP = 200  # messages of a first look at once: some tenths of a second, in which another mailbox waits
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
@@ -59,14 +59,14 @@ class Watcher:
     def __init__(self, spam_filter: Filter, settings: Settings, mailboxes: Mailboxes, settle: Callable[[], object]) -> None:
         self._filter = spam_filter
         self._watches = settings.watch
-        self._we_file = [_files(watch, settings) for watch in settings.watch]
+        self._we_file = [is_filed(watch, settings) for watch in settings.watch]
         self._mailboxes = mailboxes
         self._settle = settle
         self._once = Once()
         self._sightings = Sightings.open(settings.state / FILE)
         self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner)
-        self._roles = [_roles(watch, special) for special in [doveconf.read().special] for watch in settings.watch]
+        self._roles = [role_of(watch, special) for special in [doveconf.read().special] for watch in settings.watch]
         self._boxes: dict[Mailbox, _Box] = {}
         self._users_due = 0.0
         self._settled = -inf
@@ -148,7 +148,6 @@ class Watcher:
             box.first = None
         else:
             self._once.over(box.mailbox)
-            self._once.over(_OURS)
         return True
 
     def _look_where_due(self, box: _Box, now: float) -> None:
@@ -194,7 +193,8 @@ class Watcher:
         _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
 
     def _look(self, box: _Box, places: list[Place]) -> set[Place]:
-        return self._learn(box, self._look_at(box, places), first=False)
+        """Look, and teach; which folders to look at again: all, if anything is not finished, as what went from one came into another."""
+        return set(places) if self._learn(box, self._look_at(box, places), first=False) else set()
 
     def _look_at(self, box: _Box, places: list[Place]) -> Looked:
         return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory))
@@ -208,9 +208,11 @@ class Watcher:
         rules = Rules(self._roles[box.mailbox.watch], self._filter.unwanted, self._we_file[box.mailbox.watch])
         outcome = reconcile(before, arrivals, looked.gone, rules, int(time.time()), first=first)
         try:
-            return looked.again | self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
+            again = self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
         finally:
             self._scanner.let_go()
+        self._once.over(_OURS)
+        return looked.again | again
 
     def _look_soon(self, box: _Box, places: set[Place], seconds: float = 0.0) -> None:
         when = time.monotonic() + seconds
@@ -245,23 +247,3 @@ def _next(box: _Box) -> float:
     if box.first is not None:
         return 0.0
     return min([box.next_rescan, box.folders_due, *box.due.values()])
-
-
-def _files(watch: Watch, settings: Settings) -> bool:
-    """Whether what we tag as spam is filed as such on delivery."""
-    if watch.we_file is not None:
-        return watch.we_file
-    hops = [listener.next_hop.endpoint for listener in settings.listeners]
-    return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
-
-
-def _roles(watch: Watch, special: Mapping[tuple[str, ...], str]) -> Callable[[str], Role]:
-    """The role of a folder by its directory."""
-    configured = {pattern: roles.parse_role(text) for pattern, text in watch.folders}
-
-    @cache
-    def role(directory: str) -> Role:
-        name = names.parts(directory)
-        return roles.role(name, configured, special) if name else roles.IGNORED
-
-    return role

@@ -18,7 +18,7 @@ from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes, File, Place
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.watcher import Watcher
-from spamguard.settings import Action, Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from spamguard.settings import Action, Listener, Settings, Watch
 from tests.unit.folders.maildirs import deliver, maildir, move
 
 MAIL = [raw for _, raw in synthetic.generate(60, 5)]
@@ -203,18 +203,6 @@ def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
     assert one.votes() == ({"anna 0": "ham"} if we_file else {})
     one.stop()
     one.filter.close()
-
-
-def test_our_own_maildir_is_one_that_we_file_into(tmp_path):
-    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir"))
-    settings = Settings(tmp_path, (Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop),))
-    for watch, expected in (
-        (Watch(f"{tmp_path}/Maildir"), True),
-        (Watch(f"{tmp_path}/Maildir", we_file=False), False),
-        (Watch(f"{tmp_path}/*"), False),
-        (Watch(f"{tmp_path}/*", we_file=True), True),
-    ):
-        assert module._files(watch, settings) is expected
 
 
 def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, caplog):

@@ -1,0 +1,148 @@
+"""`teach-folders`: teach what people filed before anybody watched. Only reads mailboxes; run again, it teaches only what is new."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import rim
+from spamguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter
+    from spamguard.folders.contract import Mailbox
+    from spamguard.folders.first import Filed
+    from spamguard.folders.opener import LocalMailboxes
+    from spamguard.folders.rules import RoleOf
+    from spamguard.folders.scan import Scanner
+    from spamguard.settings import Watch
+    from spamguard.sources import Message
+
+ABOUT = """Teach what people filed already. Each message in Junk is taught as spam, each in an archive or read in INBOX as ham,
+in the name of its owner; trash, sent mail, drafts and folders of no known name teach nothing, nor does what spamguard itself filed.
+Try it with --dry-run first.
+
+It can be interrupted and run again: what was taught is not taught twice. The daemon does not do this by itself: what lies in a
+mailbox when it first looks teaches nothing, only what is moved from then on."""
+EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
+  spamguard teach-folders ~/Maildir
+  spamguard teach-folders --config /etc/spamguard/spamguard.yaml"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="take the mailboxes and the roles of folders from its `watch`")
+    rim.add_json(parser)
+    parser.add_argument("maildirs", nargs="*", metavar="MAILDIR", help="a Maildir, or a pattern of several, such as '/home/*/Maildir'")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Teach; say what each mailbox taught."""
+    from spamguard.folders import doveconf
+    from spamguard.folders.opener import LocalMailboxes, Pattern
+    from spamguard.folders.rules import role_of
+
+    watches = _watches(options)
+    special = doveconf.read().special
+    roles = [role_of(watch, special) for watch in watches]
+    with closing(LocalMailboxes([Pattern(watch.maildir, watch.user) for watch in watches], notify=False)) as mailboxes:
+        users = list(mailboxes.users())
+        if not users:
+            raise UsageError(f"{watches[0].maildir}: no Maildir there: check the path and its permissions")
+        told = _show(mailboxes, users, roles) if options.dry_run else _teach(options, mailboxes, users, roles)
+    rim.answer(options, "\n".join(map(_line, told)), told)
+    return 0
+
+
+def _watches(options: argparse.Namespace) -> list[Watch]:
+    from spamguard import config
+    from spamguard.settings import Watch
+
+    if bool(options.maildirs) == bool(options.config):
+        raise UsageError("say either which MAILDIR to teach from, or --config FILE")
+    if options.maildirs:
+        return [Watch(str(Path(one).absolute())) for one in options.maildirs]
+    found = config.from_command_line(options.config, usual_state=rim.state_directory(options)).watch
+    if not found:
+        raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
+    return list(found)
+
+
+def _show(mailboxes: LocalMailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+    from spamguard.folders.first import filed
+    from spamguard.folders.rules import display
+
+    told = []
+    for mailbox in users:
+        counts = Counter((one.label, display(one.place.directory)) for one in filed(mailboxes, mailbox, roles[mailbox.watch]))
+        folders = {folder: {"class": label, "messages": count} for (label, folder), count in sorted(counts.items())}
+        told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), "folders": folders})
+    return told
+
+
+def _line(told: dict[str, Any]) -> str:
+    if "folders" in told:
+        parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
+        return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
+    parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items()]
+    known = f" ({told['known']:,} already known)" if told["known"] else ""
+    return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + known)
+
+
+def _teach(options: argparse.Namespace, mailboxes: LocalMailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+    from spamguard.folders.first import filed
+    from spamguard.folders.once import Once
+    from spamguard.folders.scan import Scanner
+
+    told = []
+    with rim.open_filter(options) as spam_filter:
+        scanner = Scanner(mailboxes, spam_filter.key, Once())
+        for mailbox in users:
+            found = filed(mailboxes, mailbox, roles[mailbox.watch])
+            taught, known = _teach_from(spam_filter, scanner, mailbox, found)
+            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), "taught": taught, "known": known})
+        rim.settle_if_due(spam_filter)
+    return told
+
+
+def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> tuple[dict[str, int], int]:
+    """How many messages of each class were taught, and how many were known as that."""
+    from spamguard import bulk
+
+    _define(spam_filter, {one.label for one in found})
+    taught: Counter[str] = Counter()
+    known = 0
+    for batch in bulk.batches(bulk.ready(spam_filter.key, _messages(spam_filter, scanner, mailbox, found))):
+        for label in sorted({str(one.label) for one in batch}):
+            lessons = [one.teaching for one in batch if one.label == label]
+            changed = spam_filter.learn_ready(lessons, label, user=mailbox.user, origin="folders, before they were watched")
+            taught[label] += sum(changed)
+            known += len(changed) - sum(changed)
+    return dict(sorted(taught.items())), known
+
+
+def _define(spam_filter: Filter, labels: set[str]) -> None:
+    for label in sorted(labels - {"ham", *spam_filter.unwanted, *spam_filter.ledger.classes()}):
+        spam_filter.define_class(label, unwanted=False)
+
+
+def _messages(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> Iterator[Message]:
+    """With a bar on a terminal when it takes long."""
+    from spamguard.folders.first import first_lessons
+    from spamguard.sources import Message
+
+    lessons = first_lessons(scanner, found, spam_filter.unwanted)
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        lessons = tqdm(lessons, mailbox.user, len(found), unit=" messages", delay=1.0, leave=False, dynamic_ncols=True)
+    for one, raw in lessons:
+        if raw is not None:
+            yield Message(one.file.name, raw, one.label)

@@ -1,0 +1,55 @@
+"""What people filed before anybody watched: lessons from where the mail of a mailbox lies, asked for by its owner. Writes nothing.
+
+A message in a folder of a class is a lesson for it. Two exceptions: in INBOX only what was read, since what nobody has looked at says
+nothing; and never what we filed ourselves, as our signature tells. A message that lies in several classes is said to be of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from spamguard.folders import names
+from spamguard.folders.contract import File, Mailbox, Mailboxes, Place
+from spamguard.folders.rules import RoleOf
+from spamguard.folders.scan import Scanner
+from spamguard.folders.values import Kind
+
+_READ = "S"
+
+
+class Filed(NamedTuple):
+    """A message where somebody has put it. label: the class of that folder."""
+
+    place: Place
+    file: File
+    label: str
+
+
+def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
+    """All messages that may teach, the folders of unwanted mail and other classes before those of ham."""
+    found = []
+    for place in mailboxes.folders(mailbox):
+        kind, label = role(place.directory)
+        if kind is Kind.CLASS:
+            found += [Filed(place, file, label) for file in mailboxes.names(place) if _counts(place, file)]
+    return sorted(found, key=lambda one: (one.label == "ham", one.place.directory, one.file.name))
+
+
+def _counts(place: Place, file: File) -> bool:
+    name = names.message(file.name)
+    return name is not None and (place.directory != "" or _READ in name.flags)
+
+
+def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collection[str]) -> Iterator[tuple[Filed, bytes | None]]:
+    """Each with its message, in the same order; None: it teaches nothing, or cannot be read."""
+    said: dict[bytes, str] = {}
+    for one in found:
+        message = scanner.read_signed(one.place, one.file)
+        if message is None:
+            yield one, None
+            continue
+        raw, digest, signed = message
+        by_us = signed is not None and signed.label in unwanted and one.label in unwanted
+        first = said.setdefault(digest, one.label)
+        yield one, None if by_us or first != one.label else raw

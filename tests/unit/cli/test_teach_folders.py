@@ -1,0 +1,77 @@
+"""`teach-folders`: what people filed already."""
+
+from __future__ import annotations
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter
+from tests.unit.folders.maildirs import deliver, maildir
+
+MAIL = [raw for _, raw in synthetic.generate(30, 8)]
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Two users. anna has filed 3 as spam, archived 2, read 2 in INBOX and not the third; one message lies in two classes."""
+    anna = maildir(tmp_path / "home" / "anna" / "Maildir", ".Junk", ".Archive", ".Trash", ".Projects")
+    ben = maildir(tmp_path / "home" / "ben" / "Maildir", ".Junk")
+    for folder, part, messages in (
+        (anna / ".Junk", "new", MAIL[0:2]),
+        (anna / ".Junk", "cur", MAIL[2:3]),
+        (anna / ".Archive", "cur", MAIL[3:5]),
+        (anna / ".Trash", "cur", MAIL[5:7]),
+        (anna / ".Projects", "cur", MAIL[7:9]),
+        (anna, "new", MAIL[9:10]),
+        (ben / ".Junk", "cur", MAIL[3:4]),
+    ):
+        for raw in messages:
+            deliver(folder, raw, part)
+    for raw in (*MAIL[10:12], MAIL[0]):
+        deliver(anna, raw, "cur", "RS")
+    deliver(anna, MAIL[12], "cur", "F")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def teach(run, state):
+    return lambda *arguments: run(state, "teach-folders", *arguments)
+
+
+def test_a_dry_run_tells_and_teaches_nothing(teach, state, home):
+    done = teach("--dry-run", f"{home}/*/Maildir")
+    assert done.out == "anna: would teach 2 in Archive as ham, 3 in INBOX as ham, 3 in Junk as spam\nben: would teach 1 in Junk as spam\n"
+    with Filter.open(state) as spam_filter:
+        assert spam_filter.ledger.last_seq() == 0
+
+
+def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    done = teach(f"{home}/*/Maildir")
+    assert done.out == "anna: taught 4 messages as ham, 3 messages as spam\nben: taught 1 message as spam\n"
+    again = teach("--json", f"{home}/*/Maildir").json
+    assert [(one["user"], sum(one["taught"].values()), one["known"]) for one in again] == [("anna", 0, 7), ("ben", 0, 1)]
+    with Filter.open(state) as spam_filter:
+        votes = {(vote.user, vote.label) for vote in spam_filter.ledger.votes()}
+        digest = spam_filter._preparer.digest(MAIL[3])
+        assert (spam_filter.ledger.vote(digest, "anna").label, spam_filter.ledger.vote(digest, "ben").label) == ("ham", "spam")
+    assert votes == {("anna", "spam"), ("anna", "ham"), ("ben", "spam")}
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+def test_roles_of_a_configuration(teach, state, home, tmp_path):
+    file = tmp_path / "spamguard.yaml"
+    file.write_text(
+        "listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n"
+        f"watch: [{{maildir: '{home}/anna/Maildir', user: a@example.org, folders: {{Projects: work, Junk: ignored, INBOX: neutral}}}}]\n"
+    )
+    done = teach("--config", file)
+    assert done.out == "a@example.org: taught 2 messages as ham, 2 messages as work\n"
+
+
+def test_slips(teach, state, home, tmp_path):
+    assert teach().failed("MAILDIR", "--config")
+    assert teach(tmp_path / "nowhere").failed("nowhere", "no Maildir")
+    file = tmp_path / "x.yaml"
+    file.write_text("listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n")
+    assert teach("--config", file).failed("x.yaml", "watch")

@@ -1,0 +1,78 @@
+"""What people filed before anybody watched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter, secret, signature
+from spamguard.folders.contract import Mailbox
+from spamguard.folders.first import filed, first_lessons
+from spamguard.folders.once import Once
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.rules import role_of
+from spamguard.folders.scan import Scanner
+from spamguard.settings import Action, Watch
+from tests.unit.folders.maildirs import deliver, maildir
+
+MAIL = [raw for _, raw in synthetic.generate(12, 8)]
+
+
+@pytest.fixture
+def spam_filter(tmp_path: Path) -> Iterator[Filter]:
+    with Filter.open(tmp_path / "state", bits=8, durable=False) as one:
+        yield one
+
+
+def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
+    """Folder, class and number of each message that teaches."""
+    numbers = {raw[raw.find(b"Message-ID") :]: number for number, raw in enumerate(MAIL)}
+    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+        found = filed(mailboxes, Mailbox("anna", str(box)), role_of(Watch(str(box)), {}))
+        scanner = Scanner(mailboxes, spam_filter.key, Once())
+        taught = list(first_lessons(scanner, found, spam_filter.unwanted))
+        assert len(taught) == len(found)
+    return [(one.place.directory, one.label, numbers[raw[raw.find(b"Message-ID") :]]) for one, raw in taught if raw is not None]
+
+
+def test_only_folders_of_a_class_teach_and_inbox_only_what_was_read(tmp_path, spam_filter):
+    box = maildir(tmp_path / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
+    for number, (folder, part, flags) in enumerate(
+        [(".Junk", "new", ""), (".Archive", "cur", ""), (".Trash", "cur", "S"), (".Sent", "cur", "S"), ("", "new", ""), ("", "cur", "")]
+    ):
+        deliver(box / folder, MAIL[number], part, flags)
+    deliver(box, MAIL[6], "cur", "RS")
+    assert lessons(spam_filter, box) == [(".Junk", "spam", 0), ("", "ham", 6), (".Archive", "ham", 1)]
+
+
+def test_a_message_in_two_classes_is_of_one_whatever_the_order(tmp_path, spam_filter):
+    box = maildir(tmp_path / "anna", ".Junk", ".Archive")
+    for folder in ("", ".Archive", ".Junk", ".Junk"):
+        deliver(box / folder, MAIL[0], "cur", "S")
+    assert {label for _, label, _ in lessons(spam_filter, box)} == {"spam"}
+
+
+def test_what_we_filed_ourselves_teaches_nothing(tmp_path, spam_filter):
+    box = maildir(tmp_path / "anna", ".Junk", ".Archive")
+    for number, (folder, label) in enumerate([(".Junk", "spam"), (".Junk", "ham"), (".Archive", "spam"), (".Archive", "ham")]):
+        verdict = replace(spam_filter.judge(MAIL[number]), label=label)
+        key = secret.derived(spam_filter.key, b"verdict")
+        value = signature.sign(key, verdict, Action.TAG, f"id{number}", spam_filter._preparer.digest(MAIL[number]))
+        deliver(box / folder, b"X-Spamguard: " + value + b"\n" + MAIL[number], "cur")
+    assert lessons(spam_filter, box) == [(".Junk", "spam", 1), (".Archive", "ham", 2), (".Archive", "ham", 3)]
+
+
+def test_what_cannot_be_read_is_passed_over(tmp_path, spam_filter, caplog):
+    caplog.set_level(logging.WARNING)
+    box = maildir(tmp_path / "anna", ".Junk")
+    deliver(box / ".Junk", b"CRYPTED\x03\x07xyz")
+    deliver(box / ".Junk", MAIL[0])
+    (box / ".Junk" / "cur" / "link").symlink_to("/etc/passwd")
+    assert lessons(spam_filter, box) == [(".Junk", "spam", 0)]
+    assert len(caplog.records) == 2

@@ -1,0 +1,32 @@
+"""What the settings of a watch come to."""
+
+from __future__ import annotations
+
+from spamguard.folders.rules import display, is_filed, role_of
+from spamguard.folders.values import Kind, Role
+from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+
+
+def test_the_role_of_a_directory():
+    role = role_of(Watch("/x", folders=(("Lists/*", "newsletter"), ("Bin", "trash"))), {("Seen",): "\\Archive"})
+    assert role("") == role(".Archive") == role(".Seen") == Role(Kind.CLASS, "ham")
+    assert role(".Lists.Python") == role("Lists/Python") == Role(Kind.CLASS, "newsletter")
+    assert role("Junk") == Role(Kind.CLASS, "spam")
+    assert role(".Bin").kind is Kind.TRASH
+    assert role(".Sent").kind is role("..").kind is Kind.IGNORED
+
+
+def test_names_for_people():
+    assert [display(one) for one in ("", ".Junk.2024", "Lists/Python", "..")] == ["INBOX", "Junk/2024", "Lists/Python", ".."]
+
+
+def test_our_own_maildir_is_one_that_we_file_into(tmp_path):
+    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir"))
+    settings = Settings(tmp_path, (Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop),))
+    for watch, expected in (
+        (Watch(f"{tmp_path}/Maildir"), True),
+        (Watch(f"{tmp_path}/Maildir", we_file=False), False),
+        (Watch(f"{tmp_path}/*"), False),
+        (Watch(f"{tmp_path}/*", we_file=True), True),
+    ):
+        assert is_filed(watch, settings) is expected
