@@ -101,12 +101,18 @@ class Passage:
             _log.exception("%s: a fault in handling this message", entry.id)
             replies = [_TROUBLE]
         entry.finish(replies)
-        self._tools.record(entry)
+        self._record(entry)
         return self._for_each(replies)
 
     async def end(self) -> None:
         """Give the session with the next hop back."""
         await self._transaction.end()
+
+    def _record(self, entry: Entry) -> None:
+        try:
+            self._tools.record(entry)
+        except Exception:  # somebody has the message: what came of it must be said, or it is sent again  # noqa: BLE001
+            _log.exception("%s: a fault in recording this message", entry.id)
 
     def _received(self, entry: Entry, *, always: bool = False) -> bytes:
         """Our Received field where we are a server (always: or as we would write it), else b""."""
@@ -123,17 +129,29 @@ class Passage:
     async def _handled(self, outgoing: Outgoing, entry: Entry) -> Sequence[Reply]:
         if self._listener.position is Position.STANDALONE and hops(outgoing.header) > MOST_HOPS:
             return [_LOOP]
+        try:
+            prepared = await self._prepared(outgoing, entry)
+        except Exception:  # nothing has happened yet; deferred, this message might meet the same fault for ever  # noqa: BLE001
+            _log.exception("%s: a fault in judging this message", entry.id)
+            entry.failed("error")
+            prepared = None
+        if prepared is not None:
+            return await self._act(*prepared, entry)
+        if self._listener.policy.on_error is OnError.DEFER:
+            return [_NOT_JUDGED]
+        return await self._hand_on(outgoing.tagged(policy.not_scanned(entry.reason)))
+
+    async def _prepared(self, outgoing: Outgoing, entry: Entry) -> tuple[policy.Decision, Content] | None:
+        """What is to be done, and with which bytes; None when it could not be judged."""
         found = await self._judged(outgoing, entry)
         entry.judged(found, outgoing.header)
         if isinstance(found, NotScanned):
-            if self._listener.policy.on_error is OnError.DEFER:
-                return [_NOT_JUDGED]
-            return await self._hand_on(outgoing.tagged(policy.not_scanned(found.reason)))
+            return None
         if found.settle:
             self._tools.settle()
         decision = policy.decide(found.verdict, self._listener.policy, found.threshold)
         entry.decided(decision)
-        return await self._act(decision, outgoing.tagged(self._fields(found, decision, entry.id), decision.subject_prefix), entry)
+        return decision, outgoing.tagged(self._fields(found, decision, entry.id), decision.subject_prefix)
 
     async def _judged(self, outgoing: Outgoing, entry: Entry) -> Scan | NotScanned:
         if outgoing.header_cut:

@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[!#-<>-~]+")  # nothing that would have to be quoted
 
 
 class Entry:
-    """Grows while the message passes: `judged`, `decided`, `finish`. time: of its arrival, seconds since 1970.
+    """Grows while the message passes: `judged`, `decided` or `failed`, `finish`. time: of its arrival, seconds since 1970.
 
     reason: why it was not scanned. action: None while nothing was decided."""
 
@@ -52,6 +52,10 @@ class Entry:
             self.scan = found
         match = _SUBJECT.search(header)
         self.subject = " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
+
+    def failed(self, reason: str) -> None:
+        """It was not judged after all."""
+        self.scan, self.action, self.reason = None, None, reason
 
     def decided(self, decision: Decision) -> None:
         """What the policy makes of it."""

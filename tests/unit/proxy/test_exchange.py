@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from spamguard import signature
+from spamguard.errors import LedgerError
 from spamguard.ids import is_id
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.exchange import MOST_HOPS, Exchange
@@ -100,6 +101,8 @@ class Case:
     client: Client = field(default_factory=lambda: Client(address="192.0.2.1", helo="client.example", protocol="ESMTP", peer="192.0.2.1"))
     entries: list[Entry] = field(default_factory=list)
     settled: list[bool] = field(default_factory=list)
+    key: Callable[[], bytes] = field(default=lambda: KEY)
+    record: Callable[[Entry], None] | None = None
 
     @property
     def quarantine(self) -> Quarantine:
@@ -109,7 +112,7 @@ class Case:
         return asyncio.run(self._send(raw, recipients, sender or Sender("a@example.org")))
 
     async def _send(self, raw: bytes, recipients: Sequence[str], sender: Sender) -> Sequence[Reply]:
-        tools = Tools(self.quarantine, lambda: KEY, self.entries.append, lambda: self.settled.append(True))
+        tools = Tools(self.quarantine, self.key, self.record or self.entries.append, lambda: self.settled.append(True))
         message = Exchange(self.listener, self.hop, self.judge, tools, "mx.example.net").message(self.client)
         spool = Spool(self.place)
         spool.write(raw)
@@ -257,6 +260,39 @@ def test_or_deferred_when_the_operator_says_so(case: Case) -> None:
 def test_a_fault_of_ours_is_temporary_and_told_in_the_log_only(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     case.hop.broken = True
     assert case.send() == [Reply.of(451, "4.3.0 Local trouble, try again later")]
+    assert "a bug" in caplog.text
+
+
+def unreadable() -> bytes:
+    raise LedgerError("key: cannot be read")
+
+
+def broken(entry: Entry) -> None:
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("on_error", OnError)
+def test_a_fault_before_anything_was_handed_on_is_like_no_verdict(case: Case, on_error: OnError, caplog: pytest.LogCaptureFixture) -> None:
+    """A message that always meets a fault of ours would otherwise be deferred until its sender gives up."""
+    case.listener = before_queue(on_error=on_error, rules=(Rule("spam", Action.QUARANTINE),))
+    case.key = unreadable
+    (reply,) = case.send()
+    assert "key: cannot be read" in caplog.text
+    assert "verdict=not-scanned reason=error" in case.entries[0].line()
+    assert "action=" not in case.entries[0].line()
+    assert not list(case.quarantine.entries())
+    if on_error is OnError.PASS:
+        assert reply == OK
+        assert case.header[0] == b"X-Spamguard: not-scanned; reason=error"
+    else:
+        assert reply.code == 451
+        assert case.hop.contents == []
+
+
+def test_what_was_handed_on_is_said_even_when_it_cannot_be_recorded(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    """Any other answer would bring the message a second time."""
+    case.record = broken
+    assert case.send() == [OK]
     assert "a bug" in caplog.text
 
 
