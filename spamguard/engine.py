@@ -192,7 +192,6 @@ class Filter:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
 
     def _verdict(self, joint: list[float]) -> Verdict:
-        """joint: unnormalised log-probability of each class."""
         tables = self._store.tables
         if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior answers
             joint = [log(count + 1) for count in tables.messages.tolist()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,18 +150,11 @@ def _first_values(features: int, each: int) -> NDArray[np.intp]:
     return np.arange(features) * each
 
 
-class _Factors(NamedTuple):
-    """What the sums over a token set are multiplied by."""
-
-    damping: float
-    root: int
-
-
 @lru_cache(maxsize=4096)
-def _factors(size: int) -> _Factors:
-    """Of a set of so many features of the message."""
+def _factors(size: int) -> tuple[float, int]:
+    """What the sums over a token set of so many features are multiplied by: damping of the multinomial, root of the logistic."""
     root = 1.0 / sqrt(max(size, 1))
-    return _Factors(root * sqrt(root), logistic.inverse_root(max(size, 1)))
+    return root * sqrt(root), logistic.inverse_root(max(size, 1))
 
 
 def scores(found: Parts, seen: Evidence, biases: Integers) -> list[list[int]]:

@@ -17,7 +17,6 @@ from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Parameters
 from spamguard.bayes.tables import Evidence, Tables, read_rows
 
-
 Judge = Callable[[Tables, Parameters, Evidence], list[float]]
 """Unnormalised log-probability of each class."""
 

@@ -7,6 +7,7 @@ not evidence, and the next mail may carry a forged one.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from spamguard.mail.decode import fold, unstructured
 from spamguard.mail.split import FieldList
@@ -123,4 +124,10 @@ def joined(host: bytes) -> bytes:
 
 def shape(value: bytes) -> bytes:
     """A value with its letters and digits blurred: the handwriting of the software that wrote it."""
-    return _REPEATS.sub(b"", value[:200].translate(_SHAPE))
+    return _without_repeats(value[:200].translate(_SHAPE))
+
+
+@lru_cache(maxsize=1024)
+def _without_repeats(blurred: bytes) -> bytes:
+    """Remembered, since dates differ in nothing else."""
+    return _REPEATS.sub(b"", blurred)

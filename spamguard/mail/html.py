@@ -89,7 +89,9 @@ def _without_unseen(source: str) -> tuple[str, list[str]]:
 
 def _characters(text: str) -> str:
     """Entities replaced. Their length is bounded, since `html.unescape` raises at numbers of thousands of digits."""
-    return _ENTITY.sub(_character, text) if "&" in text else text
+    if "&" not in text:
+        return text
+    return _ENTITY.sub(_character, text.replace("&nbsp;", " "))  # most of them are this one
 
 
 def _character(match: re.Match[str]) -> str:

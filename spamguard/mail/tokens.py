@@ -104,10 +104,10 @@ class TokenHasher:
         before = starts.searchsorted(lengths.cumsum(), "right")
         counts = before.copy()
         counts[1:] -= before[:-1]
-        joined = np.frombuffer(bytes([name not in unpaired for name in names]), np.bool_).repeat(counts)
+        joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
         if len(joined):
             joined[before - 1] = False  # the last of each section
-        seeds = np.frombuffer(b"".join([self._seeds[name] for name in names]), "<u8")
+        seeds = np.frombuffer(b"".join(map(self._seeds.__getitem__, names)), "<u8")
         return Run(names, counts, before.tolist(), self._mix(buffer, starts, ends, seeds.repeat(counts)), joined, starts, ends, buffer)
 
     def bigrams(self, section: bytes, text: str) -> Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,6 +132,12 @@ def probability(lessons: list[Taught], name: str, trait: int, value: int) -> flo
 def density(values: NDArray[np.int64], samples: list[NDArray[np.int16]]) -> Floats:
     mean, variance = np.mean(samples, axis=0), np.maximum(np.var(samples, axis=0), experts.NUMBER_FLOOR)
     return np.asarray(-0.5 * (values - mean) ** 2 / variance - 0.5 * np.log(variance))
+
+
+def test_what_traits_and_numbers_say_sums_to_the_same_in_any_order() -> None:
+    seen, parts = seen_by(folded(made_up(7, 30)), 8)
+    for row in (*parts.categorical.tolist(), *parts.gaussian.tolist()):
+        assert sum(row) == sum(reversed(row)) == math.fsum(row)
 
 
 def test_a_constant_number_gives_no_certainty() -> None:

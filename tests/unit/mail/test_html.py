@@ -27,6 +27,7 @@ from tests.unit.mail.support import repeatable
         ("x<!-- never closed", "x"),
         ("<title>t</title>x", "x"),
         ("caf&eacute; &#86;&#x69;agra &amp; co&nbsp;x", "café viagra & co x"),
+        ("a&amp&nbsp;b&nbsp&nbsp;&amp;nbsp;c", "a& b  &nbsp;c"),
         ("v&shy;i&#8203;agra", "viagra"),
         ("&#" + "9" * 5000 + ";x", "&#" + "9" * 5000 + ";x"),
         ("&#1114112;", "\ufffd"),
