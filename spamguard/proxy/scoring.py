@@ -49,6 +49,7 @@ class ScorerPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
+        self._failed_starts = 0  # one after the other
 
     async def start(self) -> None:
         """Start the usual number of scorers; they become ready by themselves."""
@@ -158,7 +159,9 @@ class ScorerPool:
         """It is ready, has answered, or has ended."""
         if scorer.ended:
             self._ended(scorer)
-        elif scorer.works:
+            return
+        self._failed_starts = 0
+        if scorer.works:
             self._scorers[scorer].begin()
         else:
             self._scorers[scorer].rest()
@@ -177,11 +180,17 @@ class ScorerPool:
             self._track(self._harmed(scorer.works.popleft(), care.ending))
             self._take_back(list(scorer.works))
         if not scorer.ready:
+            self._failed_start()
+        self._fill()
+        self._dispatch()
+
+    def _failed_start(self) -> None:
+        """Once is an accident: the next one starts at once, and what waits goes on waiting."""
+        self._failed_starts += 1
+        if self._failed_starts > 1:
             self._later()
             if not self._scorers:
                 self._give_up("crashed")
-        self._fill()
-        self._dispatch()
 
     def _stuck(self, scorer: Process) -> None:
         """What was given to it behind the message it is at may be judged by others: who answers first counts."""

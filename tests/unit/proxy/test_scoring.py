@@ -261,6 +261,19 @@ def test_a_scorer_killed_while_it_waits(state: Path) -> None:
     run(work())
 
 
+def test_a_scorer_killed_while_it_starts_costs_no_verdict(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            waiting = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
+            await asyncio.sleep(0.05)
+            (starting,) = judge.pool._scorers
+            assert not starting.ready
+            os.kill(starting.number, signal.SIGKILL)
+            assert {type(found) for found in await asyncio.gather(*waiting)} == {Scan}
+
+    run(work())
+
+
 def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
