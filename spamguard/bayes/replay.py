@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spamguard.bayes import blocks, experts, fusion, logistic
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers
-from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_rows
+from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables
 
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter

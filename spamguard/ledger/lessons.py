@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from spamguard.records import Vote
@@ -71,6 +73,13 @@ def lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None
     """
     cast = list(votes)
     return _taught(cast if len(cast) == 1 else winners(cast).values(), extractor)  # nearly every message has one vote
+
+
+def lessons(votes: Iterable[Vote], extractor: int | None = None) -> Iterator[Lesson]:
+    """What votes on any digests teach: those on the same digest must come one after the other."""
+    for _, cast in groupby(votes, attrgetter("digest")):
+        if (taught := lesson(cast, extractor)) is not None:
+            yield taught
 
 
 def _taught(winning: Collection[Vote], extractor: int | None) -> Lesson | None:

@@ -16,8 +16,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec, schema, statements
 from spamguard.ledger.failures import explained, failure
-from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson
+from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
 from spamguard.records import Vote
 
 _CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
@@ -230,6 +229,16 @@ class SqliteLedger:
         events = ((row[0], Vote(*row[1:])) for row in rows)
         return list(changes((Vote(*row) for row in earlier), events, extractor))
 
+    @contextmanager
+    def kept_pages(self) -> Iterator[None]:
+        """Within, what was read of the file stays in memory, up to 24 MB, for who reads all of it and out of its order."""
+        ((usual,),) = self._ask("PRAGMA cache_size")
+        self._ask("PRAGMA cache_size = -24576")  # KiB: some 8,000 receipts
+        try:
+            yield
+        finally:
+            self._ask(f"PRAGMA cache_size = {int(usual)}")  # and frees what is more
+
     def lessons(self, extractor: int | None = None, upto_seq: int | None = None) -> Iterator[Lesson]:
         """Every lesson that the events up to `upto_seq` (default: all there are at the start) teach, in order of digest.
 
@@ -244,15 +253,14 @@ class SqliteLedger:
                 found = self._lessons_between(after, last, upto, extractor)
             if last is None:
                 return
-            after = last
             yield from found
+            after = last
 
     def _lessons_between(self, after: bytes, last: bytes | None, upto: int, extractor: int | None) -> list[Lesson]:
-        """Those of the digests above `after` up to `last`."""
         rows = self._db.execute(statements.LESSONS_OF_DIGESTS, (after, last, upto)).fetchall()
         if len({row[0] for row in rows}) == len(rows):  # as nearly always: the only vote is the lesson
             return [Lesson(*row[:4]) for row in rows if row[1] is not None and extractor in (None, row[4])]
-        return _lessons(self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto)), extractor)
+        return list(lessons(map(Vote._make, self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto))), extractor))
 
     def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
         """How many `lessons` each class has; a class without any is absent."""
@@ -263,7 +271,7 @@ class SqliteLedger:
             several = self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}).fetchall()
         counts = Counter(dict(labels))  # nearly every message has one event, which is its lesson
         counts.subtract(Vote(*row).label for row in several if extractor in (None, row[-1]))
-        counts.update(taught.label for taught in _lessons(several, extractor))
+        counts.update(taught.label for taught in lessons(map(Vote._make, several), extractor))
         return {label: count for label, count in counts.items() if label is not None and count}
 
     def scored_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
@@ -368,13 +376,6 @@ class SqliteLedger:
 
     def _start_again(self, why: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
-
-
-def _lessons(rows: Iterable[tuple[Any, ...]], extractor: int | None) -> list[Lesson]:
-    """What the votes on each digest teach, from rows that come in the order of digests."""
-    by_digest = groupby((Vote(*row) for row in rows), attrgetter("digest"))
-    taught = (lesson(votes, extractor) for _, votes in by_digest)
-    return [one for one in taught if one is not None]
 
 
 def _versioned(vote: NewVote, clock: int, node: str) -> Vote:

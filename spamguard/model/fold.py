@@ -81,10 +81,11 @@ def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
 
     The canonical order is that of the keyed digests: as good as random, so it interleaves the classes, and the same everywhere.
     """
-    counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
-    names = sorted(set(counts) - set(BASE_CLASSES))
-    lessons = ledger.lessons(EXTRACTOR, upto_seq)
-    return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS))
+    with ledger.kept_pages():
+        counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
+        names = sorted(set(counts) - set(BASE_CLASSES))
+        lessons = ledger.lessons(EXTRACTOR, upto_seq)
+        return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS))
 
 
 def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:

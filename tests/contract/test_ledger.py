@@ -323,6 +323,17 @@ def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
     assert list(ledger.scored_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
 
 
+def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger):
+    def vote(label, number) -> NewVote:
+        return NewVote(number.to_bytes(2), "", label, packed(1), b"\1\0", "cli", 5, 1)
+
+    ledger.append([vote("spam", number) for number in range(300)])
+    walk = ledger.scored_lessons(1)
+    found = [next(walk)]
+    ledger.append([vote("ham", 0), vote("ham", 299), vote("ham", 300)])
+    assert len([*found, *walk]) == 300
+
+
 def test_touched_tells_of_events_on_one_message_between_two_others(ledger):
     for digest in (b"a", b"b", b"a"):
         ledger.append([new_vote("spam" if ledger.last_seq() else "ham", digest)])
