@@ -1,11 +1,11 @@
 """What the watcher needs of people's mail: the only way it has to it, so that somebody with more rights can stand behind it.
 
-Values and a Protocol, nothing else. Names of files are as `os.fsdecode` makes them: every name the disk can hold, no text to show.
+Values and a Protocol. Names of files are as `os.fsdecode` makes them: every name the disk can hold, no text to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -32,6 +32,11 @@ class File(NamedTuple):
     name: str
 
 
+def files(names: Mapping[str, Sequence[str]]) -> Iterator[File]:
+    """Those of `Mailboxes.names`, one by one."""
+    return (File(part, name) for part, some in names.items() for name in some)
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What may have changed since it was last asked for. folders: their messages. mailboxes: which folders they have.
@@ -54,8 +59,11 @@ class Mailboxes(Protocol):
     def folders(self, mailbox: Mailbox) -> Iterable[Place]:
         """All folders of a mailbox; what changes in them is told from now on. FileNotFoundError: there is no such mailbox any more."""
 
-    def names(self, place: Place) -> Iterable[File]:
-        """The files of a folder; some may have gone meanwhile, or be no files. FileNotFoundError: there is no such folder any more."""
+    def names(self, place: Place) -> Mapping[str, Sequence[str]]:
+        """Names of the files of a folder, by part, new before cur; some may have gone meanwhile, or be no files.
+
+        FileNotFoundError: there is no such folder any more.
+        """
 
     def open(self, place: Place, file: File) -> int:
         """A descriptor to read one message from, to be closed by the caller.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from spamguard.folders import names
-from spamguard.folders.contract import File, Mailbox, Mailboxes, Place
+from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.rules import RoleOf
 from spamguard.folders.scan import Scanner
 from spamguard.folders.values import Kind
@@ -32,7 +32,7 @@ def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
     for place in mailboxes.folders(mailbox):
         kind, label = role(place.directory)
         if kind is Kind.CLASS:
-            found += [Filed(place, file, label) for file in mailboxes.names(place) if _counts(place, file)]
+            found += [Filed(place, file, label) for file in files(mailboxes.names(place)) if _counts(place, file)]
     return sorted(found, key=lambda one: (one.label == "ham", one.place.directory, one.file.name))
 
 

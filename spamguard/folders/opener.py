@@ -73,10 +73,10 @@ class LocalMailboxes:
             self._once.warn(mailbox, "%s: has more than %d folders: the others are not looked at", mailbox.path, _MOST_FOLDERS)
         return found
 
-    def names(self, place: Place) -> list[File]:
+    def names(self, place: Place) -> dict[str, list[str]]:
         """Of both parts; one that is missing has none."""
         with self._opened(place.mailbox, _parts(place)) as folder:
-            return [File(part, name) for part in PARTS for name in _listed(folder, part)]
+            return {part: _listed(folder, part) for part in PARTS}
 
     def open(self, place: Place, file: File) -> int:
         """See `contract.Mailboxes.open`. A pipe is no reason to wait."""
@@ -147,7 +147,7 @@ class LocalMailboxes:
 
     def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int) -> Iterator[str]:
         """Watched first, then listed: what comes in between is told."""
-        self._watches.add(directory, os.path.join(mailbox.path, name), mailbox, above=True)
+        self._watches.add(directory, os.path.join(mailbox.path, name) if name else mailbox.path, mailbox, above=True)
         below = _directories(directory)
         if "cur" in below and self._watch_parts(directory, Place(mailbox, name)):
             yield name

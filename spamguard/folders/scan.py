@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spamguard import secret, signature
 from spamguard.folders import names
-from spamguard.folders.contract import File, Mailboxes, Place
+from spamguard.folders.contract import File, Mailboxes, Place, files
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, UnreadableError, read
 from spamguard.folders.reconcile import Key, compare
@@ -78,29 +78,31 @@ class Scanner:
         looked = Looked()
         for place in places:
             try:
-                files = list(self._mailboxes.names(place))
+                listed = self._mailboxes.names(place)
             except FileNotFoundError:
-                files = []
+                listed = {}
                 self._listings.pop(place, None)
             except OSError as error:
                 self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
                 continue
             self._once.over(place)
-            new, gone = self._compared(place, files, known(place.directory))
+            new, gone = self._compared(place, listed, known(place.directory))
             looked.new += [Found(place, file, _key(file)) for file in new]
             looked.gone.update((place.directory, name) for name in gone)
         return looked
 
-    def _compared(self, place: Place, files: Sequence[File], known: NDArray[np.int64]) -> tuple[list[File], list[int]]:
+    def _compared(self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64]) -> tuple[list[File], list[int]]:
         """What `compare` finds. Names that were there at the last look are not taken apart again, which in a folder of 100,000
         takes most of the time."""
-        hashes = np.fromiter((hash(file.name) for file in files), np.int64, len(files))
+        parts = list(chain.from_iterable(repeat(part, len(some)) for part, some in listed.items()))
+        found = list(chain.from_iterable(listed.values()))
+        hashes = np.fromiter(map(hash, found), np.int64, len(found))
         before = self._listings.get(place, _NOTHING)
         at = np.minimum(np.searchsorted(before.hashes, hashes), len(before.hashes) - 1)
         keys = np.where(before.hashes[at] == hashes, before.keys[at], 0)
         same = (keys != 0) & np.isin(keys, known)
-        others = [files[index] for index in np.flatnonzero(~same).tolist()]
-        new, gone = compare(np.setdiff1d(known, keys[same], assume_unique=True), [file.name for file in others])
+        others = [File(parts[index], found[index]) for index in np.flatnonzero(~same).tolist()]
+        new, gone = compare(known[~np.isin(known, keys[same])], [file.name for file in others])
         keys[~same] = [_key(file) for file in others]
         order = np.argsort(hashes)
         self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
@@ -165,7 +167,7 @@ class Scanner:
     def file_of(self, place: Place, keys: set[int]) -> File | None:
         """A file of a folder by the key of its base name."""
         try:
-            return next((file for file in self._mailboxes.names(place) if names.message(file.name) and _key(file) in keys), None)
+            return next((file for file in files(self._mailboxes.names(place)) if names.message(file.name) and _key(file) in keys), None)
         except OSError:
             return None
 

@@ -66,7 +66,10 @@ class Watcher:
         self._sightings = Sightings.open(settings.state / FILE)
         self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner)
-        self._roles = [role_of(watch, special) for special in [doveconf.read().special] for watch in settings.watch]
+        server = doveconf.read()
+        for note in server.notes:
+            _log.info("%s", note)
+        self._roles = [role_of(watch, server.special) for watch in settings.watch]
         self._boxes: dict[Mailbox, _Box] = {}
         self._users_due = 0.0
         self._settled = -inf
@@ -170,8 +173,8 @@ class Watcher:
         """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
         try:
             found = list(self._mailboxes.folders(box.mailbox))
-        except FileNotFoundError:
-            found = []
+        except FileNotFoundError:  # should it come back, that is told once it was missed
+            found, self._users_due = [], 0.0
         box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
         known = self._sightings.folders(box.mailbox.path)
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.folders import watches
-from spamguard.folders.contract import Changes, File, Mailbox, Place
+from spamguard.folders.contract import Changes, File, Mailbox, Place, files
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from tests.unit.folders.maildirs import deliver, maildir, move
 
@@ -80,11 +80,11 @@ def test_names_are_those_of_new_and_cur(tmp_path):
     (box / "cur" / odd).write_bytes(b"odd")
     with opened(tmp_path / "*") as mailboxes:
         (mailbox,) = mailboxes.users()
-        found = mailboxes.names(Place(mailbox))
+        found = list(files(mailboxes.names(Place(mailbox))))
         assert [file.part for file in found] == ["new", "cur", "cur"]
         assert {file.name for file in found[1:]} == {seen.name, odd}
         assert {content(mailboxes, Place(mailbox), file) for file in found} == {b"one", b"two", b"odd"}
-        assert mailboxes.names(Place(mailbox, ".Junk")) == []
+        assert mailboxes.names(Place(mailbox, ".Junk")) == {"new": [], "cur": []}
         for directory in (".None", "../anna", "new/../cur"):
             with pytest.raises(OSError, match=r".") as caught:
                 mailboxes.names(Place(mailbox, directory))
@@ -261,7 +261,7 @@ def test_nothing_in_the_mailbox_is_changed(tmp_path):
     with opened(tmp_path / "*") as mailboxes:
         (mailbox,) = mailboxes.users()
         for place in mailboxes.folders(mailbox):
-            for file in mailboxes.names(place):
+            for file in files(mailboxes.names(place)):
                 content(mailboxes, place, file)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
@@ -297,3 +297,17 @@ def test_beyond_the_limit_of_watches_directories_are_polled(tmp_path, monkeypatc
         assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
     (record,) = caplog.records
     assert "fs.inotify.max_user_watches" in record.getMessage()
+
+
+def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    box = maildir(tmp_path / "state" / "Maildir", ".Junk")
+    with opened(box) as mailboxes:
+        assert len(next(iter(everything(mailboxes).values()))) == 2
+        box.rename(tmp_path / "away")
+        assert mailboxes.users() == []
+        drained(mailboxes, True)
+        (tmp_path / "away").rename(box)
+        assert told(mailboxes).users
+        assert len(next(iter(everything(mailboxes).values()))) == 2
+        assert not mailboxes._watches._polled

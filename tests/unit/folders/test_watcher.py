@@ -170,6 +170,19 @@ def test_a_folder_that_is_renamed_or_removed(watched):
     assert watched.votes() == {"anna 0": "ham"}
 
 
+def test_a_mailbox_that_goes_and_comes_back(watched):
+    deliver(watched.box, MAIL[0])
+    watched.rest()
+    away = watched.box.rename(watched.place / "away")
+    watched.rest()
+    assert watched.watcher._boxes == {}
+    (message,) = (away / "new").iterdir()
+    move(message, away / ".Junk")
+    away.rename(watched.box)
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+
+
 def test_roles_as_configured(tmp_path):
     one = Watched(tmp_path, folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
     maildir(one.box, ".News.Daily")
