@@ -23,6 +23,7 @@ COMMANDS = (
     "learn",
     "teach-folders",
     "forget",
+    "undo",
     "judge",
     "filter",
     "explain",

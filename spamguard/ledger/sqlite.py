@@ -25,6 +25,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import codec, schema, statements
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
+from spamguard.ledger.users import Users
 from spamguard.records import Vote
 
 _CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
@@ -132,17 +133,18 @@ class SqliteLedger:
         )
         return cursor.rowcount > 0
 
-    def compact(self, upto_seq: int) -> int:
+    def compact(self, upto_seq: int, replaced_before: int | None = None) -> int:
         """Drops events that no longer matter to readers that have folded at least `upto_seq`; how many.
 
         An event goes when a higher version of its key stands at or before `upto_seq` too: at every later point that
         one wins, so no later lesson, before or after, can differ. Winners stay, tombstones among them, or a vote that
         arrives late from another node would come back to life. Readers that had folded less are refused from then
-        on (`changes_after`). The room is used again, the file does not shrink.
+        on (`changes_after`). The room is used again, the file does not shrink. replaced_before: what was superseded
+        later than that (seconds since 1970) stays, so that whoever did it can be undone.
         """
         with self._transaction("BEGIN IMMEDIATE"):
             upto = min(upto_seq, self.last_seq())
-            dropped = self._db.execute(statements.DROP_SUPERSEDED, {"upto": upto}).rowcount
+            dropped = self._db.execute(statements.DROP_SUPERSEDED, {"upto": upto, "before": replaced_before}).rowcount
             if dropped and upto > self._compacted():
                 self._set_meta("ledger.compacted", str(upto))
         return dropped
@@ -176,6 +178,11 @@ class SqliteLedger:
         """The vote in force of this user on this message (its label is None when it was taken back), or None."""
         rows = self._ask(statements.STANDING_VOTE, (digest, user))
         return Vote(*rows[0]) if rows else None
+
+    @property
+    def users(self) -> Users:
+        """The same votes, asked for by who has cast them."""
+        return Users(self._ask)
 
     def first_scores(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """The scores of the oldest vote in force on each of these messages that anybody teaches."""

@@ -66,7 +66,35 @@ DROP_SUPERSEDED = """
 DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AND digest IN (
     SELECT digest FROM events GROUP BY digest, user HAVING count(*) > 1) AND EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
-    AND (later.clock, later.node) > (events.clock, events.node) AND later.seq <= :upto)"""
+    AND (later.clock, later.node) > (events.clock, events.node) AND later.seq <= :upto
+    AND (:before IS NULL OR later.time < :before))"""
+
+# By user, found in the index `events_of_users` alone unless said otherwise. Two values tell a place: what the origin is, or begins with.
+LABELS_BY_USER = "SELECT user, label, count(*) FROM events INDEXED BY events_of_users WHERE label IS NOT NULL GROUP BY user, label"
+
+# Keys of several events, hardly ever many, are found in the index of keys.
+SUPERSEDED_BY_USER = """
+SELECT events.user, label, count(*) FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
+CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
+WHERE label IS NOT NULL AND EXISTS (
+    SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
+    AND (later.clock, later.node) > (events.clock, events.node)) GROUP BY events.user, label"""
+
+CAST_BY_USER = """
+SELECT count(*) FROM (SELECT 1 FROM events WHERE user = ?1 AND time >= ?2 AND label IS NOT NULL
+    AND (origin = ?3 OR substr(origin, 1, length(?4)) = ?4) LIMIT ?5)"""
+
+LAST_OF_USER = """
+SELECT time, origin FROM events WHERE user = ?1 AND label IS NOT NULL AND (origin = ?2 OR substr(origin, 1, length(?3)) = ?3)
+ORDER BY time DESC LIMIT 1"""
+
+DIGESTS_OF_USER = "SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ?"  # rows are read, up to their large columns
+
+VOTES_OF_KEY = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC"""
+
+USERS_OF_DIGEST = "SELECT DISTINCT user FROM events WHERE digest = ? ORDER BY user"
 
 DEFINE_CLASS = "INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"
 

@@ -26,6 +26,7 @@ from spamguard.records import EXTRACTOR
 _KEY = f"tables.{EXTRACTOR}"
 _LONG_TAIL = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _ATTEMPTS = 5
+KEPT_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _ABANDONED = 3600.0  # seconds after which nobody is still writing a snapshot
 
 
@@ -123,7 +124,7 @@ class TableStore:
         except LedgerError:
             if not _settled_later(self._ledger.get_meta(_KEY), upto):
                 raise  # else another process has settled more meanwhile, and compacted what we were reading
-        self._ledger.compact(upto)
+        self._ledger.compact(upto, int(time.time()) - KEPT_SECONDS)
         self.catch_up()
 
     def _publish_settled(self, tables: Tables, upto: int) -> None:

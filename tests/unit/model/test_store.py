@@ -108,6 +108,7 @@ def test_a_snapshot_published_between_reading_its_line_and_mapping_it(open_one: 
 
 
 def test_of_two_that_settle_at_once_the_one_that_saw_more_wins(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "KEPT_SECONDS", -60)
     one, other = open_one(), open_one()
     teach(one, MAIL[:20])
     teach(one, [("spam", MAIL[0][1]), ("ham", MAIL[0][1])])  # something to compact
@@ -200,7 +201,8 @@ def test_a_ledger_restored_in_place_makes_whoever_is_ahead_start_again(open_one:
     assert one._store.seq == 10
 
 
-def test_compaction_makes_readers_that_were_behind_start_from_the_snapshot(open_one: Open) -> None:
+def test_compaction_makes_readers_that_were_behind_start_from_the_snapshot(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "KEPT_SECONDS", -60)
     one, other = open_one(), open_one()
     teach(one, MAIL[:10])
     held(other)

@@ -1,0 +1,104 @@
+"""`undo`: take back what one user has taught. Never touches what others have said about the same messages."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from spamguard.cli import rim, when
+from spamguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from spamguard.undo import Chosen, Done
+
+ABOUT = """Take back what a user has taught, exactly: as if it had never been said. What that user had said about a message before is
+in force again. Doing it twice changes nothing.
+
+Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place."""
+EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
+  spamguard undo --user anna --since '2026-11-17 08:00'
+  spamguard undo --user anna --origin 'folder Junk'"""
+
+Item = TypeVar("Item")
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "undo", run, ABOUT, EXAMPLE)
+    parser.add_argument("--user", required=True, metavar="NAME", help="whose word to take back; '' is the site's")
+    parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
+    parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
+    rim.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Take back, settle; say how much."""
+    from spamguard import undo
+
+    chosen = undo.Chosen(options.user, _since(options), options.origin)
+    with rim.open_existing(options) as spam_filter:
+        found = undo.messages(spam_filter, chosen)
+        if not found and not spam_filter.ledger.users.messages(options.user, 0):
+            raise UsageError(f"{options.user!r} has taught nothing here: `spamguard status` lists who has")
+        batches = undo.undo(spam_filter, found, chosen, dry=options.dry_run)
+        done = [one for batch in _with_progress(batches, len(found)) for one in batch]
+        settled = bool(done) and not options.dry_run
+        if settled:
+            spam_filter.settle()
+    _warn_of_age(chosen, done)
+    rim.answer(options, _summary(done, dry=options.dry_run), _values(done, chosen, settled, dry=options.dry_run))
+    return 0
+
+
+def _since(options: argparse.Namespace) -> int:
+    return when.since(options.since, datetime.now()) if options.since is not None else 0
+
+
+def _with_progress(batches: Iterable[list[Item]], messages: int) -> Iterator[list[Item]]:
+    """With a bar on a terminal when it takes long."""
+    from spamguard.undo import BATCH
+
+    if not sys.stderr.isatty():
+        yield from batches
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=messages, unit=" messages", delay=1.0, leave=False, dynamic_ncols=True) as bar:
+        for batch in batches:
+            bar.update(min(BATCH, messages - bar.n))
+            yield batch
+
+
+def _warn_of_age(chosen: Chosen, done: list[Done]) -> None:
+    """What is older than votes are kept for cannot come back, which nobody should have to guess."""
+    from spamguard.model.store import KEPT_SECONDS
+
+    if done and 0 < chosen.since < time.time() - KEPT_SECONDS:
+        rim.say(f"note: votes that were replaced more than {KEPT_SECONDS // 86_400} days ago are not known any more and did not come back")
+
+
+def _summary(done: list[Done], *, dry: bool) -> str:
+    if not done:
+        return "nothing to take back"
+    back = sum(1 for one in done if one.back is not None)
+    told = f"{'would take' if dry else 'took'} back {rim.counted(len(done), 'vote')}"
+    return told + (f"; on {back:,} of these messages an earlier vote is in force again" if back else "")
+
+
+def _values(done: list[Done], chosen: Chosen, settled: bool, *, dry: bool) -> dict[str, object]:
+    return {
+        "user": chosen.user,
+        "since": chosen.since,
+        "origin": chosen.origin,
+        "taken_back": len(done),
+        "by_class": dict(sorted(Counter(str(one.taken) for one in done if one.taken is not None).items())),
+        "earlier_in_force": len([one for one in done if one.back is not None]),
+        "settled": settled,
+        "dry_run": dry,
+    }

@@ -1,0 +1,68 @@
+"""Who has said what: the ledger asked by users instead of by messages. Only reads, by an index of its own, never by walking the log.
+
+Must never decide which vote counts; that is the business of `lessons`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from spamguard.ledger import statements
+from spamguard.records import Vote
+
+_Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
+
+
+class Heard(NamedTuple):
+    """The newest vote of a user from some place. time: seconds since 1970."""
+
+    time: int
+    origin: str
+
+
+class Users:
+    """The users of a ledger. ask: runs a statement. Every method raises LedgerError."""
+
+    def __init__(self, ask: _Ask) -> None:
+        self._ask = ask
+
+    def lessons(self) -> dict[str, dict[str, int]]:
+        """By user and class, how many messages each user's votes in force name; without those who have none."""
+        counts = Counter({(user, label): number for user, label, number in self._ask(statements.LABELS_BY_USER, ())})
+        counts.subtract({(user, label): number for user, label, number in self._ask(statements.SUPERSEDED_BY_USER, ())})
+        found: dict[str, dict[str, int]] = {}
+        for (user, label), number in sorted(counts.items()):
+            if number > 0:
+                found.setdefault(user, {})[label] = number
+        return found
+
+    def cast(self, user: str, origin: str, since: int, most: int) -> int:
+        """How many votes a user has cast from a place (`origins`) since then, those replaced since included; counts to `most` only."""
+        return int(self._ask(statements.CAST_BY_USER, (user, since, *origins(origin), most))[0][0])
+
+    def last_heard(self, user: str, origin: str) -> Heard | None:
+        """The newest vote of a user from a place (`origins`)."""
+        rows = self._ask(statements.LAST_OF_USER, (user, *origins(origin)))
+        return Heard(*rows[0]) if rows else None
+
+    def messages(self, user: str, since: int) -> list[bytes]:
+        """Digests of the messages on which a user has cast, or taken back, a vote since then."""
+        return [digest for (digest,) in self._ask(statements.DIGESTS_OF_USER, (user, since))]
+
+    def votes(self, user: str, digest: bytes) -> list[Vote]:
+        """All votes of a user on a message that are still known, the one in force first."""
+        return [Vote(*row) for row in self._ask(statements.VOTES_OF_KEY, (digest, user))]
+
+    def of_message(self, digest: bytes) -> Iterator[Vote]:
+        """The vote in force of each user on a message, those taken back left out."""
+        for (user,) in self._ask(statements.USERS_OF_DIGEST, (digest,)):
+            vote = self.votes(user, digest)[0]
+            if vote.label is not None:
+                yield vote
+
+
+def origins(place: str) -> tuple[str, str]:
+    """What the origin of a vote from a place is, or begins with: "folder" stands for "folder Junk" and all others, not for "folders"."""
+    return place, f"{place} "

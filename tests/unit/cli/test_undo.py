@@ -1,0 +1,84 @@
+"""`undo`, and times as people say them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from spamguard import Filter
+from spamguard.cli import when
+from spamguard.errors import UsageError
+from tests.unit.cli.conftest import some
+
+NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("90m", datetime(2026, 11, 19, 9)),
+        ("2d", datetime(2026, 11, 17, 10, 30)),
+        ("1w", datetime(2026, 11, 12, 10, 30)),
+        ("today", datetime(2026, 11, 19)),
+        ("yesterday", datetime(2026, 11, 18)),
+        ("Tuesday", datetime(2026, 11, 17)),
+        ("thursday", datetime(2026, 11, 19)),
+        ("friday", datetime(2026, 11, 13)),
+        ("2026-11-17", datetime(2026, 11, 17)),
+        ("2026-11-17 08:00", datetime(2026, 11, 17, 8)),
+        ("2026-11-17T08:00:30", datetime(2026, 11, 17, 8, 0, 30)),
+        ("99999w", datetime(1971, 1, 1)),
+    ],
+)
+def test_times(text, meant):
+    assert when.since(text, NOW) == int(meant.timestamp())
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2x", "d", "2026-13-01", "2026-11-17 25:00", "0001-01-01", "2026-11-20", "١d", "123456d"])
+def test_no_times(text):
+    with pytest.raises(UsageError, match="say it as"):
+        when.since(text, NOW)
+
+
+def test_a_user_is_taken_back(run, taught, tmp_path):
+    message = tmp_path / "message"
+    message.write_bytes(some("spam")[0])
+    before = run(taught, "status", "--json").json["classes"]
+    assert run(taught, "learn", "--as", "ham", "--user", "anna", message).status == 0
+    dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run", "--json").json
+    assert (dry["taken_back"], dry["by_class"], dry["settled"], dry["dry_run"]) == (1, {"ham": 1}, False, True)
+    assert run(taught, "status", "--json").json["classes"] != before
+    assert run(taught, "undo", "--user", "anna", "--since", "1h").out == "took back 1 vote\n"
+    assert run(taught, "status", "--json").json["classes"] == before
+    assert run(taught, "status", "--json").json["unsettled"] == 0
+    assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
+
+
+def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
+    message = tmp_path / "message"
+    message.write_bytes(some("spam")[0])
+    run(taught, "learn", "--as", "spam", "--user", "anna", message)
+    with Filter.open(taught) as one:
+        teaching = one._preparer.ready(message.read_bytes())
+        one.learn_ready([teaching], "ham", user="anna", origin="folder INBOX")
+    out = run(taught, "undo", "--user", "anna", "--origin", "folder").out
+    assert out == "took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
+    with Filter.open(taught) as one:
+        vote = one.ledger.vote(teaching.digest, "anna")
+        assert (vote.label, vote.origin) == ("spam", "cli")
+
+
+def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
+    with Filter.open(taught) as one:
+        one._ledger._db.execute("UPDATE events SET time = time - 90 * 86400")
+    day = (datetime.now() - timedelta(days=120)).strftime("%Y-%m-%d")
+    done = run(taught, "undo", "--user", "", "--since", day, "--dry-run")
+    assert done.out == "would take back 120 votes\n"
+    assert "more than 30 days ago" in done.err
+
+
+def test_wrong_usage(run, state, tmp_path):
+    assert run(state, "undo", "--user", "nobody").failed("'nobody' has taught nothing", "status")
+    assert run(state, "undo", "--user", "x", "--since", "whenever").failed("'whenever' is no time")
+    assert run(tmp_path / "none", "undo", "--user", "x").failed("no filter there")

@@ -1,0 +1,94 @@
+"""The ledger asked by users."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from spamguard.ledger import NewVote, SqliteLedger, codec, statements
+from spamguard.ledger.users import Heard, origins
+from tests.unit.filters import mail, opened
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> bytes:
+    with opened(tmp_path_factory.mktemp("state")) as one:
+        return codec.pack(one._preparer.ready(mail(1)[0][1]).features)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with SqliteLedger.open(tmp_path / "ledger", "key", durable=False) as one:
+        yield one
+
+
+def cast(ledger, packed, *votes):
+    """Each: digest, user, label, origin, time."""
+    ledger.append([NewVote(digest, user, label, packed if label else b"", b"", origin, at, 1) for digest, user, label, origin, at in votes])
+
+
+def test_lessons_in_force(ledger, packed):
+    assert ledger.users.lessons() == {}
+    cast(ledger, packed, (b"a", "anna", "spam", "cli", 1), (b"b", "anna", "spam", "cli", 1), (b"c", "anna", "ham", "cli", 1))
+    cast(ledger, packed, (b"a", "anna", "ham", "cli", 2), (b"a", "ben", "spam", "cli", 2), (b"d", "cleo", "ham", "cli", 2))
+    cast(ledger, packed, (b"d", "cleo", None, "cli", 3), (b"b", "anna", None, "cli", 3), (b"b", "anna", "spam", "cli", 4))
+    assert ledger.users.lessons() == {"anna": {"ham": 2, "spam": 1}, "ben": {"spam": 1}}
+
+
+def test_how_many_were_cast_since(ledger, packed):
+    places = ("folder Junk", "folder", "folders x", "cli", "folder INBOX")
+    cast(ledger, packed, *((bytes([at]), "anna", "spam", place, at) for at, place in enumerate(places, 1)))
+    cast(ledger, packed, (b"z", "ben", "spam", "folder Junk", 9), (b"\1", "anna", None, "folder Junk", 9))
+    count = ledger.users.cast
+    assert [count("anna", "folder", since, 100) for since in (0, 1, 2, 5, 6)] == [3, 3, 2, 1, 0]
+    assert count("anna", "folder", 0, 2) == 2
+    assert count("anna", "folder Junk", 0, 9) == 1
+    assert ledger.users.last_heard("anna", "folder") == Heard(5, "folder INBOX")
+    assert ledger.users.last_heard("anna", "cli") == Heard(4, "cli")
+    assert ledger.users.last_heard("cleo", "folder") is None
+    assert origins("folder") == ("folder", "folder ")
+
+
+def test_votes_of_a_user_and_on_a_message(ledger, packed):
+    cast(ledger, packed, (b"a", "anna", "spam", "cli", 1), (b"a", "anna", "ham", "cli", 5), (b"a", "ben", "ham", "cli", 5))
+    cast(ledger, packed, (b"a", "ben", None, "cli", 6), (b"b", "anna", "ham", "cli", 2))
+    assert [vote.label for vote in ledger.users.votes("anna", b"a")] == ["ham", "spam"]
+    assert sorted(ledger.users.messages("anna", 2)) == [b"a", b"b"]
+    assert ledger.users.messages("anna", 3) == [b"a"]
+    assert [(vote.user, vote.label) for vote in ledger.users.of_message(b"a")] == [("anna", "ham")]
+
+
+def test_no_question_walks_the_log(ledger):
+    """What would take minutes in a large ledger."""
+    for statement, values in (
+        (statements.LABELS_BY_USER, ()),
+        (statements.SUPERSEDED_BY_USER, ()),
+        (statements.CAST_BY_USER, ("", 0, "", "", 1)),
+        (statements.LAST_OF_USER, ("", "", "")),
+        (statements.DIGESTS_OF_USER, ("", 0)),
+        (statements.VOTES_OF_KEY, (b"", "")),
+        (statements.USERS_OF_DIGEST, (b"",)),
+    ):
+        plan = [row[3] for row in ledger._db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        walks = [line for line in plan if line.startswith("SCAN events") and "COVERING INDEX" not in line]
+        assert walks == [], (statement, plan)
+
+
+def test_a_ledger_from_before_gets_the_index(tmp_path, packed):
+    with SqliteLedger.open(tmp_path / "ledger", "key") as one:
+        cast(one, packed, (b"a", "anna", "spam", "folder Junk", 1))
+    db = sqlite3.connect(tmp_path / "ledger")
+    db.execute("DROP INDEX events_of_users")
+    db.close()
+    with SqliteLedger.open(tmp_path / "ledger", "key") as one:
+        assert one.users.cast("anna", "folder", 0, 9) == 1
+        assert one.users.lessons() == {"anna": {"spam": 1}}
+
+
+def test_compacting_keeps_what_was_replaced_lately(ledger, packed):
+    cast(ledger, packed, (b"a", "anna", "spam", "cli", 10), (b"a", "anna", "ham", "cli", 20), (b"a", "anna", "spam", "cli", 30))
+    cast(ledger, packed, (b"b", "anna", "spam", "cli", 30))
+    assert ledger.compact(4, 20) == 0
+    assert ledger.compact(4, 21) == 1
+    assert [vote.label for vote in ledger.users.votes("anna", b"a")] == ["spam", "ham"]

@@ -1,0 +1,117 @@
+"""Taking a user back: what is left is what would be there if that user had never said it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spamguard import Filter, engine
+from spamguard.model import store
+from spamguard.undo import ORIGIN, Chosen, messages, reversal, undo
+from tests.unit.filters import held, mail, opened
+
+MAIL = [raw for _, raw in mail(8)]
+NOW = int(time.time()) - 10_000
+Step = tuple[str, int, str | None]
+"""User, number of the message, what it is (None: taken back)."""
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["anna", "ben", ""]), st.integers(0, 6), st.sampled_from(["ham", "spam", "news", None])), max_size=24
+)
+
+
+def do(one: Filter, history: Sequence[tuple[int, Step]], monkeypatch: pytest.MonkeyPatch, settle_at: int = -1) -> None:
+    """Each step at its time, in seconds after NOW."""
+    for at, (user, number, label) in history:
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "time", SimpleNamespace(time=lambda at=at: NOW + at))
+            ready = one._preparer.ready(MAIL[number])
+            if label is None:
+                one.forget_ready([ready.digest], user=user)
+            else:
+                one.learn_ready([ready], label, user=user, origin="folder Junk" if number % 2 else "cli")
+        if at == settle_at:
+            one.settle()
+
+
+def take_back(one: Filter, chosen: Chosen, **how: bool) -> list[tuple[str | None, str | None]]:
+    done = [each for batch in undo(one, messages(one, chosen), chosen, **how) for each in batch]
+    return [(each.taken, each.back) for each in done]
+
+
+@settings(deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps, st.integers(0, 24), st.integers(-1, 24), st.sampled_from(["", "folder Junk", "folder"]))
+def test_what_was_undone_was_never_there(monkeypatch, history, cut, settle_at, origin):
+    timed = [(-1, ("cleo", 7, "spam")), *enumerate(history)]
+    chosen = Chosen("anna", NOW + cut, origin)
+    without = [(at, step) for at, step in timed if not (step[0] == "anna" and at >= cut and (not origin or (step[1] % 2 and step[2])))]
+    with TemporaryDirectory() as place, opened(Path(place) / "one") as one, opened(Path(place) / "other") as other:
+        do(one, timed, monkeypatch, settle_at)
+        do(other, without, monkeypatch)
+        take_back(one, chosen)
+        events = one.ledger.last_seq()
+        one.settle()
+        other.settle()
+        assert held(one) == held(other)
+        assert take_back(one, chosen) == []
+        assert one.ledger.last_seq() == events
+
+
+def test_a_vote_comes_back_with_all_it_had(tmp_path, monkeypatch):
+    with opened(tmp_path) as one:
+        do(one, [(0, ("anna", 1, "ham")), (5, ("anna", 1, "spam")), (6, ("ben", 1, "ham"))], monkeypatch)
+        name = one._preparer.digest(MAIL[1])
+        first = one.ledger.users.votes("anna", name)[1]
+        assert take_back(one, Chosen("anna", NOW + 5), dry=True) == [("spam", "ham")]
+        assert one.ledger.last_seq() == 3
+        assert take_back(one, Chosen("anna", NOW + 5)) == [("spam", "ham")]
+        vote = one.ledger.vote(name, "anna")
+        assert vote is not None
+        assert vote._replace(clock=first.clock) == first
+        assert take_back(one, Chosen("anna", NOW + 1)) == []
+        assert take_back(one, Chosen("anna", NOW)) == [("ham", None)]
+        vote = one.ledger.vote(name, "anna")
+        assert vote is not None
+        assert (vote.label, vote.origin, vote.packed) == (None, ORIGIN, b"")
+        assert one.status().classes["ham"] == 1
+
+
+def test_taking_back_is_no_opinion_that_could_be_undone(tmp_path, monkeypatch):
+    with opened(tmp_path) as one:
+        do(one, [(0, ("anna", 0, "ham"))], monkeypatch)
+        assert take_back(one, Chosen("anna")) == [("ham", None)]
+        assert take_back(one, Chosen("anna", int(time.time()) - 100)) == []
+        assert take_back(one, Chosen("ben")) == []
+
+
+def test_what_a_user_has_taken_back_is_in_force_again(tmp_path, monkeypatch):
+    with opened(tmp_path) as one:
+        do(one, [(0, ("anna", 0, "ham")), (5, ("anna", 0, None))], monkeypatch)
+        assert take_back(one, Chosen("anna", NOW + 5)) == [(None, "ham")]
+
+
+def test_what_was_replaced_lately_outlives_settling(tmp_path, monkeypatch):
+    with opened(tmp_path) as one:
+        do(one, [(0, ("anna", 0, "ham")), (5, ("anna", 0, "spam"))], monkeypatch, 5)
+        do(one, [(6, ("anna", 1, "ham"))], monkeypatch, 6)
+        assert take_back(one, Chosen("anna", NOW + 5)) == [("spam", "ham"), ("ham", None)]
+        monkeypatch.setattr(store, "KEPT_SECONDS", 5_000)
+        do(one, [(10, ("anna", 2, "ham")), (11, ("anna", 2, "spam")), (12, ("anna", 3, "spam"))], monkeypatch, 12)
+        assert take_back(one, Chosen("anna", NOW + 11)) == [("spam", None), ("spam", None)]
+
+
+def test_a_reversal_goes_by_version_whatever_the_clock_said(tmp_path, monkeypatch):
+    with opened(tmp_path) as one:
+        do(one, [(9, ("anna", 0, "ham")), (2, ("anna", 0, "spam"))], monkeypatch)
+        votes = one.ledger.users.votes("anna", one._preparer.digest(MAIL[0]))
+        assert reversal(votes, Chosen("anna", NOW + 5), 1) is None
+        found = reversal(votes, Chosen("anna", NOW + 1), 77)
+        assert found is not None
+        assert (found.label, found.time) == (None, 77)
