@@ -1,8 +1,21 @@
-"""`python -m spamguard`: the same as the console script. Must do nothing when imported: processes of a pool import it again."""
+"""`python -m spamguard`, and the console script. Must do nothing when imported: processes of a pool import it again.
+
+`teach-pipe` is run without loading the other commands: somebody who moves a message waits for it.
+"""
 
 import sys
 
-from spamguard.cli import main
+
+def main() -> int:
+    """Run one command; its exit status."""
+    if sys.argv[1:2] == ["teach-pipe"]:
+        from spamguard.teaching import pipe  # noqa: PLC0415
+
+        return pipe.main(sys.argv[2:])
+    from spamguard import cli  # noqa: PLC0415
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

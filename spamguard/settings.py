@@ -159,6 +159,27 @@ class OddBytes(StrEnum):
     NORMALISE = "normalise"  # CR to a blank, LF to CRLF, NUL removed
 
 
+class TeachingUser(StrEnum):
+    """Whose lesson it is that comes by mail."""
+
+    ADDRESS = "address"  # the envelope sender's, in lower case
+    LOCAL_PART = "local-part"
+
+
+@dataclass(frozen=True, slots=True)
+class TeachByMail:
+    """Addresses to which people forward mail, as attachments, to say what it is. addresses: each with the class it stands for.
+
+    senders: addresses, or *@DOMAIN, whose mail there is taken as lessons, if it also comes from one of the networks `clients`;
+    anybody else's mail to these addresses is handed on like all mail.
+    """
+
+    addresses: tuple[tuple[str, str], ...]
+    senders: tuple[str, ...]
+    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    user: TeachingUser = TeachingUser.ADDRESS
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One door and where its mail goes."""
@@ -173,6 +194,7 @@ class Listener:
     clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks that may send at all
     tls: Certificate | None = None
     hostname: str = ""  # for the greeting, EHLO and Received; empty: this machine's name
+    teach: TeachByMail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +241,9 @@ class Settings:
     history: History = field(default_factory=History)
     user: str = ""  # to run as, when started as root
     watch: tuple[Watch, ...] = ()
+    teach: Teach | None = None
+
+    @property
+    def teaching(self) -> bool:
+        """Whether lessons come by a socket or by mail."""
+        return self.teach is not None or any(listener.teach for listener in self.listeners)

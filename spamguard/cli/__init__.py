@@ -22,6 +22,7 @@ COMMANDS = (
     "check",
     "learn",
     "teach-folders",
+    "teach-pipe",
     "forget",
     "undo",
     "judge",

@@ -18,9 +18,11 @@ from spamguard.config.schema import (
     Part,
     RulePart,
     ScoringPart,
+    TeachByMailPart,
+    TeachPart,
     WatchPart,
 )
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings, Watch
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings, Teach, TeachByMail, Watch
 
 _PARTS: dict[type[Any], type[Part]] = {
     Hop: HopPart,
@@ -29,6 +31,7 @@ _PARTS: dict[type[Any], type[Part]] = {
     Certificate: CertificatePart,
     Scoring: ScoringPart,
     History: HistoryPart,
+    Teach: TeachPart,
 }
 
 
@@ -61,7 +64,13 @@ def _part(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_part(one) for one in value]
     kind = _PARTS.get(type(value))
-    return value if kind is None else kind.model_construct(**_values(value))
+    if isinstance(value, TeachByMail):
+        return TeachByMailPart.model_construct(**_inside(value) | {"addresses": dict(value.addresses)})
+    return value if kind is None else kind.model_construct(**_inside(value))
+
+
+def _inside(value: Any) -> dict[str, Any]:
+    return {name: _part(one) for name, one in _values(value).items()}
 
 
 def _values(value: Any) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from spamguard.config.schema import (
     Part,
     RulePart,
     ScoringPart,
+    TeachByMailPart,
+    TeachPart,
     WatchPart,
 )
 from spamguard.config.tree import Path, Place, Tree
@@ -29,8 +31,8 @@ from spamguard.errors import ConfigError
 from spamguard.settings import Settings
 
 _INSIDE: dict[type[Part], dict[str, type[Part]]] = {
-    FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart, "watch": WatchPart},
-    ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart},
+    FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart, "watch": WatchPart, "teach": TeachPart},
+    ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart, "teach": TeachByMailPart},
 }
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from spamguard.config import values
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings, Watch
+from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings, Teach, TeachByMail, Watch
 
 
 class Part(BaseModel):
@@ -31,6 +31,11 @@ def _named(alias: str) -> Any:
 
 def _needed(alias: str) -> Any:
     return Field(alias=alias)
+
+
+def _tuples(given: dict[str, Any]) -> dict[str, Any]:
+    """Lists as the settings hold them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 class HopPart(Part):
@@ -94,6 +99,19 @@ class CertificatePart(Part):
         return Certificate(**self.given)
 
 
+class TeachByMailPart(Part):
+    """Fills `settings.TeachByMail`."""
+
+    addresses: dict[values.TeachingAddress, values.Class] = Field(alias="addresses", min_length=1)
+    senders: list[values.Senders] = Field(alias="senders", min_length=1)
+    clients: list[values.Network] = _named("clients")
+    user: values.LessonOf = _named("user")
+
+    def build(self) -> TeachByMail:
+        """The value for the daemon."""
+        return TeachByMail(**_tuples(self.given) | {"addresses": tuple(self.addresses.items())})
+
+
 class ListenerPart(Part):
     """Fills `settings.Listener` and its `settings.Policy`. speed_adjust: what the operator says of Postfix; for checks only."""
 
@@ -112,14 +130,16 @@ class ListenerPart(Part):
     forged: list[values.FieldName] = _named("forged")
     rules: list[RulePart] = Field(default=[], alias="rules")
     limits: LimitsPart = Field(default=LimitsPart(), alias="limits")
+    teach: TeachByMailPart | None = _named("teach")
 
     def build(self) -> Listener:
         """The value for the daemon."""
-        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in self.given.items()}
+        given = _tuples(self.given)
         given.pop("speed_adjust", None)
         policy: dict[str, Any] = {name: given.pop(name) for name in POLICY if name in given}
         policy["rules"] = tuple(rule.build() for rule in self.rules)
         built: dict[str, Any] = {"next_hop": self.next_hop.build(), "limits": self.limits.build(), "tls": self.tls and self.tls.build()}
+        built["teach"] = self.teach and self.teach.build()
         return Listener(**given | built, policy=Policy(**policy))
 
 
@@ -168,6 +188,19 @@ class WatchPart(Part):
 
 
 class FilePart(Part):
+class TeachPart(Part):
+    """Fills `settings.Teach`."""
+
+    socket: values.SocketPath | None = _named("socket")
+    mode: values.Mode = _named("mode")
+    spool: values.Directory | None = _named("spool")
+    for_others: list[values.Account] = _named("for_others")
+
+    def build(self) -> Teach:
+        """The value for the daemon."""
+        return Teach(**_tuples(self.given))
+
+
     """The whole file; fills `settings.Settings`."""
 
     state: values.Directory = _named("state")
@@ -178,9 +211,11 @@ class FilePart(Part):
     history: HistoryPart = Field(default=HistoryPart(), alias="history")
     watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
 
+    teach: TeachPart | None = _named("teach")
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
         listeners = tuple(one.build() for one in self.listeners)
         watch = tuple(one.build() for one in self.watch)
         built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
         return Settings(**self.given | built)
+        built["teach"] = self.teach and self.teach.build()

@@ -17,7 +17,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from spamguard.config import units
 from spamguard.config.units import shown
-from spamguard.settings import Action, Endpoint, OddBytes, OnError, Position, Tls, parse_endpoint
+from spamguard.settings import Action, Endpoint, OddBytes, OnError, Position, TeachingUser, Tls, parse_endpoint
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -29,6 +29,9 @@ _FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _PREFIX = re.compile(r"[ -~]{1,60}")
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 _MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
+_MODE = re.compile(r"0{0,2}[0-7]{3}")
+_LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
+_SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
 _MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 _NO_CLASSES = ("unsure", "class")
@@ -188,6 +191,26 @@ def _role(given: object) -> str:
     raise ValueError(f"expected {expected}, found {shown(given)}{near(given, ['spam', 'ham', *ROLES])}")
 
 
+def _class(given: object) -> str:
+    if isinstance(given, str) and _LABEL.fullmatch(given) and given not in _NO_CLASSES:
+        return given
+    raise ValueError(f"expected a class such as spam or ham, found {shown(given)}{near(given, ['spam', 'ham'])}")
+
+
+def _socket(given: object) -> Path:
+    found = path(given)
+    if len(str(found).encode()) > _LONGEST_SOCKET:
+        raise ValueError(f"expected an absolute path of at most {_LONGEST_SOCKET} bytes, found {shown(given)}")
+    return found
+
+
+def _mode(given: object) -> int:
+    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if _MODE.fullmatch(text) is None:
+        raise ValueError(f"expected the mode of a file in octal digits, such as 0660, found {shown(given)}")
+    return int(text, 8)
+
+
 def _text(value: Any) -> str:
     return str(value)
 
@@ -220,4 +243,11 @@ MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a us
 MaildirPattern = Annotated[str, PlainValidator(_maildir)]
 Role = Annotated[str, PlainValidator(_role)]
 FieldName = Annotated[str, PlainValidator(_matching(_FIELD, "the name of a header field, * at its end for any"))]
+SocketPath = Annotated[Path, PlainValidator(_socket), _told]
+Mode = Annotated[int, PlainValidator(_mode), PlainSerializer(lambda value: f"{value:04o}")]
+Class = Annotated[str, PlainValidator(_class)]
+Account = Annotated[str, PlainValidator(_matching(_USER, "the name of a user"))]
+Senders = Annotated[str, PlainValidator(_matching(_SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"))]
+TeachingAddress = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as spam@example.org"))]
+LessonOf = Annotated[TeachingUser, PlainValidator(_one_of(TeachingUser)), _told]
 Prefix = Annotated[str, PlainValidator(_matching(_PREFIX, "at most 60 characters of ASCII", empty=True))]

@@ -16,14 +16,17 @@ from spamguard import secret
 from spamguard.daemon.contract import Door
 from spamguard.doors.smtp.door import open_door
 from spamguard.history import HistoryWriter
+from spamguard.proxy.contract import Proxy
 from spamguard.proxy.exchange import Exchange
 from spamguard.proxy.journal import Entry
 from spamguard.proxy.scoring import ScorerPool
+from spamguard.proxy.teaching import TeachingProxy
 from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
 from spamguard.relay.contract import NextHop
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Settings
+from spamguard.teaching.queue import DIRECTORY, Queue
 
 _PROBING = 5.0  # seconds between two looks at a next hop that is not there
 _WRITING = 1.0  # seconds that the rest of the history may take at the end
@@ -51,7 +54,10 @@ async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle:
                 stack.push_async_callback(pools[bound].close)
                 await pools[bound].start()
             _in_background(_seen(hop), stack)
-            doors.append(open_door(listener, Exchange(listener, hop, pools[bound], tools, name), [listening], spool, name))
+            proxy: Proxy = Exchange(listener, hop, pools[bound], tools, name)
+            if listener.teach is not None:
+                proxy = TeachingProxy(proxy, listener, listener.teach, Queue(settings.state / DIRECTORY))
+            doors.append(open_door(listener, proxy, [listening], spool, name))
         yield doors
 
 

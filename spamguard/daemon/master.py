@@ -1,4 +1,4 @@
-"""The master: owns the listening sockets, the workers and the watcher of folders, reads the configuration, talks to systemd.
+"""The master: owns the listening sockets, the workers and what runs beside them, reads the configuration, talks to systemd.
 
 Synchronous and small: one loop that waits for signals and workers. Must never read from the network, never import numpy, never
 wait for a worker, and never give up a listening socket that the configuration still names.
@@ -25,6 +25,7 @@ from spamguard.settings import Settings
 
 ASSEMBLY = "spamguard.daemon.assembly"
 WATCHING = "spamguard.daemon.watching"
+TEACHING = "spamguard.daemon.teaching"
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _MAKING = 20.0  # seconds that making a new filter may take
 _TICK = 1.0  # seconds between two looks at what nobody tells
@@ -41,6 +42,7 @@ class Master:
         self._selector = selectors.DefaultSelector()
         self._fleet = Fleet(assembly, self._timing, self._selector)
         self._watcher = Kept("the watcher of folders", WATCHING, self._selector)
+        self._teacher = Kept("the teaching door", TEACHING, self._selector)
         self._notifier = Notifier(None)
         self._sockets: dict[sockets.Address, socket.socket] = {}
         self._gone: dict[sockets.Address, socket.socket] = {}
@@ -69,7 +71,7 @@ class Master:
 
     def _turn(self) -> None:
         """Wait for something, and do what is due."""
-        due = min(self._fleet.next_start(), self._watcher.next_start())
+        due = min(self._fleet.next_start(), self._watcher.next_start(), self._teacher.next_start())
         for key, _ in self._selector.select(min(_TICK, due, (self._notifier.watchdog_seconds or 3) / 3)):
             key.data()
         self._fleet.tend()
@@ -79,6 +81,7 @@ class Master:
                 self._fleet.kill()
             return
         self._watcher.tend()
+        self._teacher.tend()
         self._announce()
         self._settle()
         self._watchdog()
@@ -105,6 +108,7 @@ class Master:
         found = [self._sockets[sockets.address(one.endpoint)] for one in settings.listeners]
         self._fleet.begin(settings, found, settings.workers or len(os.sched_getaffinity(0)))
         self._watcher.begin(settings if settings.watch else None)
+        self._teacher.begin(settings if settings.teaching else None)
 
     def _reload(self) -> None:
         """Take on new settings, or stay with the old ones when these cannot be used."""
@@ -157,9 +161,9 @@ class Master:
         now = time.monotonic()
         if self._trainer is not None and self._trainer.poll() is not None:
             self._trainer = None
-        due = self._fleet.settling_due or self._watcher.settling_due
+        due = self._fleet.settling_due or self._watcher.settling_due or self._teacher.settling_due
         if due and self._trainer is None and now >= self._next_training:
-            self._fleet.settling_due = self._watcher.settling_due = False
+            self._fleet.settling_due = self._watcher.settling_due = self._teacher.settling_due = False
             self._next_training = now + self._timing.settle
             try:
                 self._trainer = children.start("spamguard.daemon.trainer", [str(self._settings.state)])
@@ -181,6 +185,7 @@ class Master:
         self._kill_at = time.monotonic() + self._timing.drain
         self._fleet.stop()
         self._watcher.end()
+        self._teacher.end()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -192,6 +197,7 @@ class Master:
             self._trainer.kill()
             self._trainer.wait()
         self._watcher.end()
+        self._teacher.end()
         self._fleet.end()
 
 

@@ -6,7 +6,6 @@ ends it at once, and so does the end of the master: whenever that happens, what 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import pickle
@@ -18,14 +17,13 @@ from contextlib import closing, suppress
 from typing import cast
 
 from spamguard.daemon import log
+from spamguard.daemon.parent import end_with
 from spamguard.daemon.words import SETTLE
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.watcher import Watcher
 from spamguard.settings import Settings
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -36,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.configure(os.environ)
     channel, descriptor, master = map(int, arguments)
-    _end_with(master)
+    end_with(master)
     os.nice(5)  # mail that flows goes first
     with open(descriptor, "rb") as file:  # noqa: PTH123
         settings = cast(Settings, pickle.load(file))  # noqa: S301  # the master has written it; it is the parent, and trusted
@@ -59,13 +57,6 @@ def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket) ->
 
     with closing(LocalMailboxes([Pattern(one.maildir, one.user) for one in settings.watch])) as mailboxes:
         Watcher(spam_filter, settings, mailboxes, settle).run()
-
-
-def _end_with(master: int) -> None:
-    """The kernel ends this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
-    if os.getppid() != master:  # it has ended before we could ask for that
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Split:
     defects: list[bytes] = field(default_factory=list)
 
 
-_NESTED = frozenset((b"message/rfc822", b"message/global", b"message/news"))
+NESTED = frozenset((b"message/rfc822", b"message/global", b"message/news"))
 
 
 def by_name(fields: FieldList) -> Named:
@@ -158,8 +158,11 @@ def _lines(found: FieldList) -> int:
     return len(found) + b"".join([value for _, value in found]).count(b"\n")
 
 
-def split(raw: bytes, limits: Limits) -> Split:
-    """Take a message apart: never raises, reads at most `limits` of it. An mbox `From ` line on top is passed over."""
+def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
+    """Take a message apart: never raises, reads at most `limits` of it. An mbox `From ` line on top is passed over.
+
+    into_messages: also the messages attached to it; else each of them is a leaf.
+    """
     cut = len(raw) > limits.message_bytes
     text, defects = normalise_line_ends(raw[: limits.message_bytes])
     envelope = _ENVELOPE.match(text)
@@ -170,16 +173,17 @@ def split(raw: bytes, limits: Limits) -> Split:
     message = Split(fields, named, parse_type(named.get(b"content-type", b"")), text[start:], defects=defects + header_defects)
     if cut:
         message.defects.append(b"message-size")
-    _walk(message, limits)
+    _walk(message, limits, into_messages)
     return message
 
 
-def _walk(message: Split, limits: Limits) -> None:
+def _walk(message: Split, limits: Limits, into_messages: bool) -> None:
     """Depth first over the MIME tree with a stack of our own: order of appearance, bounded depth and count."""
     stack = [(Leaf(message.fields, message.named, message.type, message.body), 0)]
     while stack:
         part, depth = stack.pop()
-        children = _children(message, part, depth, limits)
+        whole = not into_messages and part.type.media in NESTED
+        children = None if whole else _children(message, part, depth, limits)
         if children is None:
             message.leaves.append(part)
             if len(message.leaves) >= limits.parts and stack:
@@ -191,7 +195,7 @@ def _walk(message: Split, limits: Limits) -> None:
 
 def _children(message: Split, part: Leaf, depth: int, limits: Limits) -> list[Leaf] | None:
     """The parts inside this one, or None when it is a leaf."""
-    multipart, nested = part.type.main == b"multipart", part.type.media in _NESTED
+    multipart, nested = part.type.main == b"multipart", part.type.media in NESTED
     if not (multipart or nested):
         return None
     if depth >= limits.depth:

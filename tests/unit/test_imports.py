@@ -23,7 +23,7 @@ LAYERS = (
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model"),
-    ("ledger", "relay", "sources", "secret", "history", "quarantine"),
+    ("ledger", "relay", "sources", "secret", "history", "quarantine", "teaching"),
     ("policy", "mail", "bayes", "files", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings"),
 )

@@ -28,6 +28,9 @@ from spamguard.settings import (
     Rule,
     Scoring,
     Settings,
+    Teach,
+    TeachByMail,
+    TeachingUser,
     Tls,
     Watch,
     parse_endpoint,
@@ -91,7 +94,7 @@ watch:
     )
     scoring, history = Scoring(4.0, 2), History(7, 1 << 30)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
-    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0)
+    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0, 0)
     assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch)
 
 
@@ -105,7 +108,7 @@ def test_the_shipped_file_has_the_defaults():
 def test_the_shipped_file_has_every_option():
     """Those whose default is "none" stand in comments."""
     text = SHIPPED.read_text("utf-8")
-    assert len(parts()) == 9
+    assert len(parts()) == 11
     for part in parts():
         for name, field in part.model_fields.items():
             assert re.search(rf"(^|[ {{]){field.alias}(:|  )", text, re.M), f"{part.__name__}.{name}"
@@ -121,6 +124,8 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     text = SHIPPED.read_text("utf-8").replace("    rules: []\n", "").replace("    # rules:\n", "    rules:\n")
     text = text.replace("    #   - {", "      - {")
     text, _, watch = text.partition("watch: []\n")
+    for indent in ("", "    "):
+        text = re.sub(rf"^{indent}teach: null\n((?:{indent}# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
     found = load(text)
     assert [watch.maildir for watch in found.watch] == ["/home/*/Maildir", "/var/vmail/*/*/Maildir"]
@@ -128,11 +133,13 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     (one,) = found.listeners
     assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
 
+    assert one.teach == TeachByMail((("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",))
+    assert found.teach == Teach(Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach"))
 
 def test_every_setting_can_be_said():
     """A field that is added to the settings must get a key."""
     named = {name for part in parts() for name in part.model_fields}
-    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch)
+    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch, Teach, TeachByMail)
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
 
@@ -264,6 +271,7 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         tls=Certificate(tmp_path / "c.pem", tmp_path / "k.pem"),
         hostname="mx.example.org",
     )
+        teach=TeachByMail((("s@example.org", "spam"),), ("*@example.org", "a@example.net"), ("192.0.2.0/24",), TeachingUser.LOCAL_PART),
     settings = replace(
         first,
         listeners=(one,),
@@ -272,6 +280,7 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         history=History(1, 12345),
         watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
     )
+        teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",)),
     for found in (first, settings):
         assert load(config.effective(found)) == found
     assert "secret" not in config.effective(settings)

@@ -31,6 +31,21 @@ MISTAKES = [
     (listener("workres: 5\n"), ["6:1: unknown key 'workres': did you mean 'workers'?"]),
     (listener("    rulez: []\n"), ["6:5: unknown key 'rulez': did you mean 'rules'?"]),
     (listener("scoring: {zzz: 1}\n"), ["6:11: unknown key 'zzz': expected one of deadline, scorers"]),
+    (listener("teach: {sokcet: 1}\n"), ["6:9: unknown key 'sokcet': did you mean 'socket'?"]),
+    (listener("teach: {mode: 999}\n"), ["6:9: mode: expected the mode of a file in octal digits, such as 0660, found 999"]),
+    (
+        listener(f"teach: {{socket: /{'x' * 90}}}\n"),
+        [f"6:9: socket: expected an absolute path of at most 80 bytes, found '/{'x' * 56}…'"],
+    ),
+    (
+        listener("    teach: {addresses: {a@b.example: spam}, senders: [b.example]}\n"),
+        ["6:55: senders: expected an address such as anna@example.org, or *@example.org for all of a domain, found 'b.example'"],
+    ),
+    (
+        listener("    teach: {addresses: {a@b.example: Spam}, senders: ['*@b.example']}\n"),
+        ["6:25: a@b.example: expected a class such as spam or ham, found 'Spam': did you mean 'spam'?"],
+    ),
+    (listener("    teach: {senders: ['*@b.example']}\n"), ["6:5: expected the key 'addresses'"]),
     (listener("workers: many\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found 'many'"]),
     (listener("workers: true\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found true"]),
     (listener("workers: '5'\n"), ["6:1: workers: expected a whole number from 0 to 1,024, found '5'"]),

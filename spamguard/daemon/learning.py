@@ -1,0 +1,146 @@
+"""Learns what waits: lessons that were accepted, and those that were left while nobody was there.
+
+A lesson is removed once it is in the ledger; a crash in between teaches it again, which changes nothing. Must never lose one because
+of trouble of ours, and never let one that cannot be learnt keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from spamguard.engine import Filter
+from spamguard.errors import SpamguardError, UnknownClassError
+from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer
+from spamguard.teaching.lesson import Lesson
+
+SETTLE_SECONDS = 60.0  # between two wishes to settle
+
+_log = logging.getLogger("spamguard.teaching")
+
+
+class Box(Protocol):
+    """Where lessons wait: `teaching.queue.Queue`, `teaching.dropped.DropBox`."""
+
+    def names(self) -> list[str]:
+        """Of all of them; they sort by age. OSError."""
+
+    def take(self, name: str) -> Lesson | None:
+        """One of them, None when it is not there (yet). ValueError: it is no lesson; OSError."""
+
+    def remove(self, name: str) -> None:
+        """It was learnt, or never can be. OSError."""
+
+
+class _Waiting(NamedTuple):
+    name: str
+    box: Box
+    lesson: Lesson
+
+
+class Learner:
+    """Teaches a filter. settle: called when lessons wait for settling, not too often."""
+
+    def __init__(self, spam_filter: Filter, boxes: Sequence[Box], settle: Callable[[], object]) -> None:
+        self._filter = spam_filter
+        self._boxes = boxes
+        self._settle = settle
+        self._preparer = Preparer(spam_filter.key)
+        self._settled = 0.0
+        self._unsettled = False
+        self._hopeless: set[str] = set()
+        self._told: set[int] = set()
+
+    def turn(self) -> int:
+        """Learn everything that waits; how many lessons that were. SpamguardError: trouble of ours, what was not learnt still waits."""
+        done = 0
+        for batch in _batches(self._waiting()):
+            done += len(batch)
+            self._learn(batch)
+        self._unsettled = self._unsettled or done > 0
+        self._settle_now_and_then()
+        return done
+
+    def _waiting(self) -> Iterator[_Waiting]:
+        """In the order in which they were said."""
+        found = sorted((name, number) for number, box in enumerate(self._boxes) for name in self._names(number, box))
+        for name, number in found:
+            if (lesson := self._taken(self._boxes[number], name)) is not None:
+                yield _Waiting(name, self._boxes[number], lesson)
+
+    def _names(self, number: int, box: Box) -> list[str]:
+        """Trouble with one place is told once, and leaves the others alone."""
+        try:
+            found = box.names()
+        except OSError as error:
+            if number not in self._told:
+                _log.error("lessons cannot be taken from %s: %s", error.filename, error.strerror)
+            self._told.add(number)
+            return []
+        self._told.discard(number)
+        return [name for name in found if name not in self._hopeless]
+
+    def _taken(self, box: Box, name: str) -> Lesson | None:
+        try:
+            return box.take(name)
+        except ValueError as error:
+            self._drop(box, name, str(error))
+        except OSError as error:
+            _log.error("the lesson %s cannot be read: %s", name, error.strerror)
+        return None
+
+    def _learn(self, batch: Sequence[_Waiting]) -> None:
+        first = batch[0].lesson
+        try:
+            ready = self._preparer.all_ready([one.lesson.raw for one in batch])
+            changed = self._filter.learn_ready(ready, first.label, user=first.user, origin=first.origin)
+        except UnknownClassError as error:
+            for one in batch:
+                self._drop(one.box, one.name, str(error))
+            return
+        except SpamguardError:
+            raise
+        except Exception:  # of these only; the next start tries again  # noqa: BLE001
+            _log.exception("a fault in learning %d lessons: they wait for the next start", len(batch))
+            self._hopeless.update(one.name for one in batch)
+            return
+        for one, lesson, new in zip(batch, ready, changed, strict=True):
+            told = "lesson user=%s by=%s class=%s message=%s: %s"
+            _log.info(told, first.user, first.origin, first.label, lesson.digest.hex()[:12], "learnt" if new else "known")
+            self._remove(one.box, one.name)
+
+    def _drop(self, box: Box, name: str, why: str) -> None:
+        _log.warning("%s was left as a lesson and is none: %s", ascii(name), why)
+        self._remove(box, name)
+
+    def _remove(self, box: Box, name: str) -> None:
+        try:
+            box.remove(name)
+        except OSError as error:
+            _log.error("%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror)
+            self._hopeless.add(name)
+
+    def _settle_now_and_then(self) -> None:
+        now = time.monotonic()
+        if self._unsettled and now >= self._settled + SETTLE_SECONDS:
+            self._settled, self._unsettled = now, False
+            if self._filter.settling_due():
+                self._settle()
+
+
+def _batches(waiting: Iterator[_Waiting]) -> Iterator[list[_Waiting]]:
+    """Neighbours that are said by one user to be one thing, some at a time."""
+    for _, same in groupby(waiting, lambda one: one.lesson[:3]):
+        batch: list[_Waiting] = []
+        size = 0
+        for one in same:
+            batch.append(one)
+            size += len(one.lesson.raw)
+            if len(batch) == CHUNK or size >= CHUNK_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch

@@ -1,0 +1,107 @@
+"""The process behind the teaching door (`python -m spamguard.daemon.teaching CHANNEL SETTINGS MASTER`).
+
+Started by the master, apart from the mail. An event loop takes lessons and puts them on the disk, a thread learns them from there: no
+client waits for the ledger. SIGTERM ends it at once: what was accepted lies on the disk, and what was not, its client keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from spamguard.daemon import log
+from spamguard.daemon.learning import Box, Learner
+from spamguard.daemon.parent import end_with
+from spamguard.daemon.words import SETTLE
+from spamguard.doors.teach import Speakers, TeachingDoor
+from spamguard.engine import Filter
+from spamguard.errors import SpamguardError
+from spamguard.settings import Settings, Teach
+from spamguard.teaching.dropped import DropBox
+from spamguard.teaching.queue import DIRECTORY, Queue
+
+LOOK_SECONDS = 1.0  # for what was left in a directory, or put into the queue by another process
+RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
+
+_log = logging.getLogger("spamguard.teaching")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    log.configure(os.environ)
+    channel, descriptor, master = map(int, arguments)
+    end_with(master)
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        settings = cast(Settings, pickle.load(file))  # noqa: S301  # the master has written it; it is the parent, and trusted
+    with socket.socket(fileno=channel) as to_master:
+        to_master.set_inheritable(False)
+        to_master.setblocking(False)
+
+        def settle() -> None:
+            with suppress(OSError):  # a master that does not read, or is gone, is not waited for
+                to_master.send(SETTLE)
+
+        asyncio.run(_serve(settings, settle))
+    return 1
+
+
+async def _serve(settings: Settings, settle: Callable[[], None]) -> None:
+    """For ever: the door opens whatever the filter is like, and lessons are learnt whatever the door is like."""
+    teach = settings.teach or Teach()
+    queue, speakers, arrived = Queue(settings.state / DIRECTORY), Speakers(teach.for_others), threading.Event()
+    boxes: list[Box] = [queue]
+    if teach.spool is not None:
+        boxes.append(DropBox(teach.spool, speakers.user))
+    threading.Thread(target=_learn, args=(settings.state, boxes, settle, arrived), name="learner", daemon=True).start()
+    door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set)
+    path = teach.socket or settings.state / "teach.sock"
+    while True:
+        try:
+            server = await door.start(path, teach.mode)
+        except OSError as error:
+            _log.error(
+                "%s: cannot listen there (%s): its directory must be there and belong to us; trying again", path, error.strerror or error
+            )
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            _log.info("lessons are taken on %s", path)
+            async with server:
+                await server.serve_forever()
+
+
+def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], arrived: threading.Event) -> None:
+    """For ever. The filter belongs to this thread."""
+    told = ""
+    while True:
+        try:
+            with Filter.open(state) as spam_filter:
+                learner = Learner(spam_filter, boxes, settle)
+                while True:
+                    learner.turn()
+                    told = ""
+                    arrived.wait(LOOK_SECONDS)
+                    arrived.clear()
+        except (SpamguardError, OSError) as error:
+            if str(error) != told:
+                _log.error("%s; lessons wait until that is mended", error)
+            told = str(error)
+        except Exception:  # a fault of ours: lessons wait, the next try may do better  # noqa: BLE001
+            _log.exception("a fault in learning lessons")
+        time.sleep(RETRY_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

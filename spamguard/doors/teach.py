@@ -1,0 +1,167 @@
+"""The teaching door: a Unix socket on which programs of this machine hand lessons over, and are answered once these are on the disk.
+
+The kernel tells who speaks: a lesson is its user's, except that some accounts, such as the one all mail belongs to, may name another.
+Must never learn anything itself, never let one client make others wait, and never hold a message in memory that does not fit there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+from spamguard.relay.threads import finished
+from spamguard.spool import Spool
+from spamguard.teaching.lesson import LONGEST_LINE, PIPED, Header, parse
+from spamguard.teaching.queue import Queue
+
+CONNECTIONS = 100
+CONNECTIONS_OF_ONE = 16  # of one account that speaks for itself only
+SECONDS = 30.0  # for all of one lesson
+BYTES_IN_FLIGHT = 512 << 20
+_PIECE = 256 << 10
+_BACKLOG = 512
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
+
+_log = logging.getLogger("spamguard.teaching")
+
+
+class Speakers:
+    """Whose lesson it is that an account brings. for_others: names of the accounts that may name somebody else; ours always may."""
+
+    def __init__(self, for_others: Iterable[str]) -> None:
+        self._trusted = {0, os.getuid()}
+        for name in for_others:
+            with suppress(KeyError):  # not on this machine
+                self._trusted.add(pwd.getpwnam(name).pw_uid)
+
+    def trusted(self, account: int) -> bool:
+        """Whether it may name others."""
+        return account in self._trusted
+
+    def user(self, account: int, named: str) -> str:
+        """named: by whoever speaks. It counts only from those who may name others."""
+        if named and self.trusted(account):
+            return named
+        try:
+            return pwd.getpwuid(account).pw_name
+        except KeyError:
+            return f"#{account}"
+
+
+class TeachingDoor:
+    """One socket. arrived: called after each lesson, in any thread."""
+
+    def __init__(self, queue: Queue, speakers: Speakers, spool: Path, arrived: Callable[[], object]) -> None:
+        self._queue = queue
+        self._speakers = speakers
+        self._spool = spool
+        self._arrived = arrived
+        self._clients: Counter[int] = Counter()
+        self._bytes = 0
+
+    async def start(self, path: Path, mode: int) -> asyncio.Server:
+        """Listen at a path, in the place of what was there. OSError."""
+        listening = bound(path, mode)
+        return await asyncio.start_unix_server(self._serve, sock=listening, backlog=_BACKLOG, limit=_PIECE)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client, from beginning to end."""
+        account = _account(writer)
+        self._clients[account] += 1
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._answer(reader, account)
+                writer.write(answer.encode("ascii", "replace") + b"\n")
+                await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            _log.info("uid %d: no lesson: %s", account, error or type(error).__name__)
+        except Exception:  # a fault of ours must not end the door  # noqa: BLE001
+            _log.exception("uid %d: a fault in taking this lesson", account)
+        finally:
+            self._clients[account] -= 1
+            if not self._clients[account]:
+                del self._clients[account]
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, account: int) -> str:
+        if self._crowded(account):
+            return "LATER too many connections"
+        line = await reader.readuntil(b"\n")
+        try:
+            header = parse(line[:LONGEST_LINE])
+        except ValueError as error:
+            return f"NO {error}"
+        if self._bytes + header.length > BYTES_IN_FLIGHT:
+            return "LATER too much at once"
+        self._bytes += header.length
+        try:
+            return await self._take(reader, header, account)
+        finally:
+            self._bytes -= header.length
+
+    def _crowded(self, account: int) -> bool:
+        of_one = CONNECTIONS if self._speakers.trusted(account) else CONNECTIONS_OF_ONE
+        return self._clients.total() > CONNECTIONS or self._clients[account] > of_one
+
+    async def _take(self, reader: asyncio.StreamReader, header: Header, account: int) -> str:
+        with closing(Spool(self._spool)) as message:
+            try:
+                await _received(reader, header.length, message)
+                await finished(partial(self._keep, header, account, message))
+            except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+                raise
+            except OSError as error:
+                _log.error("a lesson cannot be kept: %s", error)
+                return "LATER it cannot be kept now"
+        self._arrived()
+        return "OK"
+
+    def _keep(self, header: Header, account: int, message: Spool) -> None:
+        user = self._speakers.user(account, header.user)
+        self._queue.put(header._replace(user=user), PIPED, message.chunks())
+
+
+async def _received(reader: asyncio.StreamReader, length: int, message: Spool) -> None:
+    while message.size < length:
+        piece = await reader.read(min(_PIECE, length - message.size))
+        if not piece:
+            raise ConnectionResetError("the client went before it had said all")
+        message.write(piece)
+
+
+def _account(writer: asyncio.StreamWriter) -> int:
+    peer = writer.get_extra_info("socket")
+    found: int = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+    return found
+
+
+def bound(path: Path, mode: int) -> socket.socket:
+    """A socket that listens at a path, there from one moment to the next in the place of an older one. OSError."""
+    if path.exists() and not path.is_socket():
+        raise FileExistsError(f"{path}: is there and is no socket")
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o755)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(new))
+        new.chmod(mode)
+        listening.listen(_BACKLOG)
+        new.rename(path)
+    except BaseException:
+        listening.close()
+        new.unlink(missing_ok=True)
+        raise
+    return listening
