@@ -78,7 +78,10 @@ class Fleet:
     stopping: bool = False
 
     def begin(self, settings: Settings, sockets: Sequence[socket.socket], number: int) -> None:
-        """From now on workers with these settings; those of before go once these are ready."""
+        """From now on workers with these settings; those of before go once these are ready, or at once where they never were."""
+        for member in self.members:
+            if not member.ready and not member.draining:
+                self._drain(member)
         self.plan = Plan(self.plan.generation + 1 if self.plan else 1, settings, sockets, number)
         self.pause = self.resume = 0.0
 

@@ -75,6 +75,20 @@ class Load:
             thread.join()
 
 
+def test_reloads_one_upon_the_other_do_not_pile_up_workers(daemon: Daemon) -> None:
+    daemon.start()
+    eventually(lambda: len(daemon.workers()) == 2)
+    most = 0
+    for _ in range(15):
+        os.kill(daemon.pid, signal.SIGHUP)
+        time.sleep(0.03)
+        most = max(most, len(daemon.workers()))
+    assert most < 12
+    eventually(lambda: len(daemon.workers()) == 2)
+    assert "ERROR" not in daemon.log()
+    assert daemon.stop() == 0
+
+
 def test_a_reload_refuses_and_drops_no_connection(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as lasting, Load(daemon.ports[0], 4) as load:
