@@ -6,18 +6,19 @@ A crash anywhere in between is made good by the next look: it finds the same les
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.engine import Filter
+from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Mailbox, Place
 from spamguard.folders.reconcile import Key, Outcome
 from spamguard.folders.rules import display
 from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Copy, Lesson
+from spamguard.folders.values import ORIGIN, Copy, Lesson
 from spamguard.prepare import Teaching, chunks
 
 BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
@@ -36,16 +37,17 @@ class _Taught(NamedTuple):
 class Teacher:
     """Casts votes in the name of the users of mailboxes."""
 
-    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner) -> None:
+    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner, allowance: Allowance) -> None:
         self._filter = spam_filter
+        self._allowance = allowance
         self._sightings = sightings
         self._scanner = scanner
         self.votes = 0  # that changed anything, so far
 
     def teach(
         self, mailbox: Mailbox, places: Mapping[str, Place], outcome: Outcome, found: Sequence[Found], before: Sequence[Copy]
-    ) -> set[Place]:
-        """Everything that follows from one look; folders to be looked at again, as messages have moved on.
+    ) -> Generator[None, None, set[Place]]:
+        """Everything that follows from one look, some lessons at a step; folders to be looked at again, as messages have moved on.
 
         places: the mailbox's folders by directory. before: what was remembered of these messages.
         LedgerError, SightingsError: what was not taught will be found again.
@@ -56,10 +58,13 @@ class Teacher:
         finder = _Finder(self._scanner, places, outcome, found)
         taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
-            taught += self._learn(mailbox.user, finder.messages(batch, again), changes.came_from)
+            admitted = self._allowance.admitted(mailbox, batch)
+            taught += self._learn(mailbox.user, finder.messages(admitted, again), changes.came_from)
+            taught += {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}  # not taken, and not asked for again
             if len(taught) >= _REMEMBER:
                 self._sightings.update(mailbox.path, *changes.of(taught))
                 taught = []
+            yield
         self._sightings.update(mailbox.path, *changes.of(taught))
         return again
 
@@ -73,7 +78,7 @@ class Teacher:
             ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
         if not lessons:
             return []
-        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"folder {display(lessons[0].folder)}")
+        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"{ORIGIN} {display(lessons[0].folder)}")
         self.votes += sum(changed)
         for lesson in compress(lessons, changed):
             _tell(user, lesson, came_from(lesson.digest))

@@ -1,7 +1,7 @@
 """The loop that learns from folders: something has changed, so look; what a person moved becomes a vote.
 
 Events only say where to look, and not even that is needed: everything is looked at now and then. Must never write into a mailbox,
-and never wait for one while another has changed: long first looks are taken in small steps between the others.
+and never let one wait long while another is looked at: every look is taken in small steps.
 """
 
 from __future__ import annotations
@@ -12,38 +12,49 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeVar
 
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, roles
+from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import Teacher
+from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Rules, reconcile
 from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.sightings import FILE, Sightings
-from spamguard.folders.values import Kind, Role
+from spamguard.folders.values import Arrival, Kind, Role
 from spamguard.settings import Settings, Watch
 
-STEP = 200  # messages of a first look at once: some tenths of a second, in which another mailbox waits
+STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
+
+Result = TypeVar("Result")
+Work = Generator[None, None, Result]
+"""Goes on by a step each time: some tenths of a second."""
 
 _log = logging.getLogger("spamguard.folders")
 
 
 @dataclass(slots=True)
 class _Box:
-    """What the loop knows of a mailbox. first: the rest of its first look. next_rescan, folders_due: the clock of `time.monotonic`."""
+    """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
+
+    next_rescan, folders_due, due: the clock of `time.monotonic`.
+    """
 
     mailbox: Mailbox
     next_rescan: float
     folders_due: float = inf
     places: dict[str, Place] = field(default_factory=dict)
     due: dict[Place, float] = field(default_factory=dict)
-    first: Generator[None, None, None] | None = None
+    work: Work[None] | None = None
+    is_new: bool = False
 
     def soon(self, place: Place, when: float) -> None:
         """Look at a folder at a time, or before."""
@@ -65,7 +76,9 @@ class Watcher:
         self._once = Once()
         self._sightings = Sightings.open(settings.state / FILE)
         self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
-        self._teacher = Teacher(spam_filter, self._sightings, self._scanner)
+        self._notes = Notes(settings.state, self._once)
+        allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
+        self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
         server = doveconf.read()
         for note in server.notes:
             _log.info("%s", note)
@@ -90,10 +103,11 @@ class Watcher:
         busy = self._users_due <= now
         if busy:
             self._find_mailboxes(now)
-        beginners = [box for box in self._boxes.values() if box.first is not None]
-        for box in [*(box for box in self._boxes.values() if box.first is None), *beginners[:1]]:
+        beginners = [box for box in self._boxes.values() if box.is_new]
+        for box in [*(box for box in self._boxes.values() if not box.is_new), *beginners[:1]]:
             busy = self._tend(box, now) or busy
         self._settle_now_and_then()
+        self._notes.beat(len(self._boxes))
         return busy
 
     def close(self) -> None:
@@ -104,7 +118,7 @@ class Watcher:
 
     def _next_due(self) -> float:
         settle = self._settled + SETTLE_SECONDS if self._votes != self._teacher.votes else inf
-        return min([self._users_due, settle, *(_next(box) for box in self._boxes.values())])
+        return min([self._users_due, settle, self._notes.due, *(_next(box) for box in self._boxes.values())])
 
     def _note(self, changes: Changes) -> None:
         """Something may have changed: look after the debounce."""
@@ -141,33 +155,39 @@ class Watcher:
         if _next(box) > now:
             return False
         try:
-            self._look_where_due(box, now)
+            self._go_on(box, now)
         except SpamguardError as error:  # of our own files: the same lessons are found at the next look
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
-            box.first = None
+            box.work = None
             box.next_rescan = time.monotonic() + RETRY_SECONDS
+            self._scanner.let_go()
         except OSError as error:
             self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
-            box.first = None
+            box.work = None
         else:
             self._once.over(box.mailbox)
         return True
 
-    def _look_where_due(self, box: _Box, now: float) -> None:
-        if box.first is not None:
-            for _ in box.first:  # a step
-                return
-            self._begin_in_earnest(box)
+    def _go_on(self, box: _Box, now: float) -> None:
+        """One step of what is under way or due."""
+        if box.work is None:
+            box.work = self._look_where_due(box, now)
+        for _ in box.work:
             return
+        box.work = None
+
+    def _look_where_due(self, box: _Box, now: float) -> Work[None]:
         if min(box.next_rescan, box.folders_due) <= now:
             box.next_rescan = now + self._watch(box.mailbox).rescan_seconds if box.next_rescan <= now else box.next_rescan
             box.folders_due = inf
             self._find_folders(box)
         due, box.due = box.due, {}
         if not self._sightings.scanned(box.mailbox.path):
-            box.first = self._first_look(box) if box.places else None
+            yield from self._look_first(box) if box.places else ()
         elif due:
-            self._look_soon(box, self._look(box, list(due)), self._watch(box.mailbox).debounce_seconds)
+            again = yield from self._learn(box, self._look(box, list(due)))
+            # all of them: what is not finished came from one of them, and may be on its way to another
+            self._look_soon(box, set(due) if again else set(), self._watch(box.mailbox).debounce_seconds)
 
     def _find_folders(self, box: _Box) -> None:
         """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
@@ -179,41 +199,36 @@ class Watcher:
         known = self._sightings.folders(box.mailbox.path)
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
 
-    def _first_look(self, box: _Box) -> Generator[None, None, None]:
-        """Remember what lies where, some messages at a time."""
-        again: set[Place] = set()
-        for place in list(box.places.values()):
-            found = self._look_at(box, [place]).new
-            for start in range(0, len(found), STEP):
-                self._learn(box, Looked(found[start : start + STEP], set(), again), first=True)
-                yield
+    def _look_first(self, box: _Box) -> Work[None]:
+        """Remember what lies where. What was moved meanwhile comes out afterwards."""
+        box.is_new = True
+        try:
+            for place in list(box.places.values()):
+                found = self._look(box, [place]).new
+                for start in range(0, len(found), STEP):
+                    yield from self._learn(box, Looked(found[start : start + STEP]), first=True)
+        finally:
+            box.is_new = False
         self._sightings.mark_scanned(box.mailbox.path)
-
-    def _begin_in_earnest(self, box: _Box) -> None:
-        """What was moved during the first look comes out now."""
-        box.first = None
         self._look_soon(box, set(box.places.values()))
         _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
 
-    def _look(self, box: _Box, places: list[Place]) -> set[Place]:
-        """Look, and teach; which folders to look at again: all, if anything is not finished, as what went from one came into another."""
-        return set(places) if self._learn(box, self._look_at(box, places), first=False) else set()
-
-    def _look_at(self, box: _Box, places: list[Place]) -> Looked:
+    def _look(self, box: _Box, places: list[Place]) -> Looked:
         return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory))
 
-    def _learn(self, box: _Box, looked: Looked, *, first: bool) -> set[Place]:
+    def _learn(self, box: _Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
         """Teach what follows from a look; which folders to look at again."""
-        arrivals = self._scanner.arrivals(looked.new, looked.again)
+        arrivals: list[Arrival] = []
+        for start in range(0, len(looked.new), STEP):
+            arrivals += self._scanner.arrivals(looked.new[start : start + STEP], looked.again)
+            yield
         if not arrivals and not looked.gone:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
         rules = Rules(self._roles[box.mailbox.watch], self._filter.unwanted, self._we_file[box.mailbox.watch])
         outcome = reconcile(before, arrivals, looked.gone, rules, int(time.time()), first=first)
-        try:
-            again = self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
-        finally:
-            self._scanner.let_go()
+        again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
+        self._scanner.let_go()
         self._once.over(_OURS)
         return looked.again | again
 
@@ -247,6 +262,6 @@ class Watcher:
 
 def _next(box: _Box) -> float:
     """When something is to be done about a mailbox."""
-    if box.first is not None:
+    if box.work is not None:
         return 0.0
     return min([box.next_rescan, box.folders_due, *box.due.values()])

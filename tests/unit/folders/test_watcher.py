@@ -310,6 +310,25 @@ def test_many_lessons_at_once(watched):
     assert watched.settled == 1
 
 
+def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched):
+    ben = maildir(watched.place / "home" / "ben", ".Junk")
+    many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(1000)]
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    for one in many:
+        move(one, ben / ".Junk")
+    while not any(box.work for box in watched.watcher._boxes.values()):
+        watched.watcher.turn(DEBOUNCE)
+    move(message, watched.box / ".Junk")
+    digest = watched.filter._preparer.digest(MAIL[0])
+    until = time.monotonic() + 20
+    while watched.filter.ledger.vote(digest, "anna") is None and time.monotonic() < until:
+        watched.watcher.turn(DEBOUNCE)
+    assert 0 < watched.filter.status().classes["spam"] < 1001
+    watched.rest()
+    assert watched.filter.status().classes["spam"] == 1001
+
+
 def test_a_verdict_changes_at_once(tmp_path):
     one = Watched(tmp_path)
     for label, raw in synthetic.generate(40, 3):
@@ -333,13 +352,13 @@ def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for number in range(200):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
-    while not any(box.first for box in watched.watcher._boxes.values()):
+    while not any(box.is_new for box in watched.watcher._boxes.values()):
         watched.watcher.turn(DEBOUNCE)
     move(message, watched.box / ".Junk")
     until = time.monotonic() + 20
     while not watched.votes() and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
         time.sleep(DEBOUNCE / 4)
-    assert any(box.first for box in watched.watcher._boxes.values())
+    assert any(box.is_new for box in watched.watcher._boxes.values())
     watched.rest()
     assert watched.watcher._sightings.scanned(str(ben))
