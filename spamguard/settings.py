@@ -231,6 +231,20 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class Teach:
+    """Where programs of this machine hand lessons over. socket: None is teach.sock in the state directory.
+
+    spool: a directory (mode 1733, or 3733 to be read by its group) in which they leave them while nobody listens; None: nowhere.
+    for_others: accounts that may name somebody else as the user; root's and our own always may.
+    """
+
+    socket: Path | None = None
+    mode: int = 0o666
+    spool: Path | None = None
+    for_others: tuple[str, ...] = ("dovecot", "vmail")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration. workers: processes that speak SMTP; 0: one for each core."""
 
