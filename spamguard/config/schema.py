@@ -187,7 +187,6 @@ class WatchPart(Part):
         return Watch(**given)
 
 
-class FilePart(Part):
 class TeachPart(Part):
     """Fills `settings.Teach`."""
 
@@ -201,6 +200,7 @@ class TeachPart(Part):
         return Teach(**_tuples(self.given))
 
 
+class FilePart(Part):
     """The whole file; fills `settings.Settings`."""
 
     state: values.Directory = _named("state")
@@ -210,12 +210,12 @@ class TeachPart(Part):
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring")
     history: HistoryPart = Field(default=HistoryPart(), alias="history")
     watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
-
     teach: TeachPart | None = _named("teach")
+
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
         listeners = tuple(one.build() for one in self.listeners)
         watch = tuple(one.build() for one in self.watch)
         built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
-        return Settings(**self.given | built)
         built["teach"] = self.teach and self.teach.build()
+        return Settings(**self.given | built)

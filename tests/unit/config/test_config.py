@@ -123,18 +123,18 @@ def test_the_shipped_file_has_every_option():
 def test_what_the_shipped_file_shows_in_comments_works(load):
     text = SHIPPED.read_text("utf-8").replace("    rules: []\n", "").replace("    # rules:\n", "    rules:\n")
     text = text.replace("    #   - {", "      - {")
-    text, _, watch = text.partition("watch: []\n")
     for indent in ("", "    "):
         text = re.sub(rf"^{indent}teach: null\n((?:{indent}# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+    text, _, watch = text.partition("watch: []\n")
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
     found = load(text)
     assert [watch.maildir for watch in found.watch] == ["/home/*/Maildir", "/var/vmail/*/*/Maildir"]
     assert found.watch[1].folders[1] == ("Newsletters", "newsletter")
     (one,) = found.listeners
     assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
-
     assert one.teach == TeachByMail((("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",))
     assert found.teach == Teach(Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach"))
+
 
 def test_every_setting_can_be_said():
     """A field that is added to the settings must get a key."""
@@ -270,8 +270,8 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         odd_bytes=OddBytes.REFUSE,
         tls=Certificate(tmp_path / "c.pem", tmp_path / "k.pem"),
         hostname="mx.example.org",
-    )
         teach=TeachByMail((("s@example.org", "spam"),), ("*@example.org", "a@example.net"), ("192.0.2.0/24",), TeachingUser.LOCAL_PART),
+    )
     settings = replace(
         first,
         listeners=(one,),
@@ -279,8 +279,8 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         workers=3,
         history=History(1, 12345),
         watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
-    )
         teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",)),
+    )
     for found in (first, settings):
         assert load(config.effective(found)) == found
     assert "secret" not in config.effective(settings)
