@@ -145,7 +145,7 @@ class MailSession(Session):
     async def _hand_over(self, incoming: Incoming) -> Sequence[Reply]:
         """No timer runs, and nothing the client does disturbs it."""
         if incoming.refusal is not None:
-            _log.info("%s: message refused: %s", self._peer.address, incoming.refusal.lines[0].decode("ascii"))
+            self._log_refusal(incoming.refusal)
             return [incoming.refusal]
         if incoming.oddities:
             _log.info("%s: message with %s taken", self._peer.address, ", ".join(sorted(incoming.oddities)))
@@ -154,3 +154,9 @@ class MailSession(Session):
         except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
             _log.exception("%s: a fault in handing on a message", self._peer.address)
             return [dialogue.CRASHED]
+
+    def _log_refusal(self, refusal: Reply) -> None:
+        """Whose message that was: nobody behind the door hears of it."""
+        client, text = (self._forwarded or self._client).address, refusal.lines[0].decode("ascii")
+        told = (self._peer.address, client, self._sender.address, self._accepted, text)
+        _log.info("%s: message refused: client=%s from=<%s> recipients=%d: %s", *told)

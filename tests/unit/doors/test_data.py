@@ -66,6 +66,23 @@ def test_who_refuses_odd_bytes_and_who_repairs_them(tmp_path, position, odd_byte
     assert ("message with bare-lf taken" if repaired else "message refused") in caplog.text
 
 
+def test_the_log_says_whose_message_was_refused(tmp_path, caplog):
+    caplog.set_level("INFO")
+
+    async def talk(caller):
+        await caller.code()
+        await caller.say(b"EHLO me.example")
+        await caller.say(b"XFORWARD ADDR=192.0.2.9")
+        await caller.say(b"MAIL FROM:<who@x.example>")
+        for _ in range(2):
+            await caller.say(b"RCPT TO:<b@x.example>")
+        await caller.say(b"DATA")
+        return await caller.say(b"a: b\r\n\r\nx\ny\r\n.")
+
+    assert run(tmp_path, talk, ScriptedProxy())[0] == 554
+    assert "message refused: client=192.0.2.9 from=<who@x.example> recipients=2: 5.6.0 " in caplog.text
+
+
 @pytest.mark.parametrize("data", [b"", b".", b"\r\n", b" folded: from nowhere\r\n\r\nx", b"x" * 300_000, b"\xff" * 2000 + b"\r\n" * 9])
 def test_any_other_message_is_taken(tmp_path, data):
     proxy = ScriptedProxy()
