@@ -228,6 +228,7 @@ class Watch:
     we_file: bool | None = None
     debounce_seconds: float = 1.0  # from the first sign of a change to looking
     rescan_seconds: float = 600.0  # between two looks at everything
+    lessons_per_day: int = 1000  # of each user, within 24 hours; what is moved beyond that teaches nothing; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
-"""`status`: what the filter knows, how full its tables are, how large its files. Never changes anything."""
+"""`status`: what the filter knows and from whom, how full its tables are, how large its files. Never changes anything."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim
+from spamguard.cli import people, rim
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.records import Status
 
-ABOUT = """Show what the filter knows: messages of each class, table load, sizes, versions.
+ABOUT = """Show what the filter knows: messages of each class, who taught them, table load, sizes, versions.
+
+Of each user: when somebody's move of a message into a folder was last learnt, the lessons in force, and how many more were refused
+because of lessons_per_day. Warnings tell what should teach and does not.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens."""
 _ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
@@ -58,6 +61,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
         "tables": _tables(found),
+        **people.values(spam_filter),
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }
 
@@ -82,11 +86,13 @@ def _text(values: dict[str, Any]) -> str:
             f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
             f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
             f"threshold  {_threshold(values['threshold'])}",
+            f"watcher    {people.watcher(values)}",
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
             "",
             *_table_lines(values["tables"]),
+            *people.lines(values),
         )
     )
 

@@ -178,6 +178,7 @@ class WatchPart(Part):
     we_file: values.Flag | None = _named("we_file")
     debounce_seconds: values.Seconds = _named("debounce")
     rescan_seconds: values.Seconds = _named("rescan")
+    lessons_per_day: values.Allowance = _named("lessons_per_day")
 
     def build(self) -> Watch:
         """The value for the daemon."""

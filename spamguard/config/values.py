@@ -221,6 +221,7 @@ Seconds = Annotated[float, PlainValidator(units.seconds), PlainSerializer(units.
 Days = Annotated[int, PlainValidator(units.days), PlainSerializer(units.days_text)]
 Size = Annotated[int, PlainValidator(units.size), PlainSerializer(units.size_text)]
 Count = Annotated[int, PlainValidator(_whole(1, 1_000_000))]
+Allowance = Annotated[int, PlainValidator(_whole(0, 1_000_000))]
 Processes = Annotated[int, PlainValidator(_whole(0, 1024))]
 Flag = Annotated[bool, PlainValidator(_flag)]
 Probability = Annotated[float, PlainValidator(_probability)]

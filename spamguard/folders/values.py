@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from spamguard.signature import Signed
 
+ORIGIN = "folder"
+"""With a folder's name behind it, the origin of what a person said by moving a message."""
+
 
 class Kind(StrEnum):
     """What a folder is for."""

@@ -71,6 +71,7 @@ watch:
     we_file: true
     debounce: 0.5s
     rescan: 1h
+    lessons_per_day: 0
 """)
     first = Listener(
         parse_endpoint("smtp://127.0.0.1:10025"),

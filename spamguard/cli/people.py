@@ -1,0 +1,99 @@
+"""Who has taught what, and what could not be learnt: the part of `status` about people. Reads the ledger and what the watcher notes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import rim
+
+if TYPE_CHECKING:
+    from spamguard.engine import Filter
+    from spamguard.folders.notes import Noted
+
+_SHOWN = 20  # users in the text; all are in the JSON
+_OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is learnt
+SITE = "(the site)"  # the user "" for people
+
+
+def values(spam_filter: Filter) -> dict[str, Any]:
+    """Users, the last one whose move was learnt first; the watcher, None if there never was one; and warnings."""
+    from spamguard.folders import notes
+
+    noted, now = notes.read(spam_filter.directory), time.time()
+    users = _users(spam_filter, noted)
+    return {
+        "users": users,
+        "watcher": noted and {"alive": noted.alive(now), "began": noted.began, "seen": noted.seen, "mailboxes": noted.mailboxes},
+        "warnings": list(_warnings(users, noted, now)) if noted else [],
+    }
+
+
+def _users(spam_filter: Filter, noted: Noted | None) -> list[dict[str, Any]]:
+    from spamguard.folders.values import ORIGIN
+
+    known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.lessons()
+    refused = noted.refused if noted else {}
+    today = date.today().isoformat()
+    found = []
+    for user in sorted({*lessons, *refused}):
+        last = known.last_heard(user, ORIGIN)
+        moved = last and {"time": last.time, "folder": last.origin.removeprefix(f"{ORIGIN} ")}
+        number = refused[user].number if user in refused and refused[user].day == today else 0
+        found.append({"user": user, "lessons": lessons.get(user, {}), "last_move": moved, "refused_today": number})
+    return sorted(found, key=lambda one: -one["last_move"]["time"] if one["last_move"] else 0)
+
+
+def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator[str]:
+    """What would teach and does not: because of a limit since nothing else was learnt, or of trouble that does not go away."""
+    if not noted.alive(now):
+        yield f"no watcher has been seen since {_moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
+    moves = {one["user"]: one["last_move"]["time"] for one in users if one["last_move"]}
+    for user, refused in noted.refused.items():
+        if refused.last > moves.get(user, 0):
+            told = (
+                f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder} at {_moment(refused.last)}"
+            )
+            yield f"{user}: {told}: beyond lessons_per_day"
+    for trouble in noted.troubles:
+        if now - trouble.since >= _OVERDUE_SECONDS:
+            yield f"since {_moment(trouble.since)}: {trouble.text}"
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    found = [f"warning: {rim.printable(one)}" for one in told["warnings"]]
+    if found:
+        found = ["", *found]
+    users = told["users"][:_SHOWN]
+    if not users:
+        return found
+    names = [rim.printable(one["user"]) or SITE for one in users]
+    width = max(len("user"), *map(len, names))
+    found += ["", f"{'user':{width}}  last move                  lessons"]
+    found += [f"{name:{width}}  {_move(one['last_move']):25}  {_lessons(one)}".rstrip() for name, one in zip(names, users, strict=True)]
+    more = len(told["users"]) - len(users)
+    return [*found, f"and {more:,} more (--json shows all)"] if more else found
+
+
+def watcher(told: dict[str, Any]) -> str:
+    """One line about who watches."""
+    found = told["watcher"]
+    if found is None:
+        return "nobody has watched folders here"
+    return f"{found['mailboxes']:,} mailboxes, last seen {_moment(found['seen'])}" + ("" if found["alive"] else ", not running")
+
+
+def _lessons(one: dict[str, Any]) -> str:
+    told = ", ".join(f"{number:,} {label}" for label, number in one["lessons"].items()) or "none"
+    return told + (f"; {one['refused_today']:,} refused today" if one["refused_today"] else "")
+
+
+def _move(last: dict[str, Any] | None) -> str:
+    return f"{_moment(last['time'])} {rim.printable(last['folder'])}" if last else "-"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,57 @@
+"""How much one user may teach: so many lessons within 24 hours, so that nobody poisons what others rely on.
+
+Counted in the ledger, which no restart forgets. What is beyond is not taken up later by itself: it can be taught by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from spamguard.folders.contract import Mailbox
+from spamguard.folders.notes import Notes
+from spamguard.folders.rules import display
+from spamguard.folders.values import ORIGIN, Lesson
+from spamguard.ledger import SqliteLedger
+
+SECONDS = 86_400
+
+_log = logging.getLogger("spamguard.folders")
+
+
+class Allowance:
+    """limits: lessons per user within `SECONDS`, for each entry of `watch:`; 0: no limit."""
+
+    def __init__(self, ledger: SqliteLedger, limits: Sequence[int], notes: Notes) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self._notes = notes
+
+    def admitted(self, mailbox: Mailbox, lessons: list[Lesson]) -> list[Lesson]:
+        """Those of one folder's lessons that may be taught; of the others it is noted that there were some."""
+        limit = self._limits[mailbox.watch]
+        if not limit:
+            return lessons
+        room = limit - self._ledger.users.cast(mailbox.user, ORIGIN, int(time.time()) - SECONDS, limit)
+        if room >= len(lessons):
+            return lessons
+        taken = [lesson for lesson in lessons if self._stands(mailbox.user, lesson)]  # they change nothing, and so cost nothing
+        new = [lesson for lesson in lessons if lesson not in taken]
+        if new[room:]:
+            self._refuse(mailbox, new[room:], limit)
+        return [*taken, *new[:room]]
+
+    def _stands(self, user: str, lesson: Lesson) -> bool:
+        vote = self._ledger.vote(lesson.digest, user)
+        return vote is not None and vote.label == lesson.label
+
+    def _refuse(self, mailbox: Mailbox, lessons: list[Lesson], limit: int) -> None:
+        folder = lessons[0].folder
+        if self._notes.refused(mailbox.user, display(folder), len(lessons)):
+            told = (
+                "%s: has taught %d messages within 24 hours (lessons_per_day): what is moved beyond that teaches nothing, such as "
+                "what came into %s now. To teach it all the same: spamguard learn --user %s --as %s '%s/%s'"
+            )
+            path = mailbox.path
+            _log.warning(told, mailbox.user, limit, display(folder), mailbox.user, lessons[0].label, path, folder)

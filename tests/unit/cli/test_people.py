@@ -1,0 +1,83 @@
+"""The part of `status` about people."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import date, datetime
+
+from spamguard import Filter
+from spamguard.folders import notes
+from spamguard.folders.notes import Noted, Refused, Trouble
+from tests.unit.cli.conftest import some
+
+
+def note(state, **values):
+    (state / notes.FILE).write_text(json.dumps(asdict(Noted(**{"seen": int(time.time()), "mailboxes": 2, **values}))))
+
+
+def say(state, user, label, number, origin="folder Junk"):
+    with Filter.open(state) as one:
+        one.learn_ready([one._preparer.ready(raw) for raw in some(label, number)], label, user=user, origin=origin)
+
+
+def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
+    say(taught, "ben", "ham", 2, "cli")
+    say(taught, "anna", "spam", 3)
+    answer = run(taught, "status", "--json").json
+    first, *others = answer["users"]
+    assert (first["user"], first["lessons"], first["last_move"]["folder"], first["refused_today"]) == ("anna", {"spam": 3}, "Junk", 0)
+    assert abs(first["last_move"]["time"] - time.time()) < 600
+    assert [(one["user"], one["lessons"], one["last_move"]) for one in others] == [("", counts, None), ("ben", {"ham": 2}, None)]
+    assert (answer["watcher"], answer["warnings"]) == (None, [])
+    out = run(taught, "status").out
+    assert "watcher    nobody has watched" in out
+    moment = datetime.fromtimestamp(first["last_move"]["time"]).strftime("%Y-%m-%d %H:%M")
+    assert f"\nanna        {moment} Junk      3 spam\n" in out
+    assert "\n(the site)  -  " in out
+    assert "warning" not in out
+
+
+def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
+    raw = some("spam")[0]
+    with Filter.open(taught) as one:
+        for number in range(25):
+            one.learn_ready([one._preparer.ready(raw)], "spam", user=f"user\x1b{number}", origin="cli")
+    out = run(taught, "status").out
+    assert "\x1b" not in out
+    assert "and 6 more (--json shows all)\n" in out
+    assert len(run(taught, "status", "--json").json["users"]) == 26
+
+
+def test_refusals(run, taught):
+    note(taught, refused={"anna": Refused(date.today().isoformat(), 7, int(time.time()) + 5, "Junk")})
+    answer = run(taught, "status", "--json").json
+    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [("anna", 7)]
+    (warning,) = answer["warnings"]
+    assert warning.startswith("anna: 7 moves of ")
+    assert "lessons_per_day" in warning
+    out = run(taught, "status").out
+    assert "none; 7 refused today\n" in out
+    assert "\nwarning: anna: 7 moves" in out
+    note(taught, refused={"anna": Refused("2020-01-01", 7, 1_577_836_800, "Junk")})
+    say(taught, "anna", "spam", 1)
+    assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
+
+
+def test_trouble_is_told_when_it_lasts(run, taught):
+    now = int(time.time())
+    note(taught, troubles=(Trouble("anna", "Junk: cannot be looked at", now - 7200), Trouble("", "the disk is full", now - 60)))
+    (warning,) = run(taught, "status", "--json").json["warnings"]
+    assert warning.startswith("since ")
+    assert warning.endswith(": Junk: cannot be looked at")
+
+
+def test_a_watcher_that_is_gone(run, taught):
+    note(taught)
+    assert "2 mailboxes, last seen" in run(taught, "status").out
+    note(taught, seen=int(time.time()) - 900)
+    done = run(taught, "status", "--json").json
+    assert not done["watcher"]["alive"]
+    assert "no watcher has been seen since" in done["warnings"][0]
+    assert ", not running\n" in run(taught, "status").out

@@ -1,0 +1,91 @@
+"""Limits of what one user may teach by moving mail."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spamguard.folders import notes
+from spamguard.folders.sightings import FILE, Sightings
+from tests.unit.folders.maildirs import deliver, maildir, move
+from tests.unit.folders.test_watcher import MAIL, Watched
+
+
+@pytest.fixture
+def limited(tmp_path):
+    one = Watched(tmp_path, lessons_per_day=3)
+    one.rest()
+    yield one
+    one.stop()
+    one.filter.close()
+
+
+def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplog):
+    messages = [deliver(limited.box, raw) for raw in MAIL[:6]]
+    limited.rest()
+    moved = [move(message, limited.box / ".Junk") for message in messages[:5]]
+    limited.rest()
+    assert len(limited.votes()) == 3
+    assert caplog.text.count("lessons_per_day") == 1
+    assert "spamguard learn --user anna --as spam" in caplog.text
+    noted = notes.read(limited.state)
+    assert (noted.refused["anna"].number, noted.refused["anna"].folder) == (2, "Junk")
+    with Sightings.open(limited.state / FILE) as sightings:
+        assert len(sightings.names(str(limited.box), ".Junk")) == 5
+    limited.stop()
+    limited.start()  # they are not found again
+    move(messages[5], limited.box / ".Junk")
+    limited.rest()
+    assert notes.read(limited.state).refused["anna"].number == 3
+    assert caplog.text.count("lessons_per_day") == 1
+    assert len(limited.votes()) == 3
+    assert all(message.exists() for message in moved)
+
+
+def test_each_user_has_a_limit_of_their_own_and_a_new_one_every_day(limited):
+    ben = maildir(limited.place / "home" / "ben", ".Junk")
+    limited.rest()
+    messages = [(deliver(limited.box, raw), deliver(ben, raw)) for raw in MAIL[:4]]
+    limited.rest()
+    for anna_s, ben_s in messages:
+        move(anna_s, limited.box / ".Junk")
+        move(ben_s, ben / ".Junk")
+    limited.rest()
+    assert [user.partition(" ")[0] for user in sorted(limited.votes())] == ["anna"] * 3 + ["ben"] * 3
+    limited.filter.ledger._db.execute("UPDATE events SET time = time - 86401 WHERE user = 'ben'")
+    more = deliver(limited.box, MAIL[5]), deliver(ben, MAIL[5])
+    limited.rest()
+    move(more[0], limited.box / ".Junk")
+    move(more[1], ben / ".Junk")
+    limited.rest()
+    assert "ben 5" in limited.votes()
+    assert "anna 5" not in limited.votes()
+
+
+def test_what_was_said_otherwise_does_not_count_and_what_stands_costs_nothing(limited):
+    ready = [limited.filter._preparer.ready(raw) for raw in MAIL[:6]]
+    limited.filter.learn_ready(ready[:5], "spam", user="anna", origin="cli")
+    messages = [deliver(limited.box, raw) for raw in MAIL[:6]]
+    limited.rest()
+    for message in messages[:5]:
+        move(message, limited.box / ".Junk")
+    limited.rest()
+    assert notes.read(limited.state).refused == {}
+    move(messages[5], limited.box / ".Junk")
+    limited.rest()
+    assert limited.votes()["anna 5"] == "spam"
+
+
+def test_without_a_limit(tmp_path):
+    one = Watched(tmp_path, lessons_per_day=0)
+    one.rest()
+    messages = [deliver(one.box, raw) for raw in MAIL[:5]]
+    one.rest()
+    for message in messages:
+        move(message, one.box / ".Junk")
+    one.rest()
+    assert len(one.votes()) == 5
+    assert notes.read(one.state).alive(time.time())
+    one.stop()
+    one.filter.close()

@@ -1,0 +1,97 @@
+"""What the watcher leaves for people to read."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from spamguard.folders import notes
+from spamguard.folders.contract import File, Mailbox, Place
+from spamguard.folders.notes import Noted, Notes, Refused
+from spamguard.folders.once import Once
+
+BOX = Mailbox("anna", "/home/anna/Maildir")
+
+
+@pytest.fixture
+def once():
+    return Once()
+
+
+def test_signs_of_life(tmp_path, once, monkeypatch):
+    assert notes.read(tmp_path) is None
+    one = Notes(tmp_path, once)
+    one.beat(3)
+    found = notes.read(tmp_path)
+    assert (found.mailboxes, found.refused, found.troubles) == (3, {}, ())
+    assert found.began <= found.seen <= time.time()
+    assert found.alive(time.time())
+    assert not found.alive(time.time() + 1000)
+    assert (tmp_path / notes.FILE).stat().st_mode & 0o777 == 0o600
+    one.beat(4)
+    assert notes.read(tmp_path).mailboxes == 3  # not at every turn
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0)
+    one.beat(4)
+    assert notes.read(tmp_path).mailboxes == 4
+    assert [path.name for path in tmp_path.iterdir()] == [notes.FILE]
+
+
+def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, monkeypatch):
+    one = Notes(tmp_path, once)
+    one.beat(1)
+    assert one.refused("anna", "Junk", 3)
+    one.beat(1)  # at once, as something has changed
+    assert notes.read(tmp_path).refused["anna"].number == 3
+    one = Notes(tmp_path, once)
+    assert not one.refused("anna", "Archive", 2)
+    assert one.refused("ben", "Junk", 1)
+    one.beat(1)
+    found = notes.read(tmp_path).refused
+    assert (found["anna"].number, found["anna"].folder, found["ben"].number) == (5, "Archive", 1)
+    one._refused["anna"] = Refused("2020-01-01", 5, int(time.time()), "Junk")
+    assert one.refused("anna", "Junk", 1)
+    one._refused["ben"] = Refused("2020-01-01", 5, 1_577_836_800, "Junk")
+    one.beat(1)
+    assert {user: told.number for user, told in notes.read(tmp_path).refused.items()} == {"anna": 1}
+
+
+def test_what_stands_in_the_way(tmp_path, once):
+    place = Place(BOX, ".Junk")
+    once.warn("our own files", "the disk is full")
+    once.warn(place, "%s: cannot be looked at", "Junk")
+    once.warn((place, File("cur", "1.x")), "1.x cannot be read")
+    once.warn((BOX.path, "is encrypted"), "teaches nothing")
+    once.warn(BOX, "gone")
+    once.over(BOX)
+    Notes(tmp_path, once).beat(1)
+    found = notes.read(tmp_path).troubles
+    assert [(one.user, one.text) for one in found] == [
+        ("", "the disk is full"),
+        ("anna", "Junk: cannot be looked at"),
+        ("anna", "1.x cannot be read"),
+    ]
+    later = notes.troubles(once.standing(), int(time.time()) + 2 * 86_400)
+    assert len(list(later)) == 2
+
+
+def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, caplog):
+    one = Notes(tmp_path / "none", once)
+    one.beat(1)
+    one.beat(1)
+    assert caplog.text.count("cannot be written") == 1
+    (tmp_path / "none").mkdir()
+    one.beat(1)
+    assert notes.read(tmp_path / "none") is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"refused": []}', '{"began": 1, "seen": 2, "mailboxes": 0, "refused": {"a": {}}, "troubles": []}']
+)
+def test_what_is_no_such_file_says_nothing(tmp_path, text):
+    (tmp_path / notes.FILE).write_text(text)
+    assert notes.read(tmp_path) is None
+    Notes(tmp_path, Once()).beat(0)
+    assert json.loads((tmp_path / notes.FILE).read_text())["refused"] == {}
+    assert isinstance(notes.read(tmp_path), Noted)
