@@ -135,7 +135,7 @@ def density(values: NDArray[np.int64], samples: list[NDArray[np.int16]]) -> Floa
 
 
 def test_what_traits_and_numbers_say_sums_to_the_same_in_any_order() -> None:
-    seen, parts = seen_by(folded(made_up(7, 30)), 8)
+    _, parts = seen_by(folded(made_up(7, 30)), 8)
     for row in (*parts.categorical.tolist(), *parts.gaussian.tolist()):
         assert sum(row) == sum(reversed(row)) == math.fsum(row)
 
