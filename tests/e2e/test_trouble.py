@@ -380,7 +380,7 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
     with hop.serving(), ExitStack() as stack:
         with few_files(64):
             arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
-            stack.enter_context(daemon.running(tmp_path / "state", *arguments, port=port))
+            stack.enter_context(daemon.running(daemon.taught(tmp_path / "state", messages=10), *arguments, port=port))
         clients = [stack.enter_context(Client(port, 5)) for _ in range(100)]
         for client in clients:
             client.hello().begin()
@@ -390,7 +390,11 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
 def test_stopping_finishes_what_is_under_way_and_sends_the_others_away(tmp_path: Path) -> None:
     port, hop = free_port(), Hop({"dot": _slow})
     arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
-    with hop.serving(), daemon.running(tmp_path / "state", *arguments, port=port) as running, ExitStack() as stack:
+    with (
+        hop.serving(),
+        daemon.running(daemon.taught(tmp_path / "state", messages=10), *arguments, port=port) as running,
+        ExitStack() as stack,
+    ):
         clients = {name: stack.enter_context(Client(port)) for name in ("greeted", "served", "recipients", "data", "dot", "gone")}
         for name, client in clients.items():
             if name != "greeted":
@@ -441,7 +445,7 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
                 wrong.append(repr(error))
 
     configure(1)
-    with hop.serving(), daemon.running(tmp_path / "state", "--config", str(file), port=ports[0]) as running:
+    with hop.serving(), daemon.running(daemon.taught(tmp_path / "state", messages=10), "--config", str(file), port=ports[0]) as running:
         threads = [threading.Thread(target=keep_sending) for _ in range(4)]
         running.lines("serving smtp")
         for thread in threads:
@@ -460,3 +464,15 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
                 thread.join()
     assert wrong == []
     assert len(hop.messages) == len(sent) > 0
+
+
+def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) -> None:
+    with place.client("held") as client:
+        held = client.begin().data(daemon.unseen("spam", 1, messages=60)[0])
+        assert held.startswith(b"250 2.0.0 Held as ")
+        assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"250")
+    until((place.running.state / "history.sqlite").exists)
+    found = {path: path.stat().st_mode & 0o777 for path in [place.running.state, *place.running.state.rglob("*")]}
+    assert {mode for path, mode in found.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in found.items() if path.is_file()} == {0o600}
+    assert [path for path in found if path.suffix == ".eml"]
