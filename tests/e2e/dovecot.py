@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +93,8 @@ class Dovecot:
 
 
 @contextmanager
-def running(extra: str = "") -> Iterator[Dovecot]:
-    """A Dovecot that accepts mail for every user. extra: settings to be added."""
+def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
+    """A Dovecot that accepts mail for every user. extra: settings to be added, or what makes them, from its directory."""
     with open_directory() as root:
         dovecot = Dovecot(root, free_port(), free_port())
         for name in ("mail", "run", "state"):
@@ -102,7 +102,8 @@ def running(extra: str = "") -> Iterator[Dovecot]:
         if os.getuid() == 0:
             shutil.chown(root / "mail", "nobody")
         uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
-        text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port) + extra
+        text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port)
+        text += extra if isinstance(extra, str) else extra(root)
         (root / "dovecot.conf").write_text(text)
         process = subprocess.Popen(["dovecot", "-F", "-c", root / "dovecot.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -1,0 +1,280 @@
+"""Other ways to teach than watched folders: Dovecot's IMAPSieve with the shipped snippets, and mail forwarded to addresses that teach."""
+
+from __future__ import annotations
+
+import imaplib
+import os
+import pwd
+import shutil
+import smtplib
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import EmailMessage
+from email.policy import SMTP
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.records import Vote
+from tests.e2e import daemon, dovecot
+from tests.e2e.daemon import Daemon
+from tests.e2e.dovecot import Dovecot
+from tests.e2e.ports import free_port
+from tests.e2e.test_folders import append, copy, eventually, mail_program, move, ok, sibling, uid
+
+SNIPPETS = daemon.ROOT / "config" / "dovecot"
+PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+HOOK_SECONDS = 5.0  # generous: below 0.3 on a machine that does nothing else
+_FOLDERS = "\nnamespace inbox {\n  mailbox Trash {\n    special_use = \\Trash\n    auto = create\n  }\n  mailbox Keep {\n    auto = create\n  }\n}\n"
+
+needs_sieve = pytest.mark.skipif(
+    not all(map(shutil.which, ("dovecot", "sievec", "doveconf"))) or PYTHON is None,
+    reason="needs Dovecot with Sieve: apt-get install dovecot-lmtpd dovecot-imapd dovecot-sieve",
+)
+
+
+def moved(text: str, root: Path) -> str:
+    """A snippet with the paths of this test."""
+    paths = {
+        "/etc/dovecot/spamguard": f"{root}/sieve",
+        "/usr/local/bin/spamguard": f"{root}/bin/spamguard",
+        "/run/spamguard": f"{root}/door",
+        "/var/spool/spamguard/teach": f"{root}/left",
+        "user = spamguard": f"user = {pwd.getpwuid(os.getuid()).pw_name}",
+    }
+    for old, new in paths.items():
+        text = text.replace(old, new)
+    return text
+
+
+class Place:
+    """A Dovecot with the shipped snippets, and where spamguard and it meet."""
+
+    def __init__(self, server: Dovecot, state: Path) -> None:
+        self.server = server
+        self.state = state
+        self.port = free_port()
+
+    @contextmanager
+    def spamguard(self, more: str = "") -> Iterator[Daemon]:
+        root = self.server.root
+        file = self.state.with_name("spamguard.yaml")
+        file.write_text(f"""
+listeners: [{{listen: "smtp://127.0.0.1:{self.port}", position: standalone, next_hop: "lmtp:{root}/run/lmtp-spamguard"}}]
+teach: {{socket: {root}/door/teach.sock, spool: {root}/left, for_others: [nobody]}}
+{more}""")
+        with daemon.running(self.state, "--config", str(file), port=self.port) as running:
+            running.lines("lessons are taken on")
+            yield running
+
+    def votes(self) -> list[tuple[str, str | None]]:
+        """All votes of programs in force, by user and label, in the order in which they were cast."""
+        with Filter.open(self.state) as spam_filter:
+            return [(vote.user, vote.label) for vote in in_force(spam_filter) if vote.origin == "teach-pipe"]
+
+    def come(self, *wanted: tuple[str, str]) -> None:
+        eventually(lambda: sorted(map(str, self.votes())) == sorted(map(str, wanted)), f"{wanted}, not {self.votes()}\n{self.log()}")
+
+    def log(self) -> str:
+        return self.server.log()[-4000:]
+
+
+def in_force(spam_filter: Filter) -> list[Vote]:
+    last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.votes()}
+    return [vote for vote in last.values() if vote.label is not None]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    extra = _FOLDERS + "".join((SNIPPETS / name).read_text() for name in ("lmtp.conf", "imapsieve-2.3.conf"))
+    with dovecot.running(lambda root: prepare(root, extra)) as server:
+        compile_scripts(server)
+        yield Place(server, daemon.taught(tmp_path / "state"))
+
+
+def prepare(root: Path, extra: str) -> str:
+    """Put the scripts and the client where the snippets look for them, as an administrator would; the settings to be added."""
+    for name, mode in (("sieve", 0o755), ("bin", 0o755), ("door", 0o755), ("left", 0o3733), ("package", 0o755)):
+        (root / name).mkdir()
+        (root / name).chmod(mode)
+    (root / "package" / "spamguard").mkdir(mode=0o755)
+    for name in ("__init__.py", "__main__.py"):
+        shutil.copy(daemon.ROOT / "spamguard" / name, root / "package" / "spamguard")
+    shutil.copytree(daemon.ROOT / "spamguard" / "teaching", root / "package" / "spamguard" / "teaching")
+    program = root / "bin" / "spamguard"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={root}/package exec {PYTHON} -m spamguard "$@"\n')
+    program.chmod(0o755)
+    settings = moved(extra, root)
+    for name in ("report-spam.sieve", "report-ham.sieve", "file-by-header.sieve", "spamguard-learn.sh"):
+        script = root / "sieve" / name
+        script.write_text(moved((SNIPPETS / name).read_text(), root))
+        script.chmod(0o755 if name.endswith(".sh") else 0o644)
+    return settings
+
+
+def compile_scripts(server: Dovecot) -> None:
+    for name in ("report-spam", "report-ham", "file-by-header"):
+        line = ["sievec", "-c", str(server.root / "dovecot.conf")]
+        done = subprocess.run([*line, server.root / "sieve" / f"{name}.sieve"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def store(client: imaplib.IMAP4, *numbers: int, folder: str = "INBOX") -> None:
+    for number in numbers:
+        ok(client.append(folder, "", "", sibling(number)))
+
+
+@needs_sieve
+def test_people_teach_with_their_mail_program(place):
+    with place.spamguard() as running, mail_program(place.server) as client:
+        store(client, 1, 2, 3, 4)
+        move(client, 1, "INBOX", "Junk")
+        copy(client, 2, "INBOX", "Junk")
+        append(client, 3, "INBOX", "Junk")
+        place.come(*[("anna", "spam")] * 3)
+        move(client, 1, "Junk", "INBOX")
+        place.come(*[("anna", "spam")] * 2, ("anna", "ham"))
+        move(client, 2, "Junk", "Trash")  # teaches nothing
+        move(client, 3, "Junk", "Keep")
+        place.come(("anna", "spam"), *[("anna", "ham")] * 2)
+        move(client, 3, "Keep", "Junk")
+        move(client, 4, "INBOX", "Keep")  # neither from Junk nor into it
+        with mail_program(place.server, "ben") as other:
+            store(other, 1)
+            move(other, 1, "INBOX", "Junk")
+        place.come(*[("anna", "spam")] * 2, ("anna", "ham"), ("ben", "spam"))
+        assert "not taken" not in running.log()
+
+
+@needs_sieve
+def test_the_same_again_is_a_success(place):
+    with place.spamguard() as running, mail_program(place.server) as client:
+        store(client, 1)
+        ok(client.select("INBOX"))
+        for _ in range(2):
+            ok(client.uid("COPY", uid(client, 1), "Junk"))
+        running.lines("by=teach-pipe", 2)
+        assert place.votes() == [("anna", "spam")]
+        assert "exit" not in place.log()
+
+
+@needs_sieve
+def test_what_is_reported_while_nobody_listens_is_learnt_later(place):
+    with mail_program(place.server) as client:
+        store(client, 1, 2)
+        move(client, 1, "INBOX", "Junk")
+        move(client, 2, "INBOX", "Junk")
+        move(client, 2, "Junk", "INBOX")
+    assert place.votes() == []
+    eventually(lambda: len(list((place.server.root / "left").iterdir())) == 3, f"three lessons are left\n{place.log()}")
+    with place.spamguard():
+        place.come(("anna", "spam"), ("anna", "ham"))
+    assert list((place.server.root / "left").iterdir()) == []
+
+
+@needs_sieve
+def test_moving_is_not_slowed_down(place):
+    with place.spamguard(), mail_program(place.server) as client:
+        store(client, *range(8))
+        times = []
+        for number in range(8):
+            ok(client.select("INBOX"))
+            name, start = uid(client, number), time.monotonic()
+            ok(client.uid("MOVE", name, "Junk"))
+            times.append(time.monotonic() - start)
+        place.come(*[("anna", "spam")] * 8)
+        print(f"MOVE with the hook: median {sorted(times)[4] * 1e3:.0f} ms, most {max(times) * 1e3:.0f} ms")
+        assert sorted(times)[4] < HOOK_SECONDS
+
+
+@needs_sieve
+def test_what_is_tagged_is_filed_and_moving_it_back_teaches(place):
+    spam = daemon.unseen("spam", 1)[0]
+    with place.spamguard() as running, mail_program(place.server) as client:
+        with smtplib.SMTP("127.0.0.1", place.port) as sender:
+            sender.sendmail("x@offers.example", "anna@example.net", spam)
+        running.lines("verdict=spam")
+        ok(client.select("Junk"))
+        (name,) = client.uid("SEARCH", "ALL")[1][0].split()
+        assert place.votes() == []  # what a script files is no person's word
+        ok(client.uid("MOVE", name, "INBOX"))
+        place.come(("anna", "ham"))
+
+
+@needs_sieve
+def test_even_a_lesson_that_nobody_takes_costs_no_move(place):
+    (place.server.root / "left").rmdir()
+    with mail_program(place.server) as client:
+        store(client, 1)
+        move(client, 1, "INBOX", "Junk")
+        ok(client.select("Junk"))
+        assert uid(client, 1)
+    eventually(lambda: "could neither be handed over" in place.log(), "Dovecot's log tells why")
+
+
+# ---- mail to addresses that teach
+
+FORWARD = """
+    teach:
+      addresses: {spam@example.net: spam, ham@example.net: ham}
+      senders: ["*@example.net"]
+      user: local-part
+"""
+
+
+def report(*originals: bytes) -> bytes:
+    found = EmailMessage(SMTP)
+    found["From"], found["To"], found["Subject"] = "anna@example.net", "spam@example.net", "Fwd: this one"
+    found.set_content("See there.\n")
+    for original in originals:
+        found.add_attachment(original, maintype="application", subtype="octet-stream")
+    return found.as_bytes().replace(b"application/octet-stream", b"message/rfc822")
+
+
+@contextmanager
+def forwarding(state: Path) -> Iterator[tuple[Daemon, int]]:
+    port, file = free_port(), state.with_name("spamguard.yaml")
+    file.write_text(f"""
+listeners:
+  - listen: smtp://127.0.0.1:{port}
+    position: standalone
+    next_hop: maildir:{state}/Maildir
+{FORWARD}""")
+    with daemon.running(state, "--config", str(file), port=port) as running:
+        yield running, port
+
+
+def forwarded(state: Path) -> list[tuple[str, str | None]]:
+    with Filter.open(state) as spam_filter:
+        return sorted((vote.user, vote.label) for vote in in_force(spam_filter) if vote.origin == "mail")
+
+
+def test_forwarded_mail_teaches_what_was_attached(tmp_path):
+    state = daemon.taught(tmp_path / "state")
+    with forwarding(state) as (_, port), smtplib.SMTP("127.0.0.1", port) as client:
+        client.sendmail("Anna@example.net", "SPAM@example.net", report(sibling(1), sibling(2)))
+        client.sendmail("anna@example.net", "ham@example.net", report(sibling(3)))
+        with pytest.raises(smtplib.SMTPDataError, match="attachment") as refused:
+            client.sendmail("anna@example.net", "spam@example.net", sibling(4))
+        assert refused.value.smtp_code == 550
+        client.sendmail("anna@elsewhere.example", "spam@example.net", report(sibling(5)))  # of somebody unknown: mail as any other
+        wanted = [("anna", "ham"), ("anna", "spam"), ("anna", "spam")]
+        eventually(lambda: forwarded(state) == wanted, f"{wanted}, not {forwarded(state)}")
+        (delivered,) = [file for part in ("new", "cur") for file in (state / "Maildir").rglob(f"{part}/*")]
+        assert b"Subject: Fwd: this one" in delivered.read_bytes()
+
+
+def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
+    state = daemon.taught(tmp_path / "state")
+    with forwarding(state) as (running, port), smtplib.SMTP("127.0.0.1", port) as client:
+        teacher = running.lines("lessons are taken on")
+        assert teacher
+        client.sendmail("anna@example.net", "spam@example.net", report(*map(sibling, range(20))))
+        running.process.kill()
+        running.process.wait(20)
+        with forwarding(state):
+            eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")
+        running.process.returncode = 0  # killed, and meant to be
