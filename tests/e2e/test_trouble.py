@@ -467,9 +467,9 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
 
 
 def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) -> None:
+    spam = daemon.unseen("spam", 1, messages=60)[0]
     with place.client("held") as client:
-        held = client.begin().data(daemon.unseen("spam", 1, messages=60)[0])
-        assert held.startswith(b"250 2.0.0 Held as ")
+        until(lambda: client.begin().data(spam).startswith(b"250 2.0.0 Held as "))  # once a scorer is ready, and in time
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"250")
     until((place.running.state / "history.sqlite").exists)
     found = {path: path.stat().st_mode & 0o777 for path in [place.running.state, *place.running.state.rglob("*")]}
