@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from spamguard.errors import SpamguardError
 from spamguard.files import create_private
 from spamguard.folders.values import Copy
+from spamguard.sqlitefile import cache_explained, connect, transaction
 
 FILE = "sightings.sqlite"
 """Its name in the state directory."""
@@ -67,7 +67,7 @@ class Sightings:
         with _explained(path):
             with suppress(FileExistsError):
                 create_private(path).close()
-            db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            db = connect(path, _BUSY_SECONDS)
             try:
                 _prepare(db, path)
             except BaseException:
@@ -188,15 +188,8 @@ class Sightings:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _explained(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself has rolled back after some errors
-                    self._db.execute("ROLLBACK")
-                raise
+        with _explained(self.path), transaction(self._db):
+            yield
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -235,21 +228,5 @@ def _copies(rows: Iterable[_Row], folders: dict[int, str]) -> list[Copy]:
     return list(found.values())
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
-        reported = " ".join(str(error).split())
-        raise SightingsError(f"sightings {path}: {_remedy(error)} [{reported}]") from error
-
-
-def _remedy(error: Exception) -> str:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_FULL"):
-        return "the disk is full: make room"
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return "another process kept them locked for too long: try again"
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
-        return "the file is damaged: move it away, a new one will be made"
-    return "they cannot be read or written: check the directory, its permissions and the disk"
+def _explained(path: Path) -> AbstractContextManager[None]:
+    return cache_explained("sightings", path, SightingsError)

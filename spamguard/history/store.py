@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import quote
 
 from spamguard.errors import HistoryError
 from spamguard.files import create_private
 from spamguard.history.row import COLUMNS, Columns, Row, columns, from_columns
+from spamguard.sqlitefile import cache_explained, connect, transaction
 
 LEAST = 8 << 20  # bytes; with less there is no room to work in
 
@@ -68,7 +68,7 @@ class History:
         with _explained(path):
             if not path.exists():
                 _create(path)
-            db = _connection(path)
+            db = connect(path, _BUSY_SECONDS)
             try:
                 _refuse_strangers(db, path)
                 pages = min(_LOG_PAGES, int(max(size, LEAST) * _LOG_SHARE) // _PAGE)
@@ -100,7 +100,7 @@ class History:
         if not rows:
             return
         with _explained(self.path):
-            with self._transaction():
+            with transaction(self._db):
                 self._db.executemany(_INSERT, rows)
             oldest = max(row[_TIME] for row in rows) - self._days * _DAY
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
@@ -125,7 +125,7 @@ class History:
     def _prune(self, oldest: float) -> bool:
         """Remove some of the oldest rows if there are too many bytes, else those of them that are too old; whether there were any."""
         too_much = self._pragma("page_count") - self._pragma("freelist_count") > self._size * _ROWS_SHARE / _PAGE
-        with self._transaction():
+        with transaction(self._db):
             return self._db.execute(_PRUNE, (too_much, oldest)).rowcount > 0
 
     def _give_back(self) -> None:
@@ -136,41 +136,9 @@ class History:
     def _pragma(self, name: str) -> int:
         return _pragma(self._db, name)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # SQLite itself has rolled back after some errors
-                self._db.execute("ROLLBACK")
-            raise
 
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
-        reported = " ".join(str(error).split())
-        raise HistoryError(f"history {path}: {_remedy(error)} [{reported}]") from error
-
-
-def _remedy(error: Exception) -> str:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_FULL"):
-        return "the disk is full: make room"
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return "another process kept it locked for too long: try again"
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
-        return "it is damaged: move it away, a new one will be made"
-    return "it cannot be read or written: check its directory, its permissions and the disk"
-
-
-def _connection(path: Path) -> sqlite3.Connection:
-    """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
-    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+def _explained(path: Path) -> AbstractContextManager[None]:
+    return cache_explained("history", path, HistoryError)
 
 
 def _create(path: Path) -> None:
@@ -187,7 +155,7 @@ def _create(path: Path) -> None:
 
 
 def _fill(draft: Path) -> None:
-    db = _connection(draft)
+    db = connect(draft, _BUSY_SECONDS)
     try:
         for setting in (f"page_size = {_PAGE}", "auto_vacuum = INCREMENTAL", "journal_mode = WAL"):
             db.execute(f"PRAGMA {setting}")

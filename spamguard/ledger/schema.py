@@ -11,11 +11,11 @@ import os
 import secrets
 import sqlite3
 from pathlib import Path
-from urllib.parse import quote
 
 from spamguard.errors import LedgerError
 from spamguard.files import create_private, sync_directory
 from spamguard.ledger.failures import explained
+from spamguard.sqlitefile import connect as connect_file
 
 SCHEMA_VERSION = 1
 APPLICATION = 0x7367_6C64  # "sgld" in the file's header, so that `file` and we know whose it is
@@ -62,7 +62,7 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
             _create(path, fingerprint)
         if not path.is_file() or not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
             raise LedgerError(f"ledger {path}: it must be a file that this user may read and write, in a directory that it may write")
-        db = _connection(path)
+        db = connect_file(path, BUSY_SECONDS)
         try:
             _refuse_strangers(db, path, fingerprint)
             db.execute(_INDEX)
@@ -71,12 +71,6 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
             db.close()
             raise
         return db
-
-
-def _connection(path: Path) -> sqlite3.Connection:
-    """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
-    address = f"file:{quote(str(path.absolute()))}?mode=rw"
-    return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
 
 def _create(path: Path, fingerprint: str) -> None:
@@ -98,7 +92,7 @@ def _create(path: Path, fingerprint: str) -> None:
 
 
 def _fill(draft: Path, fingerprint: str) -> None:
-    db = _connection(draft)
+    db = connect_file(draft, BUSY_SECONDS)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA journal_mode = WAL")

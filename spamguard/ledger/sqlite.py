@@ -27,6 +27,7 @@ from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
 from spamguard.ledger.users import Users
 from spamguard.records import Vote
+from spamguard.sqlitefile import transaction
 
 _CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
 _MERGE_CHUNK = 256  # votes per writing transaction of a merge
@@ -340,15 +341,8 @@ class SqliteLedger:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
         self._refuse_fork()
-        with explained(self.path):
-            self._db.execute(begin)
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself has rolled back after some errors
-                    self._db.execute("ROLLBACK")
-                raise
+        with explained(self.path), transaction(self._db, begin):
+            yield
 
     def _ask(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         self._refuse_fork()

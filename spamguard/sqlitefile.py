@@ -1,0 +1,50 @@
+"""What our SQLite files have in common: how they are opened, written in one transaction, and what is said when that fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from spamguard.errors import SpamguardError
+
+
+def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """All of what is done inside, or nothing."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # SQLite itself has rolled back after some errors
+            db.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def cache_explained(what: str, path: Path, error_type: type[SpamguardError]) -> Iterator[None]:
+    """Whatever fails with a file that may be thrown away leaves as one line that names it and the remedy."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+        reported = " ".join(str(error).split())
+        raise error_type(f"{what} {path}: {_remedy(error)} [{reported}]") from error
+
+
+def _remedy(error: Exception) -> str:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return "the disk is full: make room"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "another process kept the file locked for too long: try again"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
+        return "the file is damaged: move it away, a new one will be made"
+    return "the file cannot be read or written: check its directory, its permissions and the disk"
