@@ -18,13 +18,13 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 # From the top down: a layer imports those below it, never one above, never a neighbour on its own line.
 LAYERS = (
     ("cli",),
-    ("daemon",),
+    ("daemon", "doctor"),
     ("bulk", "undo", "evaluation", "doors", "web", "folders"),
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model"),
     ("ledger", "relay", "sources", "secret", "history", "quarantine", "teaching"),
-    ("policy", "mail", "bayes", "files", "ids", "spool", "signature", "wire"),
+    ("policy", "mail", "bayes", "files", "sqlitefile", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
