@@ -30,6 +30,7 @@ COMMANDS = (
     "explain",
     "quarantine",
     "status",
+    "doctor",
     "evaluate",
     "rebuild",
     "export",
@@ -48,6 +49,7 @@ _EPILOG = """exit status:
   3    judge: at least one message is unsure, none is unwanted
   filter always lets the mail through and exits with 0, unless it could not be written (75)
   run: 78 when the configuration has mistakes
+  doctor: 1 when something failed
   130  interrupted
 
 examples:

@@ -1,0 +1,154 @@
+"""`doctor`: does moving mail teach here, from the file to the verdict? Leaves neither message nor lesson behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spamguard.cli import rim
+from spamguard.errors import SpamguardError, UsageError
+
+if TYPE_CHECKING:
+    from spamguard.doctor.box import Owner
+    from spamguard.doctor.step import Step
+    from spamguard.engine import Filter
+    from spamguard.settings import Settings
+
+ABOUT = """Show that moving mail teaches. A marked message is put into a Maildir and moved to Junk: the filter must learn it, and is shown
+to have forgotten it afterwards. Each step is a line; what fails comes with a remedy.
+
+Without --maildir that is a Maildir of its own in a temporary directory, and nothing need run. With it, the running daemon must learn
+from that mailbox, within 10 seconds; it needs a Junk folder.
+
+Exit status: 0 if nothing failed, 1 otherwise."""
+EXAMPLE = """  spamguard doctor
+  spamguard doctor --config /etc/spamguard/spamguard.yaml
+  spamguard --state /var/lib/spamguard doctor --user anna
+  spamguard --state /var/lib/spamguard doctor --maildir /var/vmail/example.org/anna/Maildir"""
+
+FAILED = 1
+_POLL_SECONDS = 0.1
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "doctor", run, ABOUT, EXAMPLE)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="look at what it says of the state directory, next hops and folders, too"
+    )
+    parser.add_argument(
+        "--user", metavar="NAME", help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
+    )
+    parser.add_argument("--maildir", type=Path, metavar="PATH", help="a mailbox that the running daemon watches")
+    rim.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look at everything, one line for each step."""
+    from spamguard.doctor.step import Outcome
+
+    steps = []
+    for step in _steps(options):
+        steps.append(step)
+        if not options.json:
+            print(_line(step), flush=True)
+    good = all(step.outcome is not Outcome.FAILED for step in steps)
+    if options.json:
+        rim.answer(options, "", {"ok": good, "steps": [step._asdict() for step in steps]})
+    return 0 if good else FAILED
+
+
+def _line(step: Step) -> str:
+    outcome = {"ok": "ok", "failed": "FAILED", "skipped": "-"}[step.outcome]
+    return rim.printable(f"{outcome:7} {step.name}: {step.detail}" + (f" -> {step.remedy}" if step.remedy else ""))
+
+
+def _steps(options: argparse.Namespace) -> Iterator[Step]:
+    from spamguard.doctor import checks
+    from spamguard.doctor.step import failed, ok
+
+    settings = _settings(options)
+    state = settings.state if settings else rim.state_directory(options)
+    yield from checks.installation(state)
+    yield from checks.watching(state)
+    yield checks.file_events(settings)
+    yield checks.dovecot(settings)
+    if settings:
+        yield from checks.next_hops(settings)
+    try:
+        options.state = state
+        with rim.open_existing(options) as spam_filter:
+            yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
+            spam_filter.refuse_without_receipts()
+            yield from _proof(options, spam_filter, settings)
+    except SpamguardError as error:
+        yield failed("filter", str(error), "")
+
+
+def _settings(options: argparse.Namespace) -> Settings | None:
+    from spamguard import config
+
+    if options.config is None:
+        return None
+    return config.from_command_line(options.config, usual_state=rim.state_directory(options), state=options.state)
+
+
+def _proof(options: argparse.Namespace, spam_filter: Filter, settings: Settings | None) -> Iterator[Step]:
+    from spamguard.doctor import proof
+
+    if options.maildir is None and options.user is None:
+        with proof.scratch(spam_filter) as box:
+            yield from proof.prove(spam_filter, box, "is the temporary directory on a disk that can be watched?")
+        return
+    yield from _proof_in(_maildir(options), options, spam_filter, settings)
+
+
+def _proof_in(path: Path, options: argparse.Namespace, spam_filter: Filter, settings: Settings | None) -> Iterator[Step]:
+    """In a real mailbox."""
+    from spamguard.doctor import proof
+    from spamguard.doctor.box import Box, junk_of
+    from spamguard.doctor.step import failed
+    from spamguard.folders import doveconf
+
+    special = doveconf.read().special
+    try:
+        owner = _owner(options, path)
+        with owner.acting():
+            junk = junk_of(path, settings.watch if settings else (), special)
+    except OSError as error:
+        yield failed("mailbox", f"{path}: {error.strerror}", "name a Maildir that is there with --maildir")
+        return
+    if junk is None:
+        yield failed("mailbox", f"{path}: it has no folder of spam", "make a folder Junk with a mail program")
+        return
+    box = Box(path, junk, owner, spam_filter.directory, lambda: time.sleep(_POLL_SECONDS))
+    yield from proof.prove(spam_filter, box, f"does the daemon run, does its `watch` name {path}, may it read it? See its log")
+
+
+def _maildir(options: argparse.Namespace) -> Path:
+    if options.maildir is not None:
+        return Path(os.path.abspath(options.maildir))  # noqa: PTH100  as the daemon names it: symbolic links stay
+    return Path(_account(options.user).pw_dir) / "Maildir"
+
+
+def _owner(options: argparse.Namespace, path: Path) -> Owner:
+    from spamguard.doctor.box import Owner, owner_of
+
+    if options.user is None:
+        return owner_of(path)
+    account = _account(options.user)
+    if os.geteuid() not in (0, account.pw_uid):
+        raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
+    return Owner(account.pw_uid, account.pw_gid)
+
+
+def _account(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise UsageError(f"{name!r} is no user of this system: name the mailbox with --maildir") from None

@@ -1,0 +1,95 @@
+"""What teaching by moving mail rests on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.doctor import checks
+from spamguard.doctor.step import Outcome
+from spamguard.folders import notes
+from spamguard.folders.doveconf import Dovecot
+from spamguard.folders.notes import Noted, Trouble
+from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from tests.unit.folders.maildirs import maildir
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    Filter.open(tmp_path / "state", bits=12).close()
+    return tmp_path / "state"
+
+
+def outcomes(steps):
+    return [(step.name, str(step.outcome)) for step in steps]
+
+
+def settings(state: Path, *hops: str, watch: tuple[Watch, ...] = ()) -> Settings:
+    door = parse_endpoint("smtp://127.0.0.1:10025")
+    return Settings(state, tuple(Listener(door, Position.STANDALONE, Hop(parse_endpoint(hop))) for hop in hops), watch=watch)
+
+
+def test_the_installation(state, tmp_path):
+    assert outcomes(checks.installation(state)) == [("state directory", "ok"), ("key", "ok")]
+    state.chmod(0o777)
+    (state / "key").chmod(0o644)
+    first, second = checks.installation(state)
+    assert (first.outcome, first.remedy) == (Outcome.FAILED, f"chmod go-w {state}")
+    assert (second.outcome, second.remedy) == (Outcome.FAILED, f"chmod 600 {state / 'key'}")
+    (state / "key").unlink()
+    assert outcomes(checks.installation(state))[1] == ("key", "failed")
+    assert outcomes(checks.installation(tmp_path / "none")) == [("state directory", "failed")]
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_watcher(state):
+    assert outcomes(checks.watching(state)) == [("watcher", "skipped")]
+    now = int(time.time())
+    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now, 3))))
+    assert outcomes(checks.watching(state)) == [("watcher", "ok")]
+    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now - 900, 3, {}, (Trouble("anna", "no Junk", now),)))))
+    first, second = checks.watching(state)
+    assert (first.outcome, second.outcome, second.detail) == (Outcome.FAILED, Outcome.FAILED, "no Junk")
+
+
+def test_file_events(state, tmp_path, monkeypatch):
+    assert checks.file_events(None).outcome is Outcome.OK
+    maildir(tmp_path / "home" / "anna", ".Junk", ".Archive")
+    watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
+    assert checks.file_events(watched).detail.endswith("9 needed")
+    limit = tmp_path / "limit"
+    limit.write_text("8\n")
+    monkeypatch.setattr(checks, "_LIMIT", limit)
+    assert checks.file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=18"
+    assert checks.file_events(settings(state)).outcome is Outcome.OK
+    monkeypatch.setattr(checks, "_LIMIT", tmp_path / "none")
+    assert checks.file_events(None).outcome is Outcome.FAILED
+
+
+def test_dovecot(state, monkeypatch):
+    watched = settings(state, watch=(Watch("/home/*"),))
+    for found, bare, full in (
+        (Dovecot(), Outcome.SKIPPED, Outcome.SKIPPED),
+        (Dovecot("maildir"), Outcome.OK, Outcome.OK),
+        (Dovecot("mdbox", notes=("no Maildir",)), Outcome.SKIPPED, Outcome.FAILED),
+    ):
+        monkeypatch.setattr(checks.doveconf, "read", lambda found=found: found)
+        assert (checks.dovecot(None).outcome, checks.dovecot(watched).outcome) == (bare, full)
+
+
+def test_next_hops(state, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "socket"))
+        local.listen()
+        port = door.getsockname()[1]
+        hops = f"smtp://127.0.0.1:{port}", f"lmtp:{tmp_path}/socket", f"maildir:{tmp_path}/not/yet", f"lmtp:{tmp_path}/none"
+        found = list(checks.next_hops(settings(state, *hops, hops[0])))
+    assert [str(step.outcome) for step in found] == ["ok", "ok", "ok", "failed"]
+    assert [str(step.outcome) for step in checks.next_hops(settings(state, hops[0]))] == ["failed"]
+    assert not (tmp_path / "not").exists()
