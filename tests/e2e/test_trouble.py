@@ -81,7 +81,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     ports = {name: free_port() for name in ("pass", "defer", "held", "impatient", "small")}
     extra = {
         "defer": "    on_error: defer\n",
-        "held": "    rules: [{when: spam, action: quarantine}]\n",
+        "held": "    rules: [{when: unsure, action: quarantine}]\n",
         "impatient": "    limits: {command_timeout: 1s, data_timeout: 1s, message_timeout: 2s, idle_commands: 10, wrong_commands: 5}\n",
         "small": (
             "    limits: {message_size: 1MiB, header_size: 10KiB, size_in_flight: 1200KiB, recipients: 3, connections: 8,"
@@ -453,9 +453,10 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
         try:
             for number in (2, 1):
                 configure(number)
+                old = set(_children(running.process.pid))
                 running.process.send_signal(signal.SIGHUP)
+                until(lambda before=old: not before & set(_children(running.process.pid)))
                 running.lines("serving smtp", number % 2 + 2)
-                running.lines("has drained", 2 * (number % 2 + 1))
             with pytest.raises(ConnectionRefusedError):
                 Client(ports[1])
         finally:
@@ -467,9 +468,9 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
 
 
 def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) -> None:
-    spam = daemon.unseen("spam", 1, messages=60)[0]
+    judged(place)
     with place.client("held") as client:
-        until(lambda: client.begin().data(spam).startswith(b"250 2.0.0 Held as "))  # once a scorer is ready, and in time
+        assert client.begin().data(MESSAGE).startswith(b"250 2.0.0 Held as ")
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"250")
     until((place.running.state / "history.sqlite").exists)
     found = {path: path.stat().st_mode & 0o777 for path in [place.running.state, *place.running.state.rglob("*")]}
