@@ -75,7 +75,7 @@ class TeachingProxy:
 
     def _known(self, sender: Sender) -> bool:
         address = sender.address.lower()
-        return bool(address) and is_user(address) and not self._senders.isdisjoint((address, f"*@{address.rpartition('@')[2]}"))
+        return "@" in address and is_user(address) and not self._senders.isdisjoint((address, f"*@{address.rpartition('@')[2]}"))
 
     def _near(self, client: Client) -> bool:
         """Whether a client is in one of the networks. Behind another server only what that tells of it counts, not where that is."""

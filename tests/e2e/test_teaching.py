@@ -28,7 +28,17 @@ from tests.e2e.test_folders import append, copy, eventually, mail_program, move,
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 HOOK_SECONDS = 5.0  # generous: below 0.3 on a machine that does nothing else
-_FOLDERS = "\nnamespace inbox {\n  mailbox Trash {\n    special_use = \\Trash\n    auto = create\n  }\n  mailbox Keep {\n    auto = create\n  }\n}\n"
+_FOLDERS = """
+namespace inbox {
+  mailbox Trash {
+    special_use = \\Trash
+    auto = create
+  }
+  mailbox Keep {
+    auto = create
+  }
+}
+"""
 
 needs_sieve = pytest.mark.skipif(
     not all(map(shutil.which, ("dovecot", "sievec", "doveconf"))) or PYTHON is None,
@@ -269,12 +279,11 @@ def test_forwarded_mail_teaches_what_was_attached(tmp_path):
 
 def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
     state = daemon.taught(tmp_path / "state")
-    with forwarding(state) as (running, port), smtplib.SMTP("127.0.0.1", port) as client:
-        teacher = running.lines("lessons are taken on")
-        assert teacher
-        client.sendmail("anna@example.net", "spam@example.net", report(*map(sibling, range(20))))
+    with forwarding(state) as (running, port):
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            client.sendmail("anna@example.net", "spam@example.net", report(*map(sibling, range(20))))
         running.process.kill()
         running.process.wait(20)
-        with forwarding(state):
-            eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")
         running.process.returncode = 0  # killed, and meant to be
+    with forwarding(state):
+        eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")

@@ -1,0 +1,118 @@
+"""What waits is learnt in the order in which it was said; what cannot be learnt keeps nothing else waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.daemon.learning import Learner
+from spamguard.errors import LedgerError
+from spamguard.teaching import client
+from spamguard.teaching.dropped import DropBox
+from spamguard.teaching.lesson import Header
+from spamguard.teaching.queue import Queue
+from tests.unit.filters import mail, opened
+
+MAIL = [raw for _, raw in mail(80)]
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path / "teach")
+
+
+def put(queue: Queue, raw: bytes, label: str = "spam", user: str = "anna", origin: str = "mail") -> None:
+    queue.put(Header(label, len(raw), user), origin, [raw])
+
+
+def votes(spam_filter: Filter) -> list[tuple[str, str | None, str]]:
+    return [(vote.user, vote.label, vote.origin) for vote in spam_filter.ledger.votes()]
+
+
+def test_everything_that_waits_is_learnt_once(tmp_path, queue):
+    for number, raw in enumerate(MAIL):
+        put(queue, raw, "spam" if number < 70 else "ham")
+    put(queue, MAIL[0])  # again
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: None)
+        assert learner.turn() == 81
+        assert votes(spam_filter) == [("anna", "spam", "mail")] * 70 + [("anna", "ham", "mail")] * 10
+        assert queue.names() == []
+        assert learner.turn() == 0
+
+
+def test_the_last_word_counts_wherever_it_was_said(tmp_path, queue):
+    (tmp_path / "left").mkdir()
+    put(queue, MAIL[0], "spam")
+    client.leave(str(tmp_path / "left"), Header("ham", len(MAIL[0])), MAIL[0])
+    put(queue, MAIL[1], "ham")
+    client.leave(str(tmp_path / "left"), Header("spam", len(MAIL[1])), MAIL[1])
+    with opened(tmp_path / "state") as spam_filter:
+        box = DropBox(tmp_path / "left", lambda account, named: "anna")
+        assert Learner(spam_filter, [box, queue], lambda: None).turn() == 4
+        assert votes(spam_filter)[-1][1:] == ("spam", "teach-pipe")
+        assert spam_filter.status().classes == {"ham": 1, "spam": 1}
+    assert list((tmp_path / "left").iterdir()) == []
+
+
+def test_what_is_no_lesson_goes(tmp_path, queue, caplog):
+    put(queue, MAIL[0], "spma")  # as a class of its own it is a slip of the pen
+    put(queue, MAIL[1])
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "rubbish\n").write_text("x")
+    with opened(tmp_path / "state") as spam_filter:
+        Learner(spam_filter, [queue, DropBox(tmp_path / "left", lambda account, named: "x")], lambda: None).turn()
+        assert votes(spam_filter) == [("anna", "spam", "mail")]
+    assert queue.names() == []
+    assert list((tmp_path / "left").iterdir()) == []
+    assert "did you mean 'spam'" in caplog.text
+    assert "rubbish\\n" in caplog.text
+
+
+def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
+    put(queue, MAIL[0])
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: None)
+        with monkeypatch.context() as broken:
+            broken.setattr(spam_filter._ledger, "append", lambda votes: (_ for _ in ()).throw(LedgerError("the disk is full")))
+            with pytest.raises(LedgerError):
+                learner.turn()
+        assert len(queue.names()) == 1
+        assert learner.turn() == 1
+        assert queue.names() == []
+
+
+def test_a_fault_of_ours_costs_one_lesson_its_turn(tmp_path, queue, monkeypatch, caplog):
+    put(queue, MAIL[0], user="anna")
+    put(queue, MAIL[1], user="ben")
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: None)
+        whole = learner._preparer.all_ready
+        monkeypatch.setattr(learner._preparer, "all_ready", lambda some: 1 / 0 if some == [MAIL[0]] else whole(some))
+        learner.turn()
+        learner.turn()
+        assert [user for user, *_ in votes(spam_filter)] == ["ben"]
+        assert len(queue.names()) == 1
+        assert caplog.text.count("a fault") == 1
+
+
+def test_a_directory_that_is_not_there_is_told_once(tmp_path, queue, caplog):
+    put(queue, MAIL[0])
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [DropBox(tmp_path / "none", lambda account, named: "x"), queue], lambda: None)
+        assert learner.turn() == 1
+        learner.turn()
+    assert caplog.text.count("cannot be taken from") == 1
+
+
+def test_it_wishes_to_settle_when_that_is_due(tmp_path, queue):
+    wishes: list[int] = []
+    for raw in MAIL[:30]:
+        put(queue, raw)
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: wishes.append(1))
+        learner.turn()
+        learner.turn()
+    assert wishes == [1]

@@ -1,0 +1,83 @@
+"""What is attached to a report comes out whole, whatever it was packed in, and nothing is guessed."""
+
+from __future__ import annotations
+
+from email.message import EmailMessage
+from email.policy import SMTP
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.reports import attached
+
+ONE = b"Message-ID: <1@x.example>\r\nSubject: one\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nbuy\r\n--b--\r\n"
+TWO = b"Message-ID: <2@x.example>\nSubject: two\n\nhello\n"
+
+
+def forward(*originals: bytes, boundary: bytes = b"outer") -> bytes:
+    lines = [b"From: a@x.example", b"Content-Type: multipart/mixed; boundary=" + boundary, b"", b"--" + boundary, b"", b"please look"]
+    for original in originals:
+        lines += [b"--" + boundary, b"Content-Type: message/rfc822", b"", original]
+    return b"\r\n".join([*lines, b"--" + boundary + b"--", b""])
+
+
+def test_each_attached_message_comes_out():
+    assert attached(forward(ONE, TWO)) == [ONE.replace(b"\r\n", b"\n"), TWO]
+
+
+def test_a_message_within_an_attached_one_is_not_another():
+    (found,) = attached(forward(forward(TWO, boundary=b"inner")))
+    assert found.startswith(b"From: a@x.example\n")
+    assert TWO in found
+
+
+def test_deep_in_a_multipart_and_in_base64():
+    inner = EmailMessage(SMTP)
+    inner.set_content("look")
+    inner.add_attachment(TWO, maintype="application", subtype="octet-stream")
+    outer = EmailMessage(SMTP)
+    outer.set_content("see")
+    outer.add_attachment(inner)
+    raw = inner.as_bytes().replace(b"application/octet-stream", b"message/rfc822")
+    assert attached(raw) == [TWO]
+
+
+def test_a_digest():
+    raw = b"Content-Type: multipart/digest; boundary=b\n\n--b\n\n" + TWO + b"\n--b\n\n" + TWO + b"\n--b--\n"
+    assert attached(raw) == [TWO, TWO]
+
+
+def test_the_message_may_be_all_there_is():
+    assert attached(b"Content-Type: message/rfc822\r\n\r\n" + TWO) == [TWO]
+
+
+@pytest.mark.parametrize("part", [b"message/rfc822", b"text/rfc822-headers"])
+def test_abuse_reports(part):
+    raw = (
+        b"Content-Type: multipart/report; report-type=feedback-report; boundary=b\n\n--b\n\nThis is an abuse report\n"
+        b"--b\nContent-Type: message/feedback-report\n\nFeedback-Type: abuse\n"
+        b"--b\nContent-Type: " + part + b"\n\nMessage-ID: <1@x.example>\nSubject: one\n\n--b--\n"
+    )
+    (found,) = attached(raw)
+    assert found.strip() == b"Message-ID: <1@x.example>\nSubject: one"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        TWO,
+        b"",
+        b"Subject: Fwd\n\n-----Original Message-----\nFrom: x\nSubject: y\n\nbuy\n",
+        b"Content-Type: text/rfc822-headers\n\nSubject: x\n",  # of a bounce
+        forward(b""),
+    ],
+)
+def test_nothing_is_guessed(raw):
+    assert attached(raw) == []
+
+
+@given(st.binary(max_size=300))
+def test_nothing_is_raised(raw):
+    attached(raw)
+    attached(forward(raw))

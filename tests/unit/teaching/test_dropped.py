@@ -1,0 +1,119 @@
+"""Lessons left in a directory anybody can write to: the file's owner speaks, and nobody gets anything else read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from spamguard.teaching import client
+from spamguard.teaching.dropped import DropBox
+from spamguard.teaching.lesson import Header, Lesson
+
+NAME = f"{1:020d}-{1:012x}"
+
+
+def owner(account: int, named: str) -> str:
+    return f"{account}/{named}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    found = tmp_path / "left"
+    found.mkdir()
+    found.chmod(0o1733)
+    return found
+
+
+def test_what_a_client_leaves_is_a_lesson_of_the_files_owner(place):
+    client.leave(str(place), Header("spam", 5, "anna"), b"hello")
+    client.leave(str(place), Header("ham", 2), b"yo")
+    box = DropBox(place, owner)
+    first, second = box.names()
+    assert box.take(first) == Lesson("spam", f"{os.getuid()}/anna", "teach-pipe", b"hello")
+    assert box.take(second) == Lesson("ham", f"{os.getuid()}/", "teach-pipe", b"yo")
+    box.remove(first)
+    assert box.names() == [second]
+    assert box.take(first) is None
+
+
+@pytest.mark.parametrize(("directory", "file"), [(0o1733, 0o600), (0o3733, 0o640)])
+def test_who_may_read_it(place, directory, file):
+    place.chmod(directory)
+    before = os.umask(0o077)
+    try:
+        client.leave(str(place), Header("spam", 5), b"hello")
+    finally:
+        os.umask(before)
+    (found,) = place.iterdir()
+    assert stat.S_IMODE(found.stat().st_mode) == file
+
+
+def test_what_fails_halfway_leaves_nothing(place, monkeypatch):
+    def full(file: int) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        client.leave(str(place), Header("spam", 5), b"hello")
+    assert list(place.iterdir()) == []
+
+
+def test_there_must_be_a_directory(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        client.leave(str(tmp_path / "none"), Header("spam", 5), b"hello")
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def _hard_link(path: Path) -> None:
+    (path.parent.parent / "secret").write_bytes(b"TEACH spam 5\nhello")
+    path.hardlink_to(path.parent.parent / "secret")
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def _old(path: Path) -> None:
+    path.write_bytes(b"TEACH spam 500\nhello")
+    os.utime(path, (time.time() - 7200,) * 2)
+
+
+@pytest.mark.parametrize("make", [_link, _hard_link, os.mkfifo, _socket, Path.mkdir, _old], ids=lambda make: make.__name__.strip("_"))
+def test_what_is_no_lesson(place, make):
+    make(place / NAME)
+    box = DropBox(place, owner)
+    assert box.names() == [NAME]
+    with pytest.raises(ValueError, match=r"regular|as long"):
+        box.take(NAME)
+
+
+def test_a_name_of_another_kind_is_no_lesson(place):
+    (place / "..x").write_bytes(b"TEACH spam 5\nhello")
+    with pytest.raises(ValueError, match="name"):
+        DropBox(place, owner).take("..x")
+
+
+def test_what_is_being_written_waits(place):
+    (place / NAME).write_bytes(b"TEACH spam 500\nhello")
+    assert DropBox(place, owner).take(NAME) is None
+
+
+def test_what_cannot_be_removed_is_not_looked_at_again(place):
+    (place / NAME).mkdir()
+    box = DropBox(place, owner)
+    with pytest.raises(OSError, match="directory"):
+        box.remove(NAME)
+    assert box.names() == []
+    (place / NAME).rmdir()
+    box.names()
+    client.leave(str(place), Header("spam", 5), b"hello")
+    assert len(box.names()) == 1

@@ -1,0 +1,55 @@
+"""The first line of a lesson: written, read, and refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.teaching.lesson import MOST_BYTES, Header, is_class, is_user, parse
+
+
+@pytest.mark.parametrize("header", [Header("spam", 5), Header("ham", MOST_BYTES, "anna@example.org"), Header("news-2", 1, "jürgen")])
+def test_what_was_written_is_read(header):
+    assert parse(header.line()) == header
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"TEACH spam 5", "no line"),
+        (b"\n", "expected TEACH"),
+        (b"LEARN spam 5\n", "expected TEACH"),
+        (b"TEACH spam\n", "expected TEACH"),
+        (b"TEACH spam 5 a b\n", "expected TEACH"),
+        (b"TEACH Spam 5\n", "class"),
+        (b"TEACH  5\n", "class"),
+        (b"TEACH unsure 5\n", "class"),
+        (b"TEACH spam 0\n", "bytes"),
+        (b"TEACH spam -5\n", "bytes"),
+        (b"TEACH spam 67108865\n", "bytes"),
+        ("TEACH spam ٥\n".encode(), "bytes"),
+        (b"TEACH spam 5 \n", "user"),
+        (b"TEACH spam 5 a\x01\n", "user"),
+        (b"TEACH spam 5 " + b"a" * 256 + b"\n", "user"),
+        (b"TEACH spam 5 \xff\n", "UTF-8"),
+    ],
+)
+def test_what_is_none_is_refused_in_words(line, told):
+    with pytest.raises(ValueError, match=told):
+        parse(line)
+
+
+@given(st.binary(max_size=60))
+def test_nothing_else_is_raised(line):
+    try:
+        found = parse(line)
+    except ValueError:
+        return
+    assert is_class(found.label)
+    assert not found.user or is_user(found.user)
+
+
+def test_names_of_users():
+    assert is_user("anna+x@example.org")
+    assert not any(map(is_user, ("", "a b", "a\tb", "a\nb", "\ud800", "ä" * 128)))

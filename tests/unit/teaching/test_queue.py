@@ -1,0 +1,78 @@
+"""Accepted lessons wait on the disk: whole ones only, oldest first, not without bound."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+import pytest
+
+from spamguard.teaching.lesson import Header, Lesson
+from spamguard.teaching.queue import Queue
+
+SPAM = Header("spam", 6, "anna")
+
+
+def test_what_was_put_in_comes_out_in_order(tmp_path):
+    queue = Queue(tmp_path / "teach")
+    assert queue.names() == []
+    queue.put(SPAM, "mail", [b"abc", b"def"])
+    queue.put(Header("ham", 1, "ben"), "teach-pipe", [b"x"])
+    first, second = queue.names()
+    assert queue.take(first) == Lesson("spam", "anna", "mail", b"abcdef")
+    assert queue.take(second) == Lesson("ham", "ben", "teach-pipe", b"x")
+    queue.remove(first)
+    queue.remove(first)
+    assert queue.names() == [second]
+    assert queue.take(first) is None
+    (file,) = (tmp_path / "teach").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_another_process_sees_it(tmp_path):
+    Queue(tmp_path / "teach").put(SPAM, "mail", [b"abcdef"])
+    assert len(Queue(tmp_path / "teach").names()) == 1
+
+
+def test_what_fails_halfway_leaves_nothing(tmp_path):
+    queue = Queue(tmp_path / "teach")
+
+    def pieces():
+        yield b"abc"
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        queue.put(SPAM, "mail", pieces())
+    assert list((tmp_path / "teach").iterdir()) == []
+
+
+def test_there_is_a_bound(tmp_path):
+    queue = Queue(tmp_path / "teach", most_lessons=2, most_bytes=100)
+    queue.put(SPAM, "mail", [b"abcdef"])
+    with pytest.raises(OSError, match="too many"):
+        queue.put(Header("spam", 90), "mail", [b"x" * 90])
+    queue.put(SPAM, "mail", [b"abcdef"])
+    with pytest.raises(OSError, match="too many"):
+        queue.put(SPAM, "mail", [b"abcdef"])
+    queue.remove(queue.names()[0])
+    queue.put(SPAM, "mail", [b"abcdef"])
+
+
+def test_what_was_never_finished_is_taken_away_in_the_end(tmp_path):
+    place = tmp_path / "teach"
+    queue = Queue(place)
+    queue.put(SPAM, "mail", [b"abcdef"])
+    (name,) = queue.names()
+    for age, file in ((0, place / f".{name}"), (7200, place / f".{name}x")):
+        file.write_bytes(b"TEACH spam 6\nabc")
+        os.utime(file, (time.time() - age,) * 2)
+    assert queue.names() == [name]
+    assert {path.name for path in place.iterdir()} == {name, f".{name}"}
+
+
+def test_a_damaged_file_is_no_lesson(tmp_path):
+    queue = Queue(tmp_path / "teach")
+    queue.put(SPAM, "mail", [b"abc"])  # says six
+    with pytest.raises(ValueError, match="as long"):
+        queue.take(queue.names()[0])
