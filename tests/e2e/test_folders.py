@@ -32,6 +32,8 @@ SECONDS = 60.0  # generous
 _FIRST = ("velvet", "umbrella", "harvest", "lantern", "glacier", "orchid", "saddle", "copper", "mosaic", "thimble")
 _WORDS = (*_FIRST, "walnut", "ribbon", "canyon", "puzzle", "meadow", "trumpet", "cactus", "falcon", "pepper", "anchor")
 
+MOVED = (11, 12, 13)  # of a campaign; enough to be sure of the next
+
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -148,28 +150,29 @@ def send(port: int, *messages: bytes, to: str = "anna@example.net") -> None:
 
 
 @needs_dovecot
-def test_a_move_changes_the_verdict_on_the_sibling(state: Path) -> None:
+def test_a_move_changes_the_verdict_on_the_siblings(state: Path) -> None:
     with dovecot.running() as server, watching(state, server) as (running, port):
         box = server.root / "mail" / "anna"
-        send(port, sibling(1))
-        assert b"X-Spam-Flag" not in server.delivered("anna")[0]
-        all_seen(state, box, 1)
+        send(port, *map(sibling, MOVED))
+        assert not any(fields(raw, "X-Spam-Flag") for raw in server.delivered("anna", len(MOVED)))
+        all_seen(state, box, len(MOVED))
         with mail_program(server) as client:
-            move(client, 1, "INBOX", "Junk")
-            (line,) = running.lines("lesson user=anna from='INBOX' to='Junk' class=spam")
+            for number in MOVED:
+                move(client, number, "INBOX", "Junk")
+            (line, *_) = running.lines("lesson user=anna from='INBOX' to='Junk' class=spam", len(MOVED))
             assert "offers" not in line
             send(port, sibling(2))
             (second,) = server.delivered("anna")
             assert fields(second, "X-Spam-Flag") == ["YES"]
             all_seen(state, box, 1)
             ok(client.create("Archive"))
-            move(client, 1, "Junk", "INBOX")
+            for number in MOVED:
+                move(client, number, "Junk", "INBOX")
             move(client, 2, "INBOX", "Archive")
-            running.lines("class=ham", 2)
+            running.lines("class=ham", len(MOVED) + 1)
             send(port, sibling(3))
-            third = [raw for raw in server.delivered("anna", 2) if b"<3@" in raw]
-            assert fields(third[0], "X-Spam-Flag") == []
-        assert said(state) == {"anna": "ham ham"}
+            running.lines("verdict=ham")
+        assert said(state) == {"anna": "ham ham ham ham"}
 
 
 @needs_dovecot
@@ -239,17 +242,16 @@ def test_without_any_configuration_moving_teaches(state: Path) -> None:
     port = free_port()
     box = state / "Maildir"
     with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        send(port, sibling(1))
-        running.lines("verdict=")
-        all_seen(state, box, 1)
+        send(port, *map(sibling, MOVED))
+        all_seen(state, box, len(MOVED))
         (box / ".Junk" / "cur").mkdir(parents=True)
-        (message,) = (box / "new").iterdir()
-        message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
-        running.lines("class=spam")
+        for message in (box / "new").iterdir():
+            message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
+        running.lines("class=spam", len(MOVED))
         send(port, sibling(2))
         running.lines("verdict=spam")
-        all_seen(state, box, 2, ".Junk")
-    assert [str(vote.label) for vote in votes(state)] == ["spam"]  # what we filed ourselves teaches nothing
+        all_seen(state, box, len(MOVED) + 1, ".Junk")
+    assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(MOVED)  # what we filed ourselves teaches nothing
 
 
 def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> None:
@@ -257,18 +259,20 @@ def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> Non
     port = free_port()
     box = state / "Maildir"
     junk = box / ".Junk" / "new"
+    with Filter.open(state) as spam_filter:
+        for number in range(100, 110):
+            spam_filter.learn(sibling(number), "spam")
     with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        send(port, *daemon.unseen("spam", 6))
-        filed = len([line for line in running.lines("verdict=", 6) if "verdict=spam" in line])
-        assert filed > 1
-        all_seen(state, box, filed, ".Junk")
+        send(port, sibling(1), sibling(2))
+        running.lines("verdict=spam", 2)
+        all_seen(state, box, 2, ".Junk")
     with Sightings.open(state / FILE) as sightings:
         sightings.forget(str(box))  # as if none had been seen
     taken = next(junk.iterdir())
     taken.rename(box / "new" / taken.name)
     with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
         running.lines("class=ham")
-        all_seen(state, box, filed - 1, ".Junk")
+        all_seen(state, box, 1, ".Junk")
     assert list(said(state).values()) == ["ham"]
 
 
@@ -330,7 +334,12 @@ class Killed:
     """The daemon, killed with or without its watcher, and started again."""
 
     def __init__(self, state: Path, pattern: str) -> None:
-        self._line = [*daemon.COMMAND, "--state", str(state), "run", "--listen", "smtp://127.0.0.1:0", "--watch", pattern]
+        file = state.with_name("spamguard.yaml")
+        file.write_text(
+            f"listeners: [{{listen: 'smtp://127.0.0.1:0', position: standalone, next_hop: 'maildir:{state}/Maildir'}}]\n"
+            f"watch: [{{maildir: '{pattern}', lessons_per_day: 0}}]\n"
+        )
+        self._line = [*daemon.COMMAND, "--state", str(state), "run", "--config", str(file)]
         self.log = state.with_name("log")
         self._start()
 
