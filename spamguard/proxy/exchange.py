@@ -114,12 +114,17 @@ class Passage:
         except Exception:  # somebody has the message: what came of it must be said, or it is sent again  # noqa: BLE001
             _log.exception("%s: a fault in recording this message", entry.id)
 
-    def _received(self, entry: Entry, *, always: bool = False) -> bytes:
-        """Our Received field where we are a server (always: or as we would write it), else b""."""
-        if self._listener.position is not Position.STANDALONE and not always:
+    def _received(self, entry: Entry) -> bytes:
+        """Our Received field where we are a server, else b""."""
+        if self._listener.position is not Position.STANDALONE:
             return b""
         only = self._accepted[0].address if len(self._accepted) == 1 else ""
         return received_field(self._client, self._hostname, entry.id, only, entry.time)
+
+    def _evidence(self, entry: Entry) -> bytes:
+        """What we know of the client, as a Received field. Without our id: that would be a word of its own each time."""
+        known = self._listener.position is Position.STANDALONE or self._client.forwarded
+        return received_field(self._client, self._hostname, "", "", entry.time) if known else b""
 
     def _for_each(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """One reply for every accepted recipient where that is asked for."""
@@ -143,7 +148,7 @@ class Passage:
 
     async def _prepared(self, outgoing: Outgoing, entry: Entry) -> tuple[policy.Decision, Content] | None:
         """What is to be done, and with which bytes; None when it could not be judged."""
-        found = await self._judged(outgoing, entry)
+        found = await self._judge.judge(outgoing.spool, outgoing.on_top(self._evidence(entry)))
         entry.judged(found, outgoing.header)
         if isinstance(found, NotScanned):
             return None
@@ -152,12 +157,6 @@ class Passage:
         decision = policy.decide(found.verdict, self._listener.policy, found.threshold)
         entry.decided(decision)
         return decision, outgoing.tagged(self._fields(found, decision, entry.id), decision.subject_prefix)
-
-    async def _judged(self, outgoing: Outgoing, entry: Entry) -> Scan | NotScanned:
-        if outgoing.header_cut:
-            return NotScanned("header-too-large")
-        forwarded = self._received(entry, always=True) if self._client.forwarded else b""
-        return await self._judge.judge(outgoing.spool, outgoing.on_top(forwarded))
 
     def _fields(self, found: Scan, decision: policy.Decision, name: str) -> list[bytes]:
         told = self._listener.policy.tell_probability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from email.header import Header
 
@@ -11,42 +12,35 @@ from spamguard.spool import Content, Spool
 
 _USUAL = 64 << 10  # bytes that hold the header section of all but very odd mail
 _END = b"\r\n\r\n"
+_FIELD_END = re.compile(rb"\r\n(?=[^ \t])")
 
 
 class Outgoing:
     """One message. spool: as it came, CRLF line ends. received: our own Received field where we are a server, else b"".
 
-    header: the header section, cut at the limit of the listener; then `header_cut`.
+    header: the header section, or its complete fields within the limit of the listener when there is more of it.
     """
 
     def __init__(self, spool: Spool, listener: Listener, received: bytes) -> None:
         self.spool = spool
         self._policy = listener.policy
         self._received = received
-        self._head = _head(spool, listener.limits.header_bytes)
-        end = _header_end(self._head)
-        self.header_cut = end is None and spool.size > len(self._head)
-        self.header = self._head if end is None else self._head[:end]
+        self.header = _header(spool, listener.limits.header_bytes)
 
-    def on_top(self, forwarded: bytes) -> bytes:
-        """Fields that are evidence as if they stood on top of the message: who sent it, where no server has said so in it yet.
+    def on_top(self, evidence: bytes) -> bytes:
+        """Fields that count as if they stood on top of the message: who sent it, unless a server has said so in it already.
 
-        forwarded: a Received field that tells what XFORWARD told, or b"".
+        evidence: a Received field that tells what we know of the client, or b"".
         """
-        if self._received:
-            return self._received + b"\r\n"
-        return forwarded + b"\r\n" if forwarded and not self.header[:9].lower().startswith(b"received:") else b""
+        known = not self._received and self.header[:9].lower().startswith(b"received:")
+        return evidence + b"\r\n" if evidence and not known else b""
 
     def tagged(self, fields: Sequence[bytes], subject_prefix: str = "") -> Content:
-        """The message as it leaves: these fields on top, under our own Received, and forged ones out of it.
-
-        A header section beyond the limit is left alone.
-        """
+        """The message as it leaves: these fields on top, above our own Received, and forged ones out of its `header`."""
         on_top = [*fields, *([self._received] if self._received else [])]
         forged = [name.encode("ascii", "ignore") for name in self._policy.forged]
-        whole = self.spool.size == len(self._head)
-        found = rewritten_head(self._head, on_top, forged, _encoded(subject_prefix), whole=whole)
-        head, replaced = found or (b"".join([field + b"\r\n" for field in on_top]), 0)
+        found = rewritten_head(self.header, on_top, forged, _encoded(subject_prefix), whole=True)
+        head, replaced = found or (b"", 0)
         return Content(head, self.spool, replaced)
 
 
@@ -55,13 +49,19 @@ def _encoded(text: str) -> bytes:
     return text.encode() if text.isascii() else Header(text, "utf-8").encode(maxlinelen=0).encode("ascii")
 
 
-def _head(spool: Spool, limit: int) -> bytes:
+def _header(spool: Spool, limit: int) -> bytes:
+    """The header section, its last line end included, without the empty line below it."""
     head = spool.head(_USUAL)
-    return head if _header_end(head) is not None or spool.size <= len(head) else spool.head(limit)
+    if (end := _header_end(head)) is None and spool.size > len(head):
+        head = spool.head(limit)
+        end = _header_end(head)
+    if end is None and spool.size > len(head):
+        end = max((field.start() + 2 for field in _FIELD_END.finditer(head, max(0, len(head) - _USUAL))), default=0)
+    return head if end is None else head[:end]
 
 
 def _header_end(head: bytes) -> int | None:
-    """Where the header section ends, its last line end included; None when it does not end here."""
+    """Where the header section ends; None when it does not end here."""
     if head.startswith(b"\r\n"):
         return 0
     end = head.find(_END)

@@ -302,6 +302,8 @@ def test_a_server_of_its_own_adds_received_and_refuses_loops(case: Case) -> None
     (received,) = [line for line in case.header if line.startswith(b"Received:")]
     assert received == b"Received: from client.example ([192.0.2.1])"
     assert case.judge.on_top.startswith(received)
+    assert case.entries[0].id.encode() in b"".join(case.hop.contents)
+    assert case.entries[0].id.encode() not in case.judge.on_top
     loop = b"Received: from x\r\n" * (MOST_HOPS + 1) + RAW
     assert [reply.encode()[:9] for reply in case.send(loop)] == [b"554 5.4.6"]
 
@@ -316,12 +318,24 @@ def test_who_sent_it_is_evidence_where_no_server_has_said_so(case: Case) -> None
     assert case.judge.on_top == b""
 
 
-def test_a_header_beyond_the_limit_is_passed_on_unscanned(case: Case) -> None:
+def test_a_header_beyond_the_limit_is_judged_and_tagged_like_any_other(case: Case) -> None:
     case.listener = replace(at(Position.AFTER_QUEUE), limits=replace(case.listener.limits, header_bytes=100_000))
-    raw = b"X-Long: " + b"x" * 200_000 + b"\r\n\r\nhello\r\n"
+    forged = b"X-Spam-Flag: NO\r\n"
+    filler = b"X-Long: " + b"x" * 50 + b"\r\n and more\r\n"
+    rest = filler * 3000 + b"\r\nhello\r\n"
+    case.send(b"A: b\r\n" + forged + rest)
+    (content,) = case.hop.contents
+    assert content.startswith(b"X-Spam-Flag: YES\r\nX-Spam-Status: Yes")
+    assert content.endswith(b"\r\nA: b\r\n" + rest)
+
+
+@pytest.mark.parametrize("raw", [b"X" * 300_000, b"A: " + b"x\r\n " * 60_000 + b"\r\n\r\n"])
+def test_a_header_without_an_end_to_any_field_keeps_its_bytes(case: Case, raw: bytes) -> None:
+    case.listener = replace(at(Position.AFTER_QUEUE), limits=replace(case.listener.limits, header_bytes=100_000))
     case.send(raw)
     (content,) = case.hop.contents
-    assert content == b"X-Spamguard: not-scanned; reason=header-too-large\r\n" + raw
+    assert content.startswith(b"X-Spam-Flag: YES\r\nX-Spam-Status: Yes")
+    assert content.endswith(raw)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\r\n", b"\r\nbody\r\n", b" blank first\r\n", b"no header at all", b"A: b\r\n"])
