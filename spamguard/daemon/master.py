@@ -52,6 +52,7 @@ class Master:
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; the exit status. ConfigError, StartError: nothing has been started."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         settings = self._read()
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
