@@ -243,6 +243,7 @@ class Teach:
     mode: int = 0o666
     spool: Path | None = None
     for_others: tuple[str, ...] = ("dovecot", "vmail")
+    lessons_per_day: int = 1000  # of each user, within 24 hours, by programs and by mail together; what is beyond is dropped; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ class TeachPart(Part):
     mode: values.Mode = _named("mode")
     spool: values.Directory | None = _named("spool")
     for_others: list[values.Account] = _named("for_others")
+    lessons_per_day: values.Allowance = _named("lessons_per_day")
 
     def build(self) -> Teach:
         """The value for the daemon."""

@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol
 
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
-from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer
-from spamguard.teaching.lesson import Lesson
+from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer, Teaching
+from spamguard.teaching.lesson import MAILED, PIPED, Lesson
 
 SETTLE_SECONDS = 60.0  # between two wishes to settle
+DAY_SECONDS = 86_400
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -42,12 +43,13 @@ class _Waiting(NamedTuple):
 
 
 class Learner:
-    """Teaches a filter. settle: called when lessons wait for settling, not too often."""
+    """Teaches a filter. settle: called when lessons wait for settling, not too often. most: lessons of a user in a day; 0: no limit."""
 
-    def __init__(self, spam_filter: Filter, boxes: Sequence[Box], settle: Callable[[], object]) -> None:
+    def __init__(self, spam_filter: Filter, boxes: Sequence[Box], settle: Callable[[], object], most: int = 0) -> None:
         self._filter = spam_filter
         self._boxes = boxes
         self._settle = settle
+        self._most = most
         self._preparer = Preparer(spam_filter.key)
         self._settled = 0.0
         self._unsettled = False
@@ -95,7 +97,8 @@ class Learner:
     def _learn(self, batch: Sequence[_Waiting]) -> None:
         first = batch[0].lesson
         try:
-            ready = self._preparer.all_ready([one.lesson.raw for one in batch])
+            admitted = self._admitted(batch, self._preparer.all_ready([one.lesson.raw for one in batch]))
+            ready = [lesson for _, lesson in admitted]
             changed = self._filter.learn_ready(ready, first.label, user=first.user, origin=first.origin)
         except UnknownClassError as error:
             for one in batch:
@@ -107,10 +110,35 @@ class Learner:
             _log.exception("a fault in learning %d lessons: they wait for the next start", len(batch))
             self._hopeless.update(one.name for one in batch)
             return
-        for one, lesson, new in zip(batch, ready, changed, strict=True):
+        for (one, lesson), new in zip(admitted, changed, strict=True):
             told = "lesson user=%s by=%s class=%s message=%s: %s"
             _log.info(told, first.user, first.origin, first.label, lesson.digest.hex()[:12], "learnt" if new else "known")
             self._remove(one.box, one.name)
+
+    def _admitted(self, batch: Sequence[_Waiting], ready: Sequence[Teaching]) -> list[tuple[_Waiting, Teaching]]:
+        """Those that their user may still teach today; the others go. What stands already changes nothing, and costs nothing."""
+        pairs = list(zip(batch, ready, strict=True))
+        first = batch[0].lesson
+        room = self._room(first.user) if self._most else len(pairs)
+        if room >= len(pairs):
+            return pairs
+        known = [pair for pair in pairs if self._stands(pair[1].digest, first)]
+        new = [pair for pair in pairs if pair not in known]
+        for one, _ in new[room:]:
+            self._remove(one.box, one.name)
+        told = "%s has taught %d messages within 24 hours (lessons_per_day): %d more are dropped; `spamguard learn` has no limit"
+        _log.warning(told, first.user, self._most, len(new[room:]))
+        return [*known, *new[:room]]
+
+    def _room(self, user: str) -> int:
+        """How many more lessons a user may teach."""
+        since = int(time.time()) - DAY_SECONDS
+        cast = sum(self._filter.ledger.users.cast(user, origin, since, self._most) for origin in (PIPED, MAILED))
+        return max(0, self._most - cast)
+
+    def _stands(self, digest: bytes, lesson: Lesson) -> bool:
+        vote = self._filter.ledger.vote(digest, lesson.user)
+        return vote is not None and vote.label == lesson.label
 
     def _drop(self, box: Box, name: str, why: str) -> None:
         _log.warning("%s was left as a lesson and is none: %s", ascii(name), why)

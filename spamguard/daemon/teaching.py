@@ -65,7 +65,9 @@ async def _serve(settings: Settings, settle: Callable[[], None]) -> None:
     boxes: list[Box] = [queue]
     if teach.spool is not None:
         boxes.append(DropBox(teach.spool, speakers.user))
-    threading.Thread(target=_learn, args=(settings.state, boxes, settle, arrived), name="learner", daemon=True).start()
+    threading.Thread(
+        target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived), name="learner", daemon=True
+    ).start()
     door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set)
     path = teach.socket or settings.state / "teach.sock"
     while True:
@@ -82,13 +84,13 @@ async def _serve(settings: Settings, settle: Callable[[], None]) -> None:
                 await server.serve_forever()
 
 
-def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], arrived: threading.Event) -> None:
+def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], most: int, arrived: threading.Event) -> None:
     """For ever. The filter belongs to this thread."""
     told = ""
     while True:
         try:
             with Filter.open(state) as spam_filter:
-                learner = Learner(spam_filter, boxes, settle)
+                learner = Learner(spam_filter, boxes, settle, most)
                 while True:
                     learner.turn()
                     told = ""

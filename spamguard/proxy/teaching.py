@@ -16,11 +16,9 @@ from spamguard.proxy.contract import Message, Proxy
 from spamguard.relay.threads import finished
 from spamguard.settings import Listener, Position, TeachByMail, TeachingUser
 from spamguard.spool import Spool
-from spamguard.teaching.lesson import Header, is_user
+from spamguard.teaching.lesson import MAILED, Header, is_user
 from spamguard.teaching.queue import Queue
 from spamguard.wire.values import Client, Recipient, Reply, Sender
-
-ORIGIN = "mail"
 
 _TAKEN = Reply.of(250, "2.1.5 Taken as a lesson")
 _ALONE = Reply.of(452, "4.5.3 One address that teaches, and no other, in one transaction")
@@ -69,7 +67,7 @@ class TeachingProxy:
         user = self._user(sender)
         found = attached(message.read())
         for raw in found:
-            self._queue.put(Header(label, len(raw), user), ORIGIN, [raw])
+            self._queue.put(Header(label, len(raw), user), MAILED, [raw])
         _log.info("lessons by mail user=%s class=%s messages=%d", user, label, len(found))
         return len(found)
 

@@ -14,6 +14,7 @@ MOST_BYTES = 64 << 20  # of a message
 LONGEST_LINE = 400  # bytes of the first line
 LONGEST_ANSWER = 400
 PIPED = "teach-pipe"  # origin of what came by the command, over the socket or a directory
+MAILED = "mail"  # of what was forwarded to an address that teaches
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS = _LETTERS | frozenset("0123456789_-")

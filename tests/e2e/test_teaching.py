@@ -19,7 +19,7 @@ import pytest
 
 from spamguard import Filter
 from spamguard.records import Vote
-from tests.e2e import daemon, dovecot
+from tests.e2e import daemon, dovecot, postfix
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.ports import free_port
@@ -287,3 +287,24 @@ def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
         running.process.returncode = 0  # killed, and meant to be
     with forwarding(state):
         eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")
+
+
+@pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+@pytest.mark.parametrize("position", ["after-queue", "before-queue"])
+def test_forwarding_behind_a_real_postfix(tmp_path, position):
+    """ben's address teaches there, as Postfix knows it. What the client is comes by XFORWARD."""
+    state, file = daemon.taught(tmp_path / "state"), tmp_path / "spamguard.yaml"
+    with postfix.running(position) as server:
+        file.write_text(f"""
+listeners:
+  - listen: smtp://127.0.0.1:{server.filter_port}
+    position: {position}
+    next_hop: smtp://127.0.0.1:{server.back_port}
+    teach: {{addresses: {{ben@example.net: spam}}, senders: ["*@example.net"], clients: [127.0.0.0/8]}}
+""")
+        with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.smtp_port) as client:
+            client.sendmail("anna@example.net", "ben@example.net", report(sibling(1)))
+            eventually(lambda: forwarded(state) == [("anna@example.net", "spam")], f"it is learnt; the log ends:\n{server.log()[-3000:]}")
+            client.sendmail("carl@elsewhere.example", "ben@example.net", report(sibling(2)))
+            assert b"Fwd: this one" in server.delivered(1, "ben")[0]
+            assert len(forwarded(state)) == 1

@@ -280,7 +280,7 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         workers=3,
         history=History(1, 12345),
         watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
-        teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",)),
+        teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
     )
     for found in (first, settings):
         assert load(config.effective(found)) == found

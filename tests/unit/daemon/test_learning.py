@@ -116,3 +116,21 @@ def test_it_wishes_to_settle_when_that_is_due(tmp_path, queue):
         learner.turn()
         learner.turn()
     assert wishes == [1]
+
+
+def test_nobody_teaches_without_bound(tmp_path, queue, caplog):
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: None, most=5)
+        for raw in MAIL[:8]:
+            put(queue, raw)
+        put(queue, MAIL[9], user="ben")
+        learner.turn()
+        assert [user for user, *_ in votes(spam_filter)] == ["anna"] * 5 + ["ben"]
+        assert "anna has taught 5 messages" in caplog.text
+        assert "3 more are dropped" in caplog.text
+        for raw in (MAIL[0], MAIL[9]):  # the first is known, and costs nothing
+            put(queue, raw, origin="teach-pipe")
+        learner.turn()
+        assert len(votes(spam_filter)) == 6
+        assert "1 more are dropped" in caplog.text
+        assert queue.names() == []
