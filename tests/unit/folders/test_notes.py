@@ -11,6 +11,8 @@ from spamguard.folders import notes
 from spamguard.folders.contract import File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes, Refused
 from spamguard.folders.once import Once
+from tests.unit.folders.maildirs import deliver, move
+from tests.unit.folders.test_watcher import MAIL, Watched
 
 BOX = Mailbox("anna", "/home/anna/Maildir")
 
@@ -74,6 +76,40 @@ def test_what_stands_in_the_way(tmp_path, once):
     ]
     later = notes.troubles(once.standing(), int(time.time()) + 2 * 86_400)
     assert len(list(later)) == 2
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkeypatch):
+    watched = Watched(tmp_path)
+    watched.rest()
+    names = watched.mailboxes.names
+
+    def refusing(place):
+        if place.directory == ".Junk":
+            raise PermissionError(13, "Permission denied")
+        return names(place)
+
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+    watched.mailboxes.names = refusing
+    move(message, watched.box / ".Junk")
+    turn_until(watched, lambda: notes.read(watched.state).troubles)
+    (trouble,) = notes.read(watched.state).troubles
+    assert trouble.user == "anna"
+    assert "Junk: cannot be looked at (Permission denied)" in trouble.text
+    watched.mailboxes.names = names
+    deliver(watched.box / ".Junk", MAIL[1])
+    turn_until(watched, lambda: not notes.read(watched.state).troubles)
+    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.stop()
+    watched.filter.close()
+
+
+def turn_until(watched, check):
+    until = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < until
+        watched.watcher.turn(0.02)
 
 
 def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, caplog):
