@@ -35,16 +35,6 @@ _WORDS = (*_FIRST, "walnut", "ribbon", "canyon", "puzzle", "meadow", "trumpet", 
 MOVED = (11, 12, 13)  # of a campaign; enough to be sure of the next
 
 
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return daemon.taught(tmp_path_factory.mktemp("taught") / "state")
-
-
-@pytest.fixture
-def state(taught: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(taught, tmp_path / "state"))
-
-
 def sibling(number: int) -> bytes:
     """One of a campaign that the filter has never heard of."""
     words = random.Random(number).sample(_WORDS, len(_WORDS))

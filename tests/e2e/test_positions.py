@@ -15,16 +15,6 @@ from tests.e2e import daemon, postfix
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
 
 
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return daemon.taught(tmp_path_factory.mktemp("taught") / "state")
-
-
-@pytest.fixture
-def state(taught: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(taught, tmp_path / "state"))
-
-
 def configuration(path: Path, server: postfix.Postfix, position: str, extra: str = "") -> Path:
     path.write_text(
         f"listeners:\n  - listen: smtp://127.0.0.1:{server.filter_port}\n    position: {position}\n"

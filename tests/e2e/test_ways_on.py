@@ -17,16 +17,6 @@ from tests.e2e.test_positions import fields
 needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
 
 
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return daemon.taught(tmp_path_factory.mktemp("taught") / "state")
-
-
-@pytest.fixture
-def state(taught: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(taught, tmp_path / "state"))
-
-
 def spamguard(state: Path, *arguments: str) -> str:
     line = [*daemon.COMMAND, "--state", str(state), *arguments]
     done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=60)
