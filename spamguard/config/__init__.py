@@ -39,7 +39,7 @@ def from_command_line(
 
     usual_state: the state directory where neither names one. ConfigError.
     """
-    document = _usual(state or usual_state) if file is None else _read(file)
+    document = _usual(state or usual_state, elsewhere=next_hop is not None) if file is None else _read(file)
     if state is not None:
         document.replace(("state",), str(state.absolute()), "--state")
     document.supply("state", str(usual_state.absolute()))
@@ -60,8 +60,8 @@ def _read(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
 
 
-def _usual(state: Path) -> Document:
-    """What holds without a file: good for a first try, harmless everywhere."""
+def _usual(state: Path, *, elsewhere: bool) -> Document:
+    """What holds without a file: good for a first try, harmless everywhere. elsewhere: mail does not go into our own Maildir."""
     maildir = f"{state.absolute() / 'Maildir'}"
     listener = {"listen": DEFAULT_LISTEN, "position": str(Position.STANDALONE), "next_hop": f"maildir:{maildir}"}
-    return Document("", tree.Tree({"listeners": [listener], "watch": [maildir]}))
+    return Document("", tree.Tree({"listeners": [listener], "watch": [] if elsewhere else [maildir]}))

@@ -192,6 +192,10 @@ def test_without_any_configuration(tmp_path):
     assert found == Settings(tmp_path, (listener,), watch=(Watch(f"{tmp_path}/Maildir"),))
 
 
+def test_a_maildir_of_ours_that_gets_no_mail_is_not_watched(tmp_path: Path) -> None:
+    assert config.from_command_line(None, usual_state=tmp_path, next_hop="smtp://127.0.0.1:10026").watch == ()
+
+
 def test_the_command_line_without_a_file(tmp_path):
     found = config.from_command_line(
         None,
