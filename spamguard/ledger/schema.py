@@ -51,7 +51,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 # The large columns stand last: SQLite reads a row from its front and leaves the pages behind what it needs alone.
 # seq needs no AUTOINCREMENT: the row with the highest seq is never deleted (`compact`), so no number comes twice.
 
-# For `users`, some 40 bytes for each receipt. Ledgers from before it was thought of get it when they are opened.
+# For `users`, some 200 bytes for each receipt. Ledgers from before it was thought of get it when they are opened.
 _INDEX = "CREATE INDEX IF NOT EXISTS events_of_users ON events (user, time, origin, label)"
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from corpora.synthetic import write
+from spamguard.folders.reconcile import as_markdown
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,10 @@ def test_the_proxy(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"Maildir/.*:X-Spamguard: (spam|ham|unsure); id=", done.stdout)
     assert "by expert: log-odds" in done.stdout
+
+
+def test_what_teaches_is_the_table_of_the_code() -> None:
+    assert as_markdown().strip() in (ROOT / "README.md").read_text("utf-8").partition("<!-- what teaches -->")[2]
 
 
 def test_ci_finds_the_test_command() -> None:
