@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpora import synthetic
-from spamguard import Filter
+from spamguard import Filter, secret
 from tests.e2e.ports import wait_for_port
+from tests.unit.filters import KEY
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 COMMAND = [sys.executable, "-m", "spamguard"]
 BITS = 16
+MESSAGES = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class Daemon:
         return self.process.wait(20)
 
 
-def taught(state: Path, messages: int = 120, seed: int = 3) -> Path:
-    """A filter that knows the mail of `corpora.synthetic`."""
+def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:
+    """A filter that knows the mail of `corpora.synthetic`; its key is a known one, so that verdicts repeat."""
+    state.mkdir(mode=0o700)
+    secret.store(state / "key", KEY)
     with Filter.open(state, bits=BITS, durable=False) as spam_filter:
         for label, raw in synthetic.generate(messages, seed):
             spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label)
@@ -57,7 +61,7 @@ def taught(state: Path, messages: int = 120, seed: int = 3) -> Path:
     return state
 
 
-def unseen(label: str, count: int, messages: int = 120, seed: int = 3) -> list[bytes]:
+def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> list[bytes]:
     """Mail of one class that `taught` has not taught, though of its kind; CRLF line ends."""
     found = [raw for name, raw in list(synthetic.generate(messages + 8 * count + 20, seed))[messages:] if name == label]
     assert len(found) >= count
