@@ -57,6 +57,7 @@ class HistoryWriter:
         with self._changed:
             if self._closing or len(self._rows) >= _QUEUE_ROWS or self._bytes + _weight(values) > _QUEUE_BYTES:
                 self.dropped += 1
+                self._complain("the disk is too slow for the history")
                 return False
             self._rows.append(values)
             self._bytes += _weight(values)
@@ -102,10 +103,13 @@ class HistoryWriter:
     def _drop(self, number: int, error: Exception) -> None:
         with self._changed:
             self.dropped += number
+            self._complain(str(error))
         self._forget()  # the next batch opens it anew: the file may have been moved away, or mended
+
+    def _complain(self, what: str) -> None:
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
-            _log.error("%s; %d rows dropped so far", error, self.dropped)
+            _log.error("%s; %d rows dropped so far", what, self.dropped)
 
     def _forget(self) -> None:
         history, self._history = self._history, None
