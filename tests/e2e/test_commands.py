@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
 @pytest.mark.parametrize("delay", [0.4, 0.6, 0.8, 1.1])
 def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(state, corpus, delay):
     """It reaches every process of the terminal, also those that are just starting."""
-    line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 6]
+    line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 60]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
         time.sleep(delay)
         os.killpg(learn.pid, signal.SIGINT)
