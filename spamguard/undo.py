@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.engine import Filter
@@ -48,8 +49,8 @@ def reversal(votes: Sequence[Vote], chosen: Chosen, now: int) -> NewVote | None:
     votes: all that are known of one user on one message, at least one. A vote that comes back does so with everything it had, the
     time too: it is the old one.
     """
-    standing = max(votes, key=_version)
-    before = max((vote for vote in votes if not chosen.has(vote)), key=_version, default=None)
+    standing = max(votes, key=attrgetter("version"))
+    before = max((vote for vote in votes if not chosen.has(vote)), key=attrgetter("version"), default=None)
     if standing.label == (before.label if before else None):
         return None
     if before is None or before.label is None:
@@ -57,10 +58,6 @@ def reversal(votes: Sequence[Vote], chosen: Chosen, now: int) -> NewVote | None:
     return NewVote(
         before.digest, chosen.user, before.label, before.packed, before.scores, before.origin, before.time, before.extractor
     )  # fmt: skip
-
-
-def _version(vote: Vote) -> tuple[int, str]:
-    return vote.version
 
 
 def messages(spam_filter: Filter, chosen: Chosen) -> list[bytes]:

@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
-from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer, Teaching
+from spamguard.ledger.users import DAY_SECONDS
+from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.teaching.lesson import MAILED, PIPED, Lesson
 
 SETTLE_SECONDS = 60.0  # between two wishes to settle
-DAY_SECONDS = 86_400
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -118,27 +118,17 @@ class Learner:
     def _admitted(self, batch: Sequence[_Waiting], ready: Sequence[Teaching]) -> list[tuple[_Waiting, Teaching]]:
         """Those that their user may still teach today; the others go. What stands already changes nothing, and costs nothing."""
         pairs = list(zip(batch, ready, strict=True))
-        first = batch[0].lesson
-        room = self._room(first.user) if self._most else len(pairs)
-        if room >= len(pairs):
+        if not self._most:
             return pairs
-        known = [pair for pair in pairs if self._stands(pair[1].digest, first)]
-        new = [pair for pair in pairs if pair not in known]
-        for one, _ in new[room:]:
+        first = batch[0].lesson
+        users, since = self._filter.ledger.users, int(time.time()) - DAY_SECONDS
+        taken, refused = users.within(self._most, first.user, (PIPED, MAILED), since, pairs, lambda pair: (pair[1].digest, first.label))
+        for one, _ in refused:
             self._remove(one.box, one.name)
-        told = "%s has taught %d messages within 24 hours (lessons_per_day): %d more are dropped; `spamguard learn` has no limit"
-        _log.warning(told, first.user, self._most, len(new[room:]))
-        return [*known, *new[:room]]
-
-    def _room(self, user: str) -> int:
-        """How many more lessons a user may teach."""
-        since = int(time.time()) - DAY_SECONDS
-        cast = sum(self._filter.ledger.users.cast(user, origin, since, self._most) for origin in (PIPED, MAILED))
-        return max(0, self._most - cast)
-
-    def _stands(self, digest: bytes, lesson: Lesson) -> bool:
-        vote = self._filter.ledger.vote(digest, lesson.user)
-        return vote is not None and vote.label == lesson.label
+        if refused:
+            told = "%s has taught %d messages within 24 hours (lessons_per_day): %d more are dropped; `spamguard learn` has no limit"
+            _log.warning(told, first.user, self._most, len(refused))
+        return taken
 
     def _drop(self, box: Box, name: str, why: str) -> None:
         _log.warning("%s was left as a lesson and is none: %s", ascii(name), why)
@@ -162,13 +152,4 @@ class Learner:
 def _batches(waiting: Iterator[_Waiting]) -> Iterator[list[_Waiting]]:
     """Neighbours that are said by one user to be one thing, some at a time."""
     for _, same in groupby(waiting, lambda one: one.lesson[:3]):
-        batch: list[_Waiting] = []
-        size = 0
-        for one in same:
-            batch.append(one)
-            size += len(one.lesson.raw)
-            if len(batch) == CHUNK or size >= CHUNK_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+        yield from chunks(same, lambda one: one.lesson.raw)

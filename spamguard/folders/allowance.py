@@ -8,20 +8,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 
 from spamguard.folders.contract import Mailbox
 from spamguard.folders.notes import Notes
 from spamguard.folders.rules import display
 from spamguard.folders.values import ORIGIN, Lesson
 from spamguard.ledger import SqliteLedger
-
-SECONDS = 86_400
+from spamguard.ledger.users import DAY_SECONDS
 
 _log = logging.getLogger("spamguard.folders")
 
 
 class Allowance:
-    """limits: lessons per user within `SECONDS`, for each entry of `watch:`; 0: no limit."""
+    """limits: lessons per user within `DAY_SECONDS`, for each entry of `watch:`; 0: no limit."""
 
     def __init__(self, ledger: SqliteLedger, limits: Sequence[int], notes: Notes) -> None:
         self._ledger = ledger
@@ -33,18 +33,11 @@ class Allowance:
         limit = self._limits[mailbox.watch]
         if not limit:
             return lessons
-        room = limit - self._ledger.users.cast(mailbox.user, ORIGIN, int(time.time()) - SECONDS, limit)
-        if room >= len(lessons):
-            return lessons
-        taken = [lesson for lesson in lessons if self._stands(mailbox.user, lesson)]  # they change nothing, and so cost nothing
-        new = [lesson for lesson in lessons if lesson not in taken]
-        if new[room:]:
-            self._refuse(mailbox, new[room:], limit)
-        return [*taken, *new[:room]]
-
-    def _stands(self, user: str, lesson: Lesson) -> bool:
-        vote = self._ledger.vote(lesson.digest, user)
-        return vote is not None and vote.label == lesson.label
+        since = int(time.time()) - DAY_SECONDS
+        taken, refused = self._ledger.users.within(limit, mailbox.user, (ORIGIN,), since, lessons, attrgetter("digest", "label"))
+        if refused:
+            self._refuse(mailbox, refused, limit)
+        return taken
 
     def _refuse(self, mailbox: Mailbox, lessons: list[Lesson], limit: int) -> None:
         folder = lessons[0].folder

@@ -6,12 +6,15 @@ Must never decide which vote counts; that is the business of `lessons`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from spamguard.ledger import statements
 from spamguard.records import Vote
 
+DAY_SECONDS = 86_400
+
+Item = TypeVar("Item")
 _Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 
 
@@ -41,6 +44,26 @@ class Users:
     def cast(self, user: str, origin: str, since: int, most: int) -> int:
         """How many votes a user has cast from a place (`origins`) since then, those replaced since included; counts to `most` only."""
         return int(self._ask(statements.CAST_BY_USER, (user, since, *origins(origin), most))[0][0])
+
+    def within(
+        self, most: int, user: str, places: Sequence[str], since: int, lessons: Sequence[Item], vote: Callable[[Item], tuple[bytes, str]]
+    ) -> tuple[list[Item], list[Item]]:
+        """Those of a user's lessons that may be taught if at most so many votes may be cast from these places, and the others.
+
+        vote: digest and class of a lesson. One that stands already changes nothing, and so costs nothing.
+        """
+        room = max(0, most - sum(self.cast(user, place, since, most) for place in places))
+        if room >= len(lessons):
+            return list(lessons), []
+        known: list[Item] = []
+        new: list[Item] = []
+        for lesson in lessons:
+            (known if self._stands(user, *vote(lesson)) else new).append(lesson)
+        return [*known, *new[:room]], new[room:]
+
+    def _stands(self, user: str, digest: bytes, label: str) -> bool:
+        votes = self.votes(user, digest)
+        return bool(votes) and votes[0].label == label
 
     def last_heard(self, user: str, origin: str) -> Heard | None:
         """The newest vote of a user from a place (`origins`)."""
