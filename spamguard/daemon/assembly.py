@@ -77,12 +77,13 @@ def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack
     stack.push_async_callback(asyncio.to_thread, history.close, _WRITING)
 
     @cache
-    def key() -> bytes:
-        """Read when the first verdict is to be signed: who judged had it."""
-        return secret.load(settings.state / "key", create=False)
+    def key() -> tuple[bytes, str]:
+        """What signs, and what names the key it comes from. Read when the first verdict is to be signed: who judged had it."""
+        found = secret.load(settings.state / "key", create=False)
+        return secret.derived(found, b"verdict"), secret.fingerprint(found)
 
     def record(entry: Entry) -> None:
         _log.info("%s", entry.line())
-        history.put(entry.row(secret.fingerprint(key()) if entry.scan else ""))
+        history.put(entry.row(key()[1] if entry.scan else ""))
 
-    return Tools(Quarantine(settings.state / "quarantine"), lambda: secret.derived(key(), b"verdict"), record, settle)
+    return Tools(Quarantine(settings.state / "quarantine"), lambda: key()[0], record, settle)

@@ -1,4 +1,4 @@
-"""How the master starts processes: by exec of this interpreter, on the same modules, without what is not theirs."""
+"""How the master starts processes: by exec of this interpreter, on the same modules, with its settings and without what is not theirs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 from spamguard.settings import Settings
 
@@ -28,3 +29,9 @@ def written(settings: Settings) -> int:
         pickle.dump(settings, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def read(descriptor: int) -> Settings:
+    """What was `written`, in the child, once. The master is the parent, and trusted."""
+    with open(descriptor, "rb") as file:
+        return cast(Settings, pickle.load(file))  # noqa: S301

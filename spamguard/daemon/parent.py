@@ -1,13 +1,38 @@
-"""What a process beside the workers owes its parent, the master: to be gone when that is."""
+"""What the processes of the master share: how they begin, how they tell it something, and that they are gone when it is."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from spamguard.daemon import log
+from spamguard.daemon.words import SETTLE
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def begin() -> None:
+    """Leave signals that go to everybody at a terminal, and reloads, to the master; log as it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    log.configure(os.environ)
+
+
+def wish_to_settle(channel: socket.socket) -> Callable[[], None]:
+    """What tells the master over this channel that lessons wait for settling. Never waits: one that does not read is not told."""
+    channel.set_inheritable(False)
+    channel.setblocking(False)
+
+    def settle() -> None:
+        with suppress(OSError):
+            channel.send(SETTLE)
+
+    return settle
 
 
 def end_with(master: int) -> None:

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import pickle
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
-from spamguard.daemon import log
+from spamguard.daemon import children, parent
 from spamguard.daemon.learning import Box, Learner
-from spamguard.daemon.parent import end_with
-from spamguard.daemon.words import SETTLE
 from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
@@ -39,22 +32,12 @@ _log = logging.getLogger("spamguard.teaching")
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    log.configure(os.environ)
+    parent.begin()
     channel, descriptor, master = map(int, arguments)
-    end_with(master)
-    with open(descriptor, "rb") as file:  # noqa: PTH123
-        settings = cast(Settings, pickle.load(file))  # noqa: S301  # the master has written it; it is the parent, and trusted
+    parent.end_with(master)
+    settings = children.read(descriptor)
     with socket.socket(fileno=channel) as to_master:
-        to_master.set_inheritable(False)
-        to_master.setblocking(False)
-
-        def settle() -> None:
-            with suppress(OSError):  # a master that does not read, or is gone, is not waited for
-                to_master.send(SETTLE)
-
-        asyncio.run(_serve(settings, settle))
+        asyncio.run(_serve(settings, parent.wish_to_settle(to_master)))
     return 1
 
 

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
-import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from typing import cast
+from contextlib import closing
 
-from spamguard.daemon import log
-from spamguard.daemon.parent import end_with
-from spamguard.daemon.words import SETTLE
+from spamguard.daemon import children, parent
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders.opener import LocalMailboxes, Pattern
@@ -30,14 +25,11 @@ _log = logging.getLogger("spamguard.folders")
 
 def main(arguments: Sequence[str]) -> int:
     """Watch until ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    log.configure(os.environ)
+    parent.begin()
     channel, descriptor, master = map(int, arguments)
-    end_with(master)
+    parent.end_with(master)
     os.nice(5)  # mail that flows goes first
-    with open(descriptor, "rb") as file:  # noqa: PTH123
-        settings = cast(Settings, pickle.load(file))  # noqa: S301  # the master has written it; it is the parent, and trusted
+    settings = children.read(descriptor)
     try:
         with socket.socket(fileno=channel) as to_master, Filter.open(settings.state) as spam_filter:
             _watch(settings, spam_filter, to_master)
@@ -48,15 +40,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket) -> None:
-    to_master.set_inheritable(False)
-    to_master.setblocking(False)
-
-    def settle() -> None:
-        with suppress(OSError):  # a master that does not read, or is gone, is not waited for
-            to_master.send(SETTLE)
-
     with closing(LocalMailboxes([Pattern(one.maildir, one.user) for one in settings.watch])) as mailboxes:
-        Watcher(spam_filter, settings, mailboxes, settle).run()
+        Watcher(spam_filter, settings, mailboxes, parent.wish_to_settle(to_master)).run()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -19,9 +18,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import cast
 
-from spamguard.daemon import log
+from spamguard.daemon import children, parent
 from spamguard.daemon.contract import Assemble, Door
 from spamguard.daemon.words import BEAT, READY, SETTLE
 from spamguard.errors import SpamguardError
@@ -120,15 +118,13 @@ def _draining(doors: Sequence[Door], seconds: float) -> asyncio.Future[list[None
 
 def main(arguments: Sequence[str]) -> int:
     """Take over what the master has left, and run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it goes to everybody; the master tells us
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    log.configure(os.environ)
+    parent.begin()
     _allow_files()
     assembly, *numbers = arguments
     descriptors = [int(number) for number in numbers]
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)  # a listening socket in a child would keep the address taken
-    settings = _settings(descriptors[1])
+    settings = children.read(descriptors[1])
     with socket.socket(fileno=descriptors[0]) as channel:
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors[2:]]
         try:
@@ -147,12 +143,6 @@ def _allow_files() -> None:
 
 async def _work(settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assembly: str) -> None:
     await Worker(settings, sockets, channel, import_module(assembly).assemble).run()
-
-
-def _settings(descriptor: int) -> Settings:
-    """What the master has written; it is the parent, and trusted."""
-    with open(descriptor, "rb") as file:
-        return cast(Settings, pickle.load(file))  # noqa: S301
 
 
 if __name__ == "__main__":
