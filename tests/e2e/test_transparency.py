@@ -14,22 +14,10 @@ import pytest
 from tests.e2e import daemon
 from tests.e2e.peers import ANY_END, USUAL, Client, Hop, Said
 from tests.e2e.ports import free_port
+from tests.unit.wire.smuggling import ENDS
 
 POSITIONS = ("before-queue", "after-queue", "standalone")
 REFUSING = ("before-queue", "standalone")
-ODD_ENDS = {
-    "LF.LF": b"\n.\n",
-    "LF.CRLF": b"\n.\r\n",
-    "CRLF.LF": b"\r\n.\n",
-    "CR.CR": b"\r.\r",
-    "CR.LF": b"\r.\n",
-    "LF.CR": b"\n.\r",
-    "CR.CRLF": b"\r.\r\n",
-    "CRLF.CR": b"\r\n.\r",
-    "CRLF.CRCRLF": b"\r\n.\r\r\n",
-    "CRCRLF.CRCRLF": b"\r\r\n.\r\r\n",
-    "CRLF NUL.CRLF": b"\r\n\0.\r\n",
-}
 MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
 
 
@@ -105,7 +93,7 @@ def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
     yield [blob[: start - 1], *[bytes([one]) for one in middle], blob[start + len(around) + 1 :]]
 
 
-@pytest.mark.parametrize("odd", ODD_ENDS.values(), ids=ODD_ENDS)
+@pytest.mark.parametrize("odd", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_nothing_but_the_end_is_an_end(place: Place, position: str, odd: bytes) -> None:
     smuggled = b"MAIL FROM:<evil@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: evil\r\n\r\nevil\r\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Hop
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Sender
+from tests.support import disks
 from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at
 
@@ -282,15 +282,8 @@ except OSError as error:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        os.getuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("cannot make a small disk here")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with disks.small_disk(tmp_path / "disk", "64k") as place:
+        yield place
 
 
 def test_a_full_disk_holds_what_it_held_and_nothing_half(small_disk: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sqlite3
@@ -20,6 +19,7 @@ from spamguard.history import History, Row
 from spamguard.history.row import COLUMNS, RECIPIENTS
 from spamguard.history.store import LEAST
 from spamguard.records import Word
+from tests.support import disks
 from tests.unit.history.rows import row
 
 ROOT = Path(__file__).parents[3]
@@ -220,20 +220,13 @@ def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, check=False).returncode:
-        pytest.skip("cannot make a small disk here")
-    try:
-        with opened(place) as history:
-            history.append([row(1)])
-            with pytest.raises(HistoryError, match="the disk is full: make room"):
-                history.append([row(number) for number in range(2, 2000)])
-            assert history.recent(10) == [row(1)]
-            history.append([row(2000)])
-            assert len(history.recent(10)) == 2
-    finally:
-        subprocess.run(["umount", place], check=True)
+    with disks.small_disk(tmp_path / "disk", "1m") as place, opened(place) as history:
+        history.append([row(1)])
+        with pytest.raises(HistoryError, match="the disk is full: make room"):
+            history.append([row(number) for number in range(2, 2000)])
+        assert history.recent(10) == [row(1)]
+        history.append([row(2000)])
+        assert len(history.recent(10)) == 2
 
 
 def test_readers_beside_a_writer(tmp_path: Path) -> None:

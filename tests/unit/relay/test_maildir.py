@@ -19,6 +19,7 @@ import pytest
 from spamguard.relay.maildir import MaildirHop
 from spamguard.spool import IN_MEMORY, Content, Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
+from tests.support import disks
 from tests.support.killing import killed_at
 
 ROOT = Path(__file__).parents[3]
@@ -296,15 +297,8 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        os.getuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", place], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("cannot make a small disk here")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with disks.small_disk(tmp_path / "disk", "128k") as place:
+        yield place
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""Disks that are soon full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of so many bytes ("64k") mounted at a new directory; the test skips where only root could make one."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot make a small disk here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
