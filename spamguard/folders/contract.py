@@ -71,6 +71,12 @@ class Mailboxes(Protocol):
         FileNotFoundError: it is not there any more. Other OSError: it cannot be opened, or is no regular file.
         """
 
+    def keywords(self, place: Place) -> Mapping[str, str]:
+        """The letter of each keyword that Dovecot has given a folder's messages (a to z, among the flags of a name) to its name.
+
+        Empty where no Dovecot has written any. FileNotFoundError: there is no such folder any more.
+        """
+
     def changes(self, timeout: float) -> Changes:
         """What has changed; waits for so many seconds at most if nothing has."""
 

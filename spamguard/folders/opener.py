@@ -28,6 +28,10 @@ _DEEPEST = 12  # folders within folders
 _MOST_FOLDERS = 10_000  # of a mailbox
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
 _WILD = re.compile(r"[*?]")
+_KEYWORDS = "dovecot-keywords"
+_LETTERS = 26  # keywords that a name has room for
+_MOST_KEYWORDS = 64 << 10  # bytes of that file
+_KEYWORD = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # its number, its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,14 @@ class LocalMailboxes:
         if file.part not in PARTS or "/" in file.name:
             raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
         with self._opened(place.mailbox, (*_parts(place), file.part)) as part:
-            descriptor = os.open(file.name, _FILE, dir_fd=part)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file", file.name)
+            return _opened_file(part, file.name)
+
+    def keywords(self, place: Place) -> dict[str, str]:
+        """See `contract.Mailboxes.keywords`. Lines that make no sense are passed over."""
+        with self._opened(place.mailbox, _parts(place)) as folder:
+            found = map(_KEYWORD.fullmatch, _start(folder, _KEYWORDS, _MOST_KEYWORDS).split(b"\n"))
+        named = {int(one[1]): one[2].decode() for one in found if one}
+        return {chr(ord("a") + number): name for number, name in named.items() if number < _LETTERS}
 
     def changes(self, timeout: float) -> Changes:
         """See `contract.Mailboxes.changes`."""
@@ -252,6 +259,24 @@ def _listed(folder: int, part: str) -> list[str]:
             return [name for name in os.listdir(directory) if name[0] != "."]
     except FileNotFoundError:
         return []
+
+
+def _opened_file(directory: int, name: str) -> int:
+    descriptor = os.open(name, _FILE, dir_fd=directory)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is no regular file", name)
+
+
+def _start(directory: int, name: str, most: int) -> bytes:
+    """The first bytes of a file; none when it is not there."""
+    try:
+        descriptor = _opened_file(directory, name)
+    except FileNotFoundError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return file.read(most)
 
 
 @contextmanager
