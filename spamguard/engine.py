@@ -9,25 +9,22 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from math import exp, inf, log
 from pathlib import Path
 from types import TracebackType
 
 from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation
-from spamguard.bayes.explanation import Dissection, dissect
+from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
-from spamguard.mail.traits import NUMBERS, TRAITS
-from spamguard.model import goodmail, snapshot
+from spamguard.model import goodmail, snapshot, verdicts
 from spamguard.model.directory import bytes_of_tables, is_new, table_bits
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.records import EXTRACTOR, TOKEN_SETS, Clue, Explanation, Features, Scan, Status, Verdict
+from spamguard.records import EXTRACTOR, TOKEN_SETS, Explanation, Features, Scan, Status, Verdict
 
-_CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
 _BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How often to settle"): the
@@ -100,9 +97,12 @@ class Filter:
 
     # Judging
 
-    def judge(self, raw: bytes) -> Verdict:
-        """What the filter thinks of one message (bytes of RFC 5322); never writes, never raises on bad mail."""
-        return self.judge_features(self._read(raw))
+    def judge(self, raw: bytes, *, user: str = "") -> Verdict:
+        """What the filter thinks of one message (bytes of RFC 5322); never writes, never raises on bad mail.
+
+        user: whose mail it is, so that what this user has said weighs more; "": what all have said.
+        """
+        return self.judge_features(self._read(raw), user)
 
     def judge_all(self, messages: Iterable[bytes]) -> Iterator[Verdict]:
         """The verdicts of many messages, in order: some are read ahead and judged together, which costs each of them less."""
@@ -126,15 +126,16 @@ class Filter:
                 return
             yield self._verdict(found)
 
-    def judge_features(self, features: Features) -> Verdict:
+    def judge_features(self, features: Features, user: str = "") -> Verdict:
         """The same for a message that was read already."""
         self._refresh()
         return self._verdict(self._judgement(evidence(features, self._store.tables.bits)))
 
-    def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"") -> Scan:
+    def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"", users: Sequence[str] = ()) -> Scan:
         """The verdict of `judge`, and what is kept of a message once it is gone.
 
-        words: so many of the strongest each way, with the default profile only. on_top: as in `Preparer.named`.
+        words: so many of the strongest each way, with the default profile only. on_top: as in `Preparer.named`. users: whose mail
+        it is; those of them who have said anything that counts get a verdict of their own.
         """
         found, named = self._preparer.named(raw, on_top)
         self._refresh()
@@ -152,26 +153,26 @@ class Filter:
 
     def _sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""
-        classes = self._store.tables.classes
-        return classes.index(self._strongest(verdict, unwanted=True)), classes.index(self._strongest(verdict, unwanted=False))
+        index = self._store.tables.classes.index
+        favoured, against = verdicts.sides(verdict, self._unwanted)
+        return index(favoured), index(against)
 
-    def explain(self, raw: bytes) -> Explanation:
-        """Why: the parts that sum to the log-odds. UsageError with a profile other than the default."""
+    def explain(self, raw: bytes, *, user: str = "") -> Explanation:
+        """Why: the parts that sum to the log-odds. UsageError with a profile other than the default. user: as in `judge`."""
         extractor = self._preparer.extractor
-        return self.explain_features(extractor.features(raw), extractor.texts(raw))
+        return self.explain_features(extractor.features(raw), extractor.texts(raw), user)
 
-    def explain_features(self, features: Features, texts: Mapping[int, str]) -> Explanation:
+    def explain_features(self, features: Features, texts: Mapping[int, str], user: str = "") -> Explanation:
         """The same for a message that was read already. texts: of those tokens whose text is known; a clue without one has "" there."""
         if self._profile.name != DEFAULT:
             raise UsageError("explanations are of the default profile: leave --profile out")
         self._refresh()
-        seen = evidence(features, self._store.tables.bits)
+        tables = self._store.tables
+        seen = evidence(features, tables.bits)
         verdict = self._verdict(self._judgement(seen))
-        favoured = self._strongest(verdict, unwanted=True)
-        against = self._strongest(verdict, unwanted=False)
-        classes = self._store.tables.classes
-        found = dissect(self._store.tables, self._parameters(), seen, classes.index(favoured), classes.index(against))
-        return _explanation(verdict, self._spam_from, favoured, against, found, self._clues(texts, seen, found))
+        favoured, against = verdicts.sides(verdict, self._unwanted)
+        found = dissect(tables, self._parameters(), seen, tables.classes.index(favoured), tables.classes.index(against))
+        return verdicts.explanation(verdict, self._spam_from, favoured, against, found, verdicts.clues(tables, texts, seen, found))
 
     def _refresh(self) -> None:
         """Take in what was committed, lessons and classes, here or elsewhere."""
@@ -192,32 +193,7 @@ class Filter:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
 
     def _verdict(self, joint: list[float]) -> Verdict:
-        tables = self._store.tables
-        if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior answers
-            joint = [log(count + 1) for count in tables.messages.tolist()]
-        classes, unwanted = tables.classes, self._unwanted
-        whole = _log_sum(joint)
-        probabilities = {name: exp(value - whole) for name, value in zip(classes, joint, strict=True)}
-        bad = _log_sum([value for name, value in zip(classes, joint, strict=True) if name in unwanted])
-        good = _log_sum([value for name, value in zip(classes, joint, strict=True) if name not in unwanted])
-        lessons = dict(zip(classes, tables.messages.tolist(), strict=True))
-        return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), unwanted, lessons, self._spam_from)
-
-    def _strongest(self, verdict: Verdict, *, unwanted: bool) -> str:
-        side = [name for name in verdict.probabilities if (name in self._unwanted) == unwanted]
-        return max(side, key=lambda name: verdict.probabilities[name])
-
-    def _clues(self, texts: Mapping[int, str], seen: Evidence, found: Dissection) -> list[Clue]:
-        bits = self._store.tables.bits
-        named: dict[int, str] = {}
-        for token, text in texts.items():
-            named.setdefault(token >> (32 - bits), text)
-        classes = self._store.tables.classes
-        clues = [
-            Clue(named.get(bucket, ""), part, dict(zip(classes, counts, strict=True)))
-            for bucket, part, counts in zip(seen.buckets.tolist(), found.buckets.tolist(), found.counts.T.tolist(), strict=True)
-        ]
-        return sorted(clues, key=lambda clue: -abs(clue.part))
+        return verdicts.verdict(self._store.tables, joint, self._unwanted, self._spam_from)
 
     # Teaching
 
@@ -372,28 +348,3 @@ class Filter:
             EXTRACTOR,
             self._ledger.fingerprint,
         )
-
-
-def _log_sum(values: list[float]) -> float:
-    """Logarithm of the sum of what these are the logarithms of; of one or two, which is the usual case, faster than an array."""
-    highest = max(values)
-    return highest if highest == -inf or len(values) == 1 else highest + log(sum([exp(value - highest) for value in values]))
-
-
-def _explanation(verdict: Verdict, spam_from: float, favoured: str, against: str, found: Dissection, clues: list[Clue]) -> Explanation:
-    distance = policy.distance(verdict.log_odds, spam_from)
-    return Explanation(
-        verdict,
-        favoured,
-        against,
-        found.log_odds,
-        found.prior,
-        found.biases,
-        dict(zip(experts.EXPERTS, found.experts.tolist(), strict=True)),
-        dict(zip(experts.EXPERTS, found.scores.tolist(), strict=True)),
-        clues,
-        dict(zip(TRAITS, found.traits.tolist(), strict=True)),
-        dict(zip(NUMBERS, found.numbers.tolist(), strict=True)),
-        distance,
-        policy.flips([clue.part for clue in clues], distance),
-    )

@@ -6,7 +6,7 @@ Everything here is immutable; arrays are handed over by reference and never writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +96,7 @@ class Scan:
     """A verdict and what is kept of a message once it is gone. packed: its features (`ledger.codec`).
 
     words: the strongest, strongest first. threshold: probability from which on the filter calls a message spam.
-    settle: lessons wait for settling.
+    settle: lessons wait for settling. personal: by user, the verdict for the mail of those who have said anything that counts.
     """
 
     verdict: Verdict
@@ -105,6 +105,7 @@ class Scan:
     words: tuple[Word, ...]
     threshold: float
     settle: bool = False
+    personal: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
