@@ -71,6 +71,16 @@ class Entry:
         self.replies = replies
         self._finished = time.perf_counter()
 
+    @property
+    def judging_seconds(self) -> float:
+        """From its arrival to its verdict."""
+        return self._judged - self._started
+
+    @property
+    def handing_on_seconds(self) -> float:
+        """From its verdict to what came of it."""
+        return self._finished - self._judged
+
     def row(self, fingerprint: str) -> Row:
         """For the history. fingerprint: of the installation's key."""
         scan = self.scan
@@ -97,9 +107,10 @@ class Entry:
 
     def line(self) -> str:
         """`key=value` for each fact; values that are no plain words are quoted as JSON does it."""
-        return " ".join(f"{key}={_quoted(value)}" for key, value in self._facts().items())
+        return " ".join(f"{key}={_quoted(value)}" for key, value in self.facts().items())
 
-    def _facts(self) -> Mapping[str, str]:
+    def facts(self) -> Mapping[str, str]:
+        """What the line tells, by name; values are as strangers wrote them."""
         client = self.envelope.client
         return {
             "id": self.id,
@@ -112,8 +123,8 @@ class Entry:
             **({"normalised": ",".join(sorted(self.oddities))} if self.oddities else {}),
             **self._verdict(),
             "reply": self._reply(),
-            "judging": _milliseconds(self._judged - self._started),
-            "handing-on": _milliseconds(self._finished - self._judged),
+            "judging": _milliseconds(self.judging_seconds),
+            "handing-on": _milliseconds(self.handing_on_seconds),
         }
 
     def _reply(self) -> str:
