@@ -41,6 +41,10 @@ class StartError(SpamguardError):
     """The daemon cannot start or take on new settings: an address in use, no right to use it, an unknown user."""
 
 
+class MailboxesError(SpamguardError):
+    """People's mailboxes cannot be reached, none of them, for now: whoever opens them for us is not there, or refuses."""
+
+
 class QuarantineError(SpamguardError):
     """A message that is not in the quarantine, or cannot be taken out of it now."""
 
