@@ -10,14 +10,13 @@ import asyncio
 import logging
 import os
 import pwd
-import socket
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
+from spamguard import unixsocket
 from spamguard.relay.threads import finished
 from spamguard.spool import Spool
 from spamguard.teaching.lesson import LONGEST_LINE, PIPED, Header, parse
@@ -29,7 +28,6 @@ SECONDS = 30.0  # for all of one lesson
 BYTES_IN_FLIGHT = 512 << 20
 _PIECE = 256 << 10
 _BACKLOG = 512
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -70,12 +68,12 @@ class TeachingDoor:
 
     async def start(self, path: Path, mode: int) -> asyncio.Server:
         """Listen at a path, in the place of what was there. OSError."""
-        listening = bound(path, mode)
+        listening = unixsocket.listening(path, mode)
         return await asyncio.start_unix_server(self._serve, sock=listening, backlog=_BACKLOG, limit=_PIECE)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client, from beginning to end."""
-        account = _account(writer)
+        account = unixsocket.account(writer.get_extra_info("socket"))
         self._clients[account] += 1
         try:
             async with asyncio.timeout(SECONDS):
@@ -138,30 +136,3 @@ async def _received(reader: asyncio.StreamReader, length: int, message: Spool) -
         if not piece:
             raise ConnectionResetError("the client went before it had said all")
         message.write(piece)
-
-
-def _account(writer: asyncio.StreamWriter) -> int:
-    peer = writer.get_extra_info("socket")
-    found: int = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
-    return found
-
-
-def bound(path: Path, mode: int) -> socket.socket:
-    """A socket that listens at a path, there from one moment to the next in the place of an older one. OSError."""
-    if path.exists() and not path.is_socket():
-        raise FileExistsError(f"{path}: is there and is no socket")
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o755)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(new))
-        new.chmod(mode)
-        listening.listen(_BACKLOG)
-        new.rename(path)
-    except BaseException:
-        listening.close()
-        new.unlink(missing_ok=True)
-        raise
-    return listening

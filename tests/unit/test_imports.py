@@ -24,7 +24,7 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model"),
     ("ledger", "relay", "sources", "secret", "history", "quarantine", "teaching"),
-    ("policy", "mail", "bayes", "files", "sqlitefile", "ids", "spool", "signature", "wire"),
+    ("policy", "mail", "bayes", "files", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-import socket
-import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from spamguard.doors import teach
-from spamguard.doors.teach import Speakers, TeachingDoor, bound
+from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.teaching import client
 from spamguard.teaching.lesson import Header, Lesson
 from spamguard.teaching.queue import Queue
@@ -158,18 +156,3 @@ def test_a_full_disk_is_no_yes(tmp_path):
             await handing((Header("spam", 5), b"hello"))(path)
 
     assert served(tmp_path, use, queue=Queue(tmp_path / "teach", most_lessons=0)) == []
-
-
-def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
-    path = tmp_path / "door" / "sock"
-    with bound(path, 0o600), bound(path, 0o666), socket.socket(socket.AF_UNIX) as one:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
-        one.connect(str(path))
-    assert [each.name for each in path.parent.iterdir()] == ["sock"]
-
-
-def test_what_is_no_socket_is_left_alone(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OSError, match="no socket"):
-        bound(tmp_path / "file", 0o666)
-    assert (tmp_path / "file").read_text() == "x"

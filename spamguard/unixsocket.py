@@ -1,0 +1,39 @@
+"""Unix sockets of ours: made at a path without a moment in which there is none, and who is at the other end of one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+_BACKLOG = 512
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
+
+
+def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """A socket that listens at a path, there from one moment to the next in the place of an older one. OSError."""
+    if path.exists() and not path.is_socket():
+        raise FileExistsError(f"{path}: is there and is no socket")
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o755)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    found = socket.socket(socket.AF_UNIX, kind)
+    try:
+        found.bind(str(new))
+        new.chmod(mode)
+        found.listen(_BACKLOG)
+        new.rename(path)
+    except BaseException:
+        found.close()
+        new.unlink(missing_ok=True)
+        raise
+    return found
+
+
+def account(connected: socket.socket) -> int:
+    """Whose process is at the other end, as the kernel says: the number of the user it was when it connected."""
+    found: int = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+    return found

@@ -1,0 +1,32 @@
+"""Sockets at paths."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import pytest
+
+from spamguard import unixsocket
+
+
+def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
+    path = tmp_path / "door" / "sock"
+    with unixsocket.listening(path, 0o600), unixsocket.listening(path, 0o666), socket.socket(socket.AF_UNIX) as one:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+        one.connect(str(path))
+    assert [each.name for each in path.parent.iterdir()] == ["sock"]
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError, match="no socket"):
+        unixsocket.listening(tmp_path / "file", 0o666)
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert unixsocket.account(ours) == os.getuid()
