@@ -248,7 +248,11 @@ class Teach:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole configuration. workers: processes that speak SMTP; 0: one for each core."""
+    """The whole configuration. workers: processes that speak SMTP; 0: one for each core.
+
+    personal: whether mail is judged for each recipient by what that person has said. aliases: addresses, `*@DOMAIN` or parts before
+    the @, each with the user, as `Watch` names users, whose mail that is; "" for nobody's.
+    """
 
     state: Path
     listeners: tuple[Listener, ...]
@@ -258,6 +262,8 @@ class Settings:
     user: str = ""  # to run as, when started as root
     watch: tuple[Watch, ...] = ()
     teach: Teach | None = None
+    personal: bool = False
+    aliases: tuple[tuple[str, str], ...] = ()
 
     @property
     def teaching(self) -> bool:

@@ -91,6 +91,14 @@ def _reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
+    return [*_changed_subjects(settings), *_idle_aliases(settings)]
+
+
+def _idle_aliases(settings: Settings) -> Sequence[str]:
+    return ["aliases: say whose mail it is, which nobody asks without personal: true"] if settings.aliases and not settings.personal else []
+
+
+def _changed_subjects(settings: Settings) -> Sequence[str]:
     told = "changes the subject, which breaks the DKIM signature of nearly all mail; mark with header fields instead"
     return [
         f"{listener.endpoint}: rule {number} for {rule.label}: subject_prefix {told}"

@@ -45,6 +45,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     given = {name: _part(value) for name, value in _values(settings).items()}
     given["listeners"] = [_listener(one) for one in settings.listeners]
     given["watch"] = [_watch(one) for one in settings.watch]
+    given["aliases"] = dict(settings.aliases)
     return _written(FilePart, given)
 
 

@@ -119,7 +119,7 @@ def _sound_listeners(value: Any) -> dict[int, ListenerPart]:
 
 def _of_types(error: ValidationError) -> Iterator[tuple[Path, str]]:
     for one in error.errors(include_url=False):
-        path = one["loc"]
+        path = tuple(part for part in one["loc"] if part != "[key]")  # pydantic's word for a key that is wrong itself
         if one["type"] == "missing":
             yield path[:-1], f"expected the key {path[-1]!r}{_as_in(path)}"
         else:

@@ -213,6 +213,8 @@ class FilePart(Part):
     history: HistoryPart = Field(default=HistoryPart(), alias="history")
     watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
     teach: TeachPart | None = _named("teach")
+    personal: values.Flag = _named("personal")
+    aliases: dict[values.Alias, values.MailUser] = Field(default={}, alias="aliases")
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
@@ -220,4 +222,4 @@ class FilePart(Part):
         watch = tuple(one.build() for one in self.watch)
         built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
         built["teach"] = self.teach and self.teach.build()
-        return Settings(**self.given | built)
+        return Settings(**self.given | built | {"aliases": tuple(self.aliases.items())})

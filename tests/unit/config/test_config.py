@@ -126,6 +126,7 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     text = text.replace("    #   - {", "      - {")
     for indent in ("", "    "):
         text = re.sub(rf"^{indent}teach: null\n((?:{indent}# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+    text = re.sub(r"^aliases: {}\n((?:# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
     text, _, watch = text.partition("watch: []\n")
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
     found = load(text)
@@ -135,6 +136,8 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
     assert one.teach == TeachByMail((("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",))
     assert found.teach == Teach(Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach"))
+    assert dict(found.aliases)["info"] == ""
+    assert len(found.aliases) == 4
 
 
 def test_every_setting_can_be_said():
@@ -180,6 +183,13 @@ def test_a_subject_prefix_is_warned_of(load):
     assert "DKIM" in told
     assert "rule 1" in told
     assert config.warnings(config.load(SHIPPED)) == []
+
+
+def test_aliases_that_nobody_asks_for_are_warned_of(load):
+    told = "aliases: {sales@example.org: anna}\n"
+    (warning,) = config.warnings(load(listener(told)))
+    assert "personal: true" in warning
+    assert config.warnings(load(listener(f"{told}personal: true\n"))) == []
 
 
 # ---- the command line
@@ -285,6 +295,8 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         history=History(1, 12345),
         watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
         teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
+        personal=True,
+        aliases=(("*@example.net", "anna"), ("info", "")),
     )
     for found in (first, settings):
         assert load(config.effective(found)) == found

@@ -31,6 +31,12 @@ MISTAKES = [
     (listener("workres: 5\n"), ["6:1: unknown key 'workres': did you mean 'workers'?"]),
     (listener("    rulez: []\n"), ["6:5: unknown key 'rulez': did you mean 'rules'?"]),
     (listener("scoring: {zzz: 1}\n"), ["6:11: unknown key 'zzz': expected one of deadline, scorers"]),
+    (
+        listener("aliases: {'anna b': anna}\n"),
+        ["6:11: anna b: expected an address, *@example.org for all of a domain, or what stands before the @, found 'anna b'"],
+    ),
+    (listener("aliases: {anna: 'a b'}\n"), ["6:11: anna: expected the name of a user of mail, found 'a b'"]),
+    (listener("personal: 1\n"), ["6:1: personal: expected true or false, found 1"]),
     (listener("teach: {sokcet: 1}\n"), ["6:9: unknown key 'sokcet': did you mean 'socket'?"]),
     (listener("teach: {mode: 999}\n"), ["6:9: mode: expected the mode of a file in octal digits, such as 0660, found 999"]),
     (
