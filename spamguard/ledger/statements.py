@@ -88,6 +88,13 @@ LAST_OF_USER = """
 SELECT time, origin FROM events WHERE user = ?1 AND label IS NOT NULL AND (origin = ?2 OR substr(origin, 1, length(?3)) = ?3)
 ORDER BY time DESC LIMIT 1"""
 
+LAST_OF_PLACES = """
+SELECT max(time) FROM events INDEXED BY events_of_users WHERE label IS NOT NULL AND (origin = ?1 OR substr(origin, 1, length(?2)) = ?2)"""
+
+# By the log, not by user.
+TAUGHT_BETWEEN = """
+SELECT label, origin, count(*), max(time) FROM events WHERE seq > ? AND seq <= ? AND label IS NOT NULL GROUP BY label, origin"""
+
 DIGESTS_OF_USER = "SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ?"  # rows are read, up to their large columns
 
 VOTES_OF_KEY = """

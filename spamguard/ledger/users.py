@@ -70,6 +70,15 @@ class Users:
         rows = self._ask(statements.LAST_OF_USER, (user, *origins(origin)))
         return Heard(*rows[0]) if rows else None
 
+    def last_taught(self, places: Sequence[str]) -> int | None:
+        """When anybody last cast a vote from one of these places (`origins`), seconds since 1970."""
+        found = [row[0] for place in places for row in self._ask(statements.LAST_OF_PLACES, origins(place)) if row[0] is not None]
+        return max(found, default=None)
+
+    def taught(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
+        """Of the events after one and up to another: class, origin, how many votes, and the time of the newest of them."""
+        return [(label, origin, number, newest) for label, origin, number, newest in self._ask(statements.TAUGHT_BETWEEN, (after, upto))]
+
     def messages(self, user: str, since: int) -> list[bytes]:
         """Digests of the messages on which a user has cast, or taken back, a vote since then."""
         return [digest for (digest,) in self._ask(statements.DIGESTS_OF_USER, (user, since))]

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 LAYERS = (
     ("cli",),
     ("daemon", "doctor"),
-    ("bulk", "undo", "evaluation", "doors", "web", "folders"),
+    ("bulk", "undo", "evaluation", "doors", "web", "folders", "metrics"),
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model"),

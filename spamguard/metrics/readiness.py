@@ -1,0 +1,76 @@
+"""What keeps the daemon from living or from working, as lines for whoever asks; no line means that nothing does.
+
+Must never wait for long: every look has its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from spamguard.metrics.counters import MASTER, Board, Slot
+from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.opening import Opener
+from spamguard.relay.smtp import SmtpHop
+from spamguard.relay.trouble import Trouble
+from spamguard.settings import Hop, Protocol
+
+SILENT_SECONDS = 10.0  # since a process was last well
+HOP_SECONDS = 3.0  # for a next hop to welcome us
+_NANOSECONDS = 1_000_000_000
+
+
+def unwell(board: Board, now: int) -> list[str]:
+    """Processes that are not there or have not been heard. now: nanoseconds of the monotonic clock."""
+    workers = list(board.workers())
+    found = [] if workers else ["workers: none runs"]
+    found += _silent("master", board.slot(MASTER), now)
+    return [*found, *(line for worker in workers if worker.heard for line in _silent("worker", worker, now))]
+
+
+def _silent(name: str, slot: Slot, now: int) -> list[str]:
+    seconds = (now - slot.heard) / _NANOSECONDS
+    return [f"{name} {slot.pid}: not heard for {seconds:.0f} s"] if seconds > SILENT_SECONDS else []
+
+
+def cannot_judge(board: Board) -> list[str]:
+    """Whether any worker has a process that judges."""
+    return [] if any(worker.scoring for worker in board.workers()) else ["scorers: none is ready"]
+
+
+async def unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
+    """Next hops that do not welcome us, or cannot be written. Nothing is sent but a greeting. hostname: ours."""
+    different = {hop.endpoint: hop for hop in hops}
+    answers = await asyncio.gather(*(_trouble(hop, hostname) for hop in different.values()))
+    return [f"next hop {endpoint}: {trouble}" for endpoint, trouble in zip(different, answers, strict=True) if trouble]
+
+
+async def _trouble(hop: Hop, hostname: str) -> str:
+    """What is wrong with it, "" if nothing is."""
+    try:
+        async with asyncio.timeout(HOP_SECONDS):
+            if hop.endpoint.protocol is Protocol.MAILDIR:
+                return await asyncio.to_thread(_not_writable, hop.endpoint.path or Path("/"))
+            await _greet(hop, hostname)
+    except TimeoutError:
+        return f"no answer within {HOP_SECONDS:.0f} s"
+    except Trouble as trouble:
+        return str(trouble)
+    return ""
+
+
+async def _greet(hop: Hop, hostname: str) -> None:
+    kind = LmtpHop if hop.endpoint.protocol is Protocol.LMTP else SmtpHop
+    quick = replace(hop, connect_seconds=HOP_SECONDS, command_seconds=HOP_SECONDS)
+    session = await Opener(quick, kind.verbs, hostname).open()
+    await session.quit()
+
+
+def _not_writable(maildir: Path) -> str:
+    """A Maildir that is missing is made by the first message."""
+    places = [place for place in (maildir / "tmp", maildir / "new") if place.exists()]
+    places = places or [next(place for place in (maildir, *maildir.parents) if place.exists())]
+    return "; ".join(f"{place} may not be written" for place in places if not os.access(place, os.W_OK | os.X_OK))
