@@ -25,7 +25,7 @@ from spamguard.signature import Signed
 Key = tuple[str, int]
 """Folder, and `names.key` of the base name: a file of a mailbox."""
 
-_HAM = "ham"
+_HAM, _SPAM = "ham", "spam"
 
 
 class Before(StrEnum):
@@ -33,7 +33,7 @@ class Before(StrEnum):
 
     ANOTHER_CLASS = "in a folder of another class, whatever lay between"
     SAME_CLASS = "in another folder of the same class"
-    OUTSIDE = "in a folder of no class, and in none of another class before that"
+    OUTSIDE = "in a neutral folder or trash, and in none of another class before that"
     FILED = "nowhere, and we filed it as spam"
     LEFT = "nowhere, and we did not file it as spam"
     HERE = "in this folder, or delivered twice"
@@ -46,7 +46,16 @@ class Into(StrEnum):
     HAM = "ham: INBOX, Archive"
     UNWANTED = "an unwanted class: Junk"
     OTHER = "another class"
-    OUTSIDE = "neutral, trash or ignored"
+    OUTSIDE = "neutral or trash"
+
+
+class Sign(StrEnum):
+    """What people do to a message without moving it."""
+
+    ANSWERED = "answered"
+    FLAGGED = "flagged"
+    READ = "read"
+    KEYWORD = "keyword"
 
 
 TEACHES: dict[tuple[Before, Into], str] = {
@@ -61,7 +70,26 @@ TEACHES: dict[tuple[Before, Into], str] = {
 }
 """What teaches the class of the folder that a message came into, and why. A pair that is missing teaches nothing and leaves the
 lesson there was. A message that went from a folder teaches nothing; one that came into folders of two classes at once waits for one
-of them to go."""
+of them to go. Ignored folders are not looked at: what lies there is nowhere."""
+
+SIGNS: dict[Sign, str] = {
+    Sign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
+    Sign.FLAGGED: "flagged it (`flagged: true`)",
+    Sign.READ: "read it and left it there for so long (`read_after: 7d`)",
+    Sign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
+}
+"""What each is, for the manual."""
+
+EVIDENCE: dict[tuple[Sign, Into], str] = {
+    (Sign.ANSWERED, Into.HAM): _HAM,
+    (Sign.FLAGGED, Into.HAM): _HAM,
+    (Sign.READ, Into.HAM): _HAM,
+    (Sign.KEYWORD, Into.HAM): _SPAM,
+    (Sign.KEYWORD, Into.OTHER): _SPAM,
+    (Sign.KEYWORD, Into.OUTSIDE): _SPAM,
+}
+"""What teaches which class where the operator asks for it, once, a message about which its user has never said anything. A pair that
+is missing teaches nothing; so does the opposite, and what was there when the operator began to ask."""
 
 
 class Rules(NamedTuple):
@@ -118,11 +146,24 @@ def as_markdown() -> str:
     """The table of what teaches, for the manual."""
     head = ["It was", *(f"now in {into}" for into in Into)]
     rows = [[before, *(_cell(before, into) for into in Into)] for before in Before]
+    rows += [[f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in Into)] for sign in Sign]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
 def _cell(before: Before, into: Into) -> str:
     return f"teaches it: {TEACHES[before, into]}" if (before, into) in TEACHES else "–"
+
+
+def _sign_cell(sign: Sign, into: Into) -> str:
+    return f"teaches {EVIDENCE[sign, into]}, if nothing else was said" if (sign, into) in EVIDENCE else "–"
+
+
+def target(rules: Rules, folder: str) -> Into:
+    """What kind of folder it is."""
+    label = _class(rules.role(folder))
+    if label in rules.unwanted:
+        return Into.UNWANTED
+    return {"": Into.OUTSIDE, _HAM: Into.HAM}.get(label, Into.OTHER)
 
 
 class _Lineage:
@@ -195,7 +236,7 @@ class _Lineage:
             if first and source:
                 continue
             before = self._before(source, copy) if source else self._at_first(copy)
-            why = TEACHES.get((before, _into(self._rules, copy.folder)))
+            why = TEACHES.get((before, target(self._rules, copy.folder)))
             if why is not None:
                 self.lessons.append(Lesson(copy.digest, self._label(copy.folder), copy.folder, why))
 
@@ -256,13 +297,6 @@ def _outcome(lineages: Iterable[_Lineage]) -> Outcome:
 
 def _class(role: Role) -> str:
     return role.label if role.kind is Kind.CLASS else ""
-
-
-def _into(rules: Rules, folder: str) -> Into:
-    label = _class(rules.role(folder))
-    if label in rules.unwanted:
-        return Into.UNWANTED
-    return {"": Into.OUTSIDE, _HAM: Into.HAM}.get(label, Into.OTHER)
 
 
 def _delivery(signed: Signed | None) -> int:

@@ -1,7 +1,7 @@
 """What each folder of a mailbox is for: as configured, as Dovecot says, as folders of that name usually are. Pure.
 
-A folder nobody spoke of, of no usual name, is ignored: better no lesson than a wrong one. Folders for what people sent and for
-drafts are such, so their names need no list.
+A folder nobody spoke of, of no usual name, is neutral: people keep mail there, and what they move on from there is known by it. What
+they write themselves (sent mail, drafts) is ignored: it is no mail that came, and must never be taught as spam by a slip of the hand.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from spamguard.folders.values import Kind, Role
 HAM = Role(Kind.CLASS, "ham")
 SPAM = Role(Kind.CLASS, "spam")
 TRASH = Role(Kind.TRASH)
+NEUTRAL = Role(Kind.NEUTRAL)
 IGNORED = Role(Kind.IGNORED)
 
 SPECIAL_USES = {  # RFC 6154, RFC 8457
@@ -166,6 +167,53 @@ _ARCHIVE = {
     "Korean": "보관, 보관함, 아카이브",
 }
 
+_NO_MAIL_THAT_CAME = {  # what people write, other views of what lies elsewhere, what Dovecot keeps of expunged mail
+    "English": "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent Messages, [Gmail]/Sent Mail, "
+    "[Gmail]/Drafts, [Gmail]/All Mail, [Google Mail]/All Mail, [Gmail]/Important, [Gmail]/Starred, EXPUNGED",
+    "German": "Gesendet, Gesendete Objekte, Gesendete Elemente, Gesendete Nachrichten, Entwürfe, Vorlagen, Postausgang",
+    "French": "Envoyés, Éléments envoyés, Messages envoyés, Brouillons, Modèles, Boîte d'envoi",
+    "Spanish": "Enviados, Elementos enviados, Mensajes enviados, Borradores, Plantillas, Bandeja de salida",
+    "Italian": "Inviata, Posta inviata, Messaggi inviati, Bozze, Modelli, Posta in uscita",
+    "Portuguese": "Enviados, Enviadas, Itens enviados, Mensagens enviadas, Rascunhos, Modelos, Caixa de saída",
+    "Catalan": "Enviats, Elements enviats, Esborranys, Plantilles",
+    "Galician": "Enviadas, Borradores",
+    "Basque": "Bidalita, Zirriborroak",
+    "Romanian": "Trimise, Elemente trimise, Ciorne, Schițe",
+    "Dutch": "Verzonden, Verzonden items, Verzonden berichten, Concepten, Sjablonen, Postvak uit",
+    "Swedish": "Skickat, Skickade objekt, Skickade, Utkast, Mallar",
+    "Norwegian": "Sendt, Sendte elementer, Sendte, Utkast, Kladd, Maler",
+    "Danish": "Sendt, Sendte beskeder, Sendt post, Kladder, Udkast, Skabeloner",
+    "Finnish": "Lähetetyt, Lähetetyt viestit, Luonnokset, Mallit",
+    "Icelandic": "Sent, Sendur póstur, Drög",
+    "Estonian": "Saadetud, Saadetud kirjad, Mustandid",
+    "Latvian": "Nosūtītās, Nosūtītie, Melnraksti",
+    "Lithuanian": "Išsiųsta, Išsiųsti, Juodraščiai",
+    "Polish": "Wysłane, Elementy wysłane, Kopie robocze, Szkice, Robocze, Szablony",
+    "Czech": "Odeslané, Odeslaná pošta, Koncepty, Rozepsané, Šablony",
+    "Slovak": "Odoslané, Odoslaná pošta, Koncepty, Rozpísané",
+    "Hungarian": "Elküldött, Elküldött elemek, Elküldöttek, Piszkozatok, Vázlatok",
+    "Slovenian": "Poslano, Osnutki",
+    "Croatian": "Poslano, Poslane poruke, Skice, Nacrti",
+    "Serbian": "Послато, Послате, Нацрти, Недовршено",
+    "Bulgarian": "Изпратени, Чернови",
+    "Macedonian": "Испратени, Недовршени",
+    "Russian": "Отправленные, Черновики, Шаблоны",
+    "Ukrainian": "Надіслані, Відправлені, Чернетки",
+    "Belarusian": "Адпраўленыя, Чарнавікі",
+    "Greek": "Απεσταλμένα, Πρόχειρα",
+    "Turkish": "Gönderilmiş, Gönderilmiş Öğeler, Gönderilenler, Gönderilen, Taslaklar",
+    "Hebrew": "נשלחו, פריטים שנשלחו, דואר שנשלח, טיוטות",
+    "Arabic": "المرسلة, العناصر المرسلة, البريد المرسل, المسودات",
+    "Persian": "فرستاده‌ها, ارسال‌شده‌ها, پیش‌نویس‌ها",
+    "Hindi": "भेजे गए, भेजे गए आइटम, ड्राफ़्ट",
+    "Thai": "ส่งแล้ว, รายการที่ส่ง, แบบร่าง, ร่าง",
+    "Vietnamese": "Đã gửi, Mục đã gửi, Thư đã gửi, Nháp, Thư nháp",
+    "Indonesian": "Terkirim, Item Terkirim, Konsep, Draf",
+    "Chinese": "已发送, 已发送邮件, 寄件備份, 已傳送, 草稿, 草稿箱, 草稿夾",
+    "Japanese": "送信済み, 送信済みアイテム, 送信済みトレイ, 下書き, 草稿",
+    "Korean": "보낸 편지함, 보낸 메일함, 임시 보관함, 임시보관함",
+}
+
 
 def parse_role(text: str) -> Role:
     """What the configuration calls a role: neutral, trash, ignored, or the name of a class."""
@@ -186,26 +234,20 @@ def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, sp
         found = _own_role(_folded(wanted[:length]), configured or {}, uses)
         if found is not None and (length == len(wanted) or wanted[:length] != INBOX):
             return found
-    return IGNORED
+    return NEUTRAL
 
 
 def _own_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:
     for pattern, found in configured.items():
         if _expression(pattern).fullmatch(name):
             return found
-    if name in uses:
-        return _special_role(uses[name])
-    return _usual().get(name)
-
-
-def _special_role(uses: str) -> Role:
-    """Of several uses the first known one counts."""
-    return next((SPECIAL_USES[use] for use in uses.lower().split() if use in SPECIAL_USES), IGNORED)
+    known = [SPECIAL_USES[use] for use in uses.get(name, "").lower().split() if use in SPECIAL_USES]
+    return known[0] if known else _usual().get(name)
 
 
 @cache
 def _usual() -> dict[str, Role]:
-    listed = ((_JUNK, SPAM), (_TRASH, TRASH), (_ARCHIVE, HAM))
+    listed = ((_NO_MAIL_THAT_CAME, IGNORED), (_JUNK, SPAM), (_TRASH, TRASH), (_ARCHIVE, HAM))
     found = {_folded((name,)): each for names, each in listed for language in names.values() for name in language.split(", ")}
     return found | {_folded(INBOX): HAM}
 

@@ -20,7 +20,7 @@ class Kind(StrEnum):
     CLASS = "class"  # people put messages of one class there
     NEUTRAL = "neutral"  # watched, says nothing about a message
     TRASH = "trash"  # watched, says nothing about a message
-    IGNORED = "ignored"  # says nothing about a message
+    IGNORED = "ignored"  # not looked at
 
 
 class Role(NamedTuple):

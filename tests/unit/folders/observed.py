@@ -10,7 +10,7 @@ import numpy as np
 
 from spamguard.folders.names import key, message
 from spamguard.folders.reconcile import Key, Outcome, Rules, compare, reconcile
-from spamguard.folders.roles import HAM, IGNORED, SPAM, TRASH
+from spamguard.folders.roles import HAM, NEUTRAL, SPAM, TRASH
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import Arrival, Copy, Kind, Lesson, Role
 from spamguard.settings import Action
@@ -22,9 +22,9 @@ ROLES = {
     ".Junk": SPAM,
     ".Junk.Old": SPAM,
     ".News": Role(Kind.CLASS, "newsletters"),
-    ".Undecided": Role(Kind.NEUTRAL),
+    ".Undecided": NEUTRAL,
     ".Trash": TRASH,
-    ".Sent": IGNORED,
+    ".Projects": NEUTRAL,
 }
 FOLDERS = tuple(ROLES)
 FILING = Rules(ROLES.__getitem__, we_file=True)

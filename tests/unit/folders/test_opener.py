@@ -164,7 +164,7 @@ def test_keywords_of_a_folder_by_their_letters(tmp_path):
         assert mailboxes.keywords(Place(mailbox, ".Junk")) == {"a": "first"}
         assert mailboxes.keywords(Place(mailbox, ".Old")) == {}
         for folder in (".Link", ".Pipe"):
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match=folder):
                 mailboxes.keywords(Place(mailbox, folder))
         with pytest.raises(FileNotFoundError):
             mailboxes.keywords(Place(mailbox, ".Missing"))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.folders.names import key, message
-from spamguard.folders.reconcile import TEACHES, Before, Into, Outcome, as_markdown, compare, reconcile
+from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare, reconcile
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import Arrival, Copy, Kind
 from spamguard.settings import Action
@@ -22,7 +22,7 @@ from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
-INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, SENT = FOLDERS
+INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, PROJECTS = FOLDERS
 
 
 def journey(*folders: str, mail: Mail = MAIL, filing: bool = False) -> str | None:
@@ -56,24 +56,24 @@ def stem(name: str) -> str:
         ((INBOX, ARCHIVE), "ham"),
         ((ARCHIVE, INBOX), "ham"),
         ((UNDECIDED, JUNK), "spam"),
-        ((SENT, JUNK), "spam"),
+        ((PROJECTS, JUNK), "spam"),
         ((TRASH, JUNK), "spam"),
-        ((SENT, NEWS), "newsletters"),
+        ((PROJECTS, NEWS), "newsletters"),
         ((INBOX, TRASH, JUNK), "spam"),
         ((JUNK, TRASH, JUNK), "spam"),
         ((JUNK, TRASH, INBOX), "ham"),
-        ((JUNK, TRASH, SENT, ARCHIVE), "ham"),
+        ((JUNK, TRASH, PROJECTS, ARCHIVE), "ham"),
         ((INBOX, JUNK, INBOX), "ham"),
         ((INBOX, JUNK, TRASH), "spam"),
-        ((INBOX, JUNK, INBOX, SENT, JUNK, SENT), "spam"),
+        ((INBOX, JUNK, INBOX, PROJECTS, JUNK, PROJECTS), "spam"),
         ((INBOX, TRASH), None),
         ((JUNK, TRASH), None),
         ((JUNK, UNDECIDED), None),
-        ((JUNK, SENT), None),
+        ((JUNK, PROJECTS), None),
         ((INBOX, TRASH, INBOX), None),
         ((INBOX, TRASH, ARCHIVE), None),
         ((TRASH, INBOX), None),
-        ((SENT, INBOX), None),
+        ((PROJECTS, INBOX), None),
         ((UNDECIDED, ARCHIVE), None),
         ((JUNK, OLD), None),
     ],
@@ -113,9 +113,20 @@ def test_the_table_has_no_row_for_what_must_not_teach() -> None:
     assert {before for before, _ in TEACHES}.isdisjoint({Before.HERE, Before.NOWHERE})
 
 
+def test_evidence_is_ham_in_ham_folders_only_and_a_keyword_is_spam_where_nobody_filed_it_as_such() -> None:
+    of_ham = {Sign.ANSWERED, Sign.FLAGGED, Sign.READ}
+    assert {sign for (sign, into), label in EVIDENCE.items() if (into, label) == (Into.HAM, "ham")} == of_ham
+    assert {into for (sign, into), label in EVIDENCE.items() if (sign, label) == (Sign.KEYWORD, "spam")} == set(Into) - {Into.UNWANTED}
+    assert len(EVIDENCE) == 6
+
+
 def test_the_manual_shows_the_whole_table() -> None:
     lines = as_markdown().splitlines()
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == list(Before)
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2 : 2 + len(Before)]] == list(Before)
+    evidence = lines[2 + len(Before) :]
+    assert [text in line for text, line in zip(SIGNS.values(), evidence, strict=True)] == [True] * len(Sign)
+    assert [line.count("teaches ham") for line in evidence] == [1, 1, 1, 0]
+    assert evidence[-1].count("teaches spam") == 3
     assert {line.count("|") for line in lines} == {len(Into) + 2}
     assert as_markdown().count("teaches it") == len(TEACHES)
     row = next(line for line in lines if line.startswith(f"| {Before.SAME_CLASS} "))
@@ -194,7 +205,7 @@ def test_what_changes_only_flags_or_sizes_is_nothing_new() -> None:
 def test_a_new_name_in_the_same_folder_teaches_nothing() -> None:
     box = Mailbox()
     name = box.put(JUNK, Mail(DIGEST))
-    box.put(SENT, Mail(DIGEST))
+    box.put(PROJECTS, Mail(DIGEST))
     box.scan()
     box.rename(JUNK, name, JUNK, name.replace(".host", ".host,U=7"))
     assert box.scan().lessons == []
@@ -294,7 +305,7 @@ def test_two_classes_that_waited_and_another_copy_in_one_of_them() -> None:
 
 def test_two_classes_wait_even_if_only_one_of_them_would_teach() -> None:
     box = Mailbox()
-    for folders in ((SENT,), (INBOX, JUNK)):
+    for folders in ((PROJECTS,), (INBOX, JUNK)):
         for folder in folders:
             box.put(folder, Mail(DIGEST))
         box.scan()
@@ -303,7 +314,7 @@ def test_two_classes_wait_even_if_only_one_of_them_would_teach() -> None:
 
 def test_of_a_copy_of_what_was_sent_and_one_that_came_the_latter_is_kept() -> None:
     box = Mailbox()
-    for folders in ((INBOX, SENT), (ARCHIVE,)):
+    for folders in ((INBOX, PROJECTS), (ARCHIVE,)):
         for folder in folders:
             box.put(folder, Mail(DIGEST))
         box.scan()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spamguard.folders import roles
-from spamguard.folders.roles import HAM, IGNORED, SPAM, TRASH, parse_role, role
+from spamguard.folders.roles import HAM, IGNORED, NEUTRAL, SPAM, TRASH, parse_role, role
 from spamguard.folders.values import Kind, Role
 
 NEWS = Role(Kind.CLASS, "newsletters")
-NEUTRAL = Role(Kind.NEUTRAL)
 
 JUNK_NAMES = """Junk; Spam; Bulk; Junk E-mail; junk e‑mail; Courrier indésirable; COURRIER INDÉSIRABLE; Courrier inde\u0301sirable; Pourriel
 Correo no deseado; Spamverdacht; Posta indesiderata; Lixo Eletrónico; Skräppost; Ongewenste e-mail; Roskaposti; Søppelpost; Uønsket mail
@@ -22,7 +21,7 @@ def test_junk_in_many_languages(name: str) -> None:
     assert role((name,)) == SPAM
     assert role(("INBOX", name)) == SPAM
     assert role(("Inbox", name, "2024")) == SPAM
-    assert role(("Lists", name)) == IGNORED
+    assert role(("Lists", name)) == NEUTRAL
 
 
 @pytest.mark.parametrize(
@@ -37,23 +36,28 @@ def test_archive(name: str) -> None:
     assert role((name,)) == role((name, "2024", "May")) == HAM
 
 
-@pytest.mark.parametrize("name", ["Sent", "Gesendet", "Drafts", "Entwürfe", "Lists", "EXPUNGED", "spammers", ""])
-def test_everything_else_is_ignored(name: str) -> None:
-    assert role((name,)) == role((name, "Junk")) == IGNORED
+@pytest.mark.parametrize("name", ["Sent", "Gesendet", "Drafts", "ENTWÜRFE", "Templates", "Отправленные", "草稿", "EXPUNGED"])
+def test_what_people_write_themselves_is_ignored(name: str) -> None:
+    assert role((name,)) == role((name, "Junk")) == role(("INBOX", name, "2024")) == IGNORED
+
+
+@pytest.mark.parametrize("name", ["Lists", "Projects", "spammers", "sentimental", ""])
+def test_everything_else_is_neutral(name: str) -> None:
+    assert role((name,)) == role((name, "Junk")) == NEUTRAL
 
 
 def test_the_inbox_is_ham_and_what_lies_below_it_is_not() -> None:
     assert role(("INBOX",)) == HAM
-    assert role(("INBOX", "Lists")) == IGNORED
-    assert role(("INBOX", "INBOX", "Lists")) == IGNORED
+    assert role(("INBOX", "Lists")) == NEUTRAL
+    assert role(("INBOX", "INBOX", "Lists")) == NEUTRAL
 
 
 def test_every_language_names_all_and_no_name_means_two_things() -> None:
     assert len(roles._JUNK) >= 25
-    assert roles._JUNK.keys() == roles._TRASH.keys() == roles._ARCHIVE.keys()
+    assert roles._JUNK.keys() == roles._TRASH.keys() == roles._ARCHIVE.keys() == roles._NO_MAIL_THAT_CAME.keys()
     names = [
         {roles._folded((name,)) for each in table.values() for name in each.split(", ")}
-        for table in (roles._JUNK, roles._TRASH, roles._ARCHIVE)
+        for table in (roles._JUNK, roles._TRASH, roles._ARCHIVE, roles._NO_MAIL_THAT_CAME)
     ]
     assert sum(map(len, names)) == len(set.union(*names))
 
@@ -74,7 +78,7 @@ def test_every_language_names_all_and_no_name_means_two_things() -> None:
     ],
 )
 def test_patterns(pattern: str, name: tuple[str, ...], fits: bool) -> None:
-    assert role(name, {pattern: NEWS}) == (NEWS if fits else IGNORED)
+    assert role(name, {pattern: NEWS}) == (NEWS if fits else NEUTRAL)
 
 
 def test_the_configuration_comes_before_dovecot_and_that_before_the_name() -> None:
@@ -98,7 +102,7 @@ def test_the_configuration_comes_before_dovecot_and_that_before_the_name() -> No
         ("\\All", IGNORED),
         ("\\Flagged", IGNORED),
         ("\\Own \\junk", SPAM),
-        ("\\Own", IGNORED),
+        ("\\Own", SPAM),
     ],
 )
 def test_special_uses(use: str, expected: Role) -> None:

@@ -13,6 +13,7 @@ def test_the_role_of_a_directory():
     assert role(".Lists.Python") == role("Lists/Python") == Role(Kind.CLASS, "newsletter")
     assert role("Junk") == Role(Kind.CLASS, "spam")
     assert role(".Bin").kind is Kind.TRASH
+    assert role(".Projects").kind is Kind.NEUTRAL
     assert role(".Sent").kind is role("..").kind is Kind.IGNORED
 
 
