@@ -214,12 +214,22 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class HamEvidence:
+    """What else than a move says that a message in a ham folder is ham. read_after_seconds: read, and then left there for so long."""
+
+    answered: bool = False
+    flagged: bool = False
+    read_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Maildirs in which moving mail teaches. maildir: an absolute path whose parts may have * and ?.
 
     user: whose they all are; empty: what the wildcards stand for, or the owner. folders: pattern of a folder's name to its role, a
     class or one of neutral, trash, ignored; the first that fits, then Dovecot's word, then common names. we_file: whether spam is
-    filed into a folder by us, or by others as our header says; None: if a listener delivers into just this Maildir.
+    filed into a folder by us, or by others as our header says; None: if a listener delivers into just this Maildir. spam_evidence:
+    keywords that say that a message is spam.
     """
 
     maildir: str
@@ -229,6 +239,8 @@ class Watch:
     debounce_seconds: float = 1.0  # from the first sign of a change to looking
     rescan_seconds: float = 600.0  # between two looks at everything
     lessons_per_day: int = 1000  # of each user, within 24 hours; what is moved beyond that teaches nothing; 0: no limit
+    ham_evidence: HamEvidence = field(default_factory=HamEvidence)
+    spam_evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from spamguard.config.schema import (
     POLICY,
     CertificatePart,
     FilePart,
+    HamEvidencePart,
     HistoryPart,
     HopPart,
     LimitsPart,
@@ -22,7 +23,20 @@ from spamguard.config.schema import (
     TeachPart,
     WatchPart,
 )
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Rule, Scoring, Settings, Teach, TeachByMail, Watch
+from spamguard.settings import (
+    Certificate,
+    DoorLimits,
+    HamEvidence,
+    History,
+    Hop,
+    Listener,
+    Rule,
+    Scoring,
+    Settings,
+    Teach,
+    TeachByMail,
+    Watch,
+)
 
 _PARTS: dict[type[Any], type[Part]] = {
     Hop: HopPart,
@@ -31,6 +45,7 @@ _PARTS: dict[type[Any], type[Part]] = {
     Certificate: CertificatePart,
     Scoring: ScoringPart,
     History: HistoryPart,
+    HamEvidence: HamEvidencePart,
     Teach: TeachPart,
 }
 
@@ -57,7 +72,7 @@ def _listener(listener: Listener) -> Part:
 
 
 def _watch(watch: Watch) -> Part:
-    return WatchPart.model_construct(**_values(watch) | {"folders": dict(watch.folders)})
+    return WatchPart.model_construct(**_inside(watch) | {"folders": dict(watch.folders)})
 
 
 def _part(value: Any) -> Any:

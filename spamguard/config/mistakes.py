@@ -14,6 +14,7 @@ from spamguard.config import checks, values
 from spamguard.config.schema import (
     CertificatePart,
     FilePart,
+    HamEvidencePart,
     HistoryPart,
     HopPart,
     LimitsPart,
@@ -33,6 +34,7 @@ from spamguard.settings import Settings
 _INSIDE: dict[type[Part], dict[str, type[Part]]] = {
     FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart, "watch": WatchPart, "teach": TeachPart},
     ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart, "teach": TeachByMailPart},
+    WatchPart: {"ham_evidence": HamEvidencePart},
 }
 
 

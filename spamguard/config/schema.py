@@ -11,7 +11,21 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from spamguard.config import values
-from spamguard.settings import Certificate, DoorLimits, History, Hop, Listener, Policy, Rule, Scoring, Settings, Teach, TeachByMail, Watch
+from spamguard.settings import (
+    Certificate,
+    DoorLimits,
+    HamEvidence,
+    History,
+    Hop,
+    Listener,
+    Policy,
+    Rule,
+    Scoring,
+    Settings,
+    Teach,
+    TeachByMail,
+    Watch,
+)
 
 
 class Part(BaseModel):
@@ -169,6 +183,18 @@ class HistoryPart(Part):
         return History(**self.given)
 
 
+class HamEvidencePart(Part):
+    """Fills `settings.HamEvidence`."""
+
+    answered: values.Flag = _named("answered")
+    flagged: values.Flag = _named("flagged")
+    read_after_seconds: values.Seconds | None = _named("read_after")
+
+    def build(self) -> HamEvidence:
+        """The value for the daemon."""
+        return HamEvidence(**self.given)
+
+
 class WatchPart(Part):
     """Fills `settings.Watch`."""
 
@@ -179,10 +205,12 @@ class WatchPart(Part):
     debounce_seconds: values.Seconds = _named("debounce")
     rescan_seconds: values.Seconds = _named("rescan")
     lessons_per_day: values.Allowance = _named("lessons_per_day")
+    ham_evidence: HamEvidencePart = Field(default=HamEvidencePart(), alias="ham_evidence")
+    spam_evidence: list[values.Keyword] = _named("spam_evidence")
 
     def build(self) -> Watch:
         """The value for the daemon."""
-        given = self.given
+        given = _tuples(self.given) | {"ham_evidence": self.ham_evidence.build()}
         if "folders" in given:
             given["folders"] = tuple(given["folders"].items())
         return Watch(**given)

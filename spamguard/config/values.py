@@ -33,6 +33,7 @@ _MODE = re.compile(r"0{0,2}[0-7]{3}")
 _LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
+_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
 _MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 _NO_CLASSES = ("unsure", "class")
@@ -244,6 +245,7 @@ UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", 
 MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a user of mail", empty=True))]
 MaildirPattern = Annotated[str, PlainValidator(_maildir)]
 Role = Annotated[str, PlainValidator(_role)]
+Keyword = Annotated[str, PlainValidator(_matching(_KEYWORD, "a keyword of IMAP such as $Junk"))]
 SocketPath = Annotated[Path, PlainValidator(_socket), _told]
 Mode = Annotated[int, PlainValidator(_mode), PlainSerializer(lambda value: f"{value:04o}")]
 Class = Annotated[str, PlainValidator(_class)]

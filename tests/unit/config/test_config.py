@@ -17,6 +17,7 @@ from spamguard.settings import (
     Certificate,
     DoorLimits,
     Endpoint,
+    HamEvidence,
     History,
     Hop,
     Listener,
@@ -72,6 +73,8 @@ watch:
     debounce: 0.5s
     rescan: 1h
     lessons_per_day: 0
+    ham_evidence: {answered: true, read_after: 7d}
+    spam_evidence: [$Junk, Junk]
 """)
     first = Listener(
         parse_endpoint("smtp://127.0.0.1:10025"),
@@ -95,7 +98,8 @@ watch:
     )
     scoring, history = Scoring(4.0, 2), History(7, 1 << 30)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
-    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0, 0)
+    evidence = HamEvidence(answered=True, read_after_seconds=7 * 86400.0)
+    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0, 0, evidence, ("$Junk", "Junk"))
     assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch)
 
 
@@ -143,7 +147,7 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
 def test_every_setting_can_be_said():
     """A field that is added to the settings must get a key."""
     named = {name for part in parts() for name in part.model_fields}
-    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch, Teach, TeachByMail)
+    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch, HamEvidence, Teach, TeachByMail)
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
 
@@ -293,7 +297,17 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         user="no",
         workers=3,
         history=History(1, 12345),
-        watch=(Watch("/home/*/Maildir", "x@y", (("Old*", "ignored"),), False, 2.5),),
+        watch=(
+            Watch(
+                "/home/*/Maildir",
+                "x@y",
+                (("Old*", "ignored"),),
+                False,
+                2.5,
+                ham_evidence=HamEvidence(True, True, 3600.0),
+                spam_evidence=("x",),
+            ),
+        ),
         teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
         personal=True,
         aliases=(("*@example.net", "anna"), ("info", "")),

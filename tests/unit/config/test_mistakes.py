@@ -91,6 +91,11 @@ MISTAKES = [
         [f"9:7: News: {_ROLE}, found 'News'", f"10:7: Old: {_ROLE}, found 'Ignored': did you mean 'ignored'?"],
     ),
     (
+        listener("watch: [{maildir: /x, spam_evidence: ['a b']}]\n"),
+        ["6:39: spam_evidence: expected a keyword of IMAP such as $Junk, found 'a b'"],
+    ),
+    (listener("watch: [{maildir: /x, ham_evidence: {replied: true}}]\n"), ["6:38: unknown key 'replied': expected one of answered, flagged, read_after"]),
+    (
         listener("watch: [{maildir: /x, debounce: 2}]\n"),
         ["6:23: debounce: expected a duration such as 30s, 10m, 2h or 1d, found 2 without a unit"],
     ),
