@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard.errors import QuarantineError
 from spamguard.files import create_private, sync_directory
 from spamguard.ids import is_id
+from spamguard.relay.whole import hand_on
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
 
@@ -210,15 +211,9 @@ async def _handed_on(transaction: Transaction, entry: Entry, content: Content) -
     """The reply for each recipient that is waiting, by its number."""
     sender = entry.envelope.sender
     size_told = tuple(one for one in sender.parameters if one.keyword != "SIZE")  # it was that of the message as it came in
-    reply = await transaction.mail(replace(sender, parameters=size_told))
-    if not reply.positive:
-        return dict.fromkeys(entry.waiting, reply)
-    replies = {number: await transaction.recipient(entry.envelope.recipients[number]) for number in entry.waiting}
-    accepted = [number for number, reply in replies.items() if reply.positive]
-    if accepted:
-        answers = await transaction.send(content)
-        replies |= dict(zip(accepted, answers if len(answers) == len(accepted) else [answers[0]] * len(accepted), strict=True))
-    return replies
+    recipients = [entry.envelope.recipients[number] for number in entry.waiting]
+    replies = await hand_on(transaction, replace(sender, parameters=size_told), recipients, content)
+    return dict(zip(entry.waiting, replies, strict=True))
 
 
 def _unknown(name: str) -> QuarantineError:

@@ -19,6 +19,7 @@ from spamguard.history import HistoryWriter
 from spamguard.proxy.contract import Proxy
 from spamguard.proxy.exchange import Exchange
 from spamguard.proxy.journal import Entry
+from spamguard.proxy.people import People
 from spamguard.proxy.scoring import ScorerPool
 from spamguard.proxy.teaching import TeachingProxy
 from spamguard.proxy.tools import Tools
@@ -86,4 +87,5 @@ def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack
         _log.info("%s", entry.line())
         history.put(entry.row(key()[1] if entry.scan else ""))
 
-    return Tools(Quarantine(settings.state / "quarantine"), lambda: key()[0], record, settle)
+    people = People(settings.aliases) if settings.personal else None
+    return Tools(Quarantine(settings.state / "quarantine"), lambda: key()[0], record, settle, people)

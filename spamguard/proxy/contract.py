@@ -21,8 +21,11 @@ class NotScanned:
 class Judge(Protocol):
     """Judges messages; never raises, never takes longer than its deadline plus waiting for a free scorer."""
 
-    async def judge(self, message: Spool, on_top: bytes) -> Scan | NotScanned:
-        """on_top: header fields (CRLF after each) that count as if they stood on top of the message."""
+    async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
+        """on_top: header fields (CRLF after each) that count as if they stood on top of the message.
+
+        users: whose mail it may be, at most `frames.MOST_USERS` of them; no others are in the scan's `personal`.
+        """
 
 
 class Message(Protocol):

@@ -1,7 +1,10 @@
-"""One message from the door to the next hop: judged, tagged, handed on once.
+"""One message from the door to the next hop: judged, tagged, handed on once; or in several copies, where its recipients differ.
 
 Must never answer yes before the next hop, or our own quarantine on the disk, has the message for every accepted
 recipient; never refuse for ever because of a fault of ours; never hand a message on twice; and never make mail of its own.
+
+Copies differ only where the next hop answers for each recipient. A door that has one answer for all, before such a hop, takes
+one recipient at a time; so a refusal is always for those alone whom it is meant for.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from spamguard import policy, signature
 from spamguard.ids import RANDOM_BYTES, new_id
 from spamguard.proxy.contract import Judge, NotScanned
+from spamguard.proxy.delivery import TROUBLE, Copy, Delivery
+from spamguard.proxy.groups import Group, grouped
 from spamguard.proxy.journal import Entry
 from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
 from spamguard.relay.contract import NextHop
-from spamguard.relay.threads import finished
 from spamguard.settings import Action, Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
@@ -30,11 +33,11 @@ MOST_HOPS = 50  # Received fields before a message counts as going round in circ
 _OFFERED = ("8BITMIME", "SMTPUTF8", "DSN")
 
 _LOOP = Reply.of(554, "5.4.6 Too many hops")
-_DEFERRED = Reply.of(451, "4.7.1 Message deferred, try again later")
-_REJECTED = Reply.of(550, "5.7.1 Message refused as unsolicited")
 _NOT_JUDGED = Reply.of(451, "4.3.0 Message cannot be judged now, try again later")
-_TROUBLE = Reply.of(451, "4.3.0 Local trouble, try again later")
-_NOT_REDIRECTED = Reply.of(451, "4.3.0 Message cannot be redirected now, try again later")
+_REFUSALS = {
+    Action.REJECT: Reply.of(550, "5.7.1 Message refused as unsolicited"),
+    Action.DEFER: Reply.of(451, "4.7.1 Message deferred, try again later"),
+}
 
 _log = logging.getLogger("spamguard.proxy")
 
@@ -76,6 +79,7 @@ class Passage:
         self._hostname = exchange.hostname
         self._client = client
         self._transaction = exchange.next_hop.transaction(client)
+        self._delivery = Delivery(exchange.next_hop, exchange.tools.quarantine)
         self._sender = Sender("")
         self._accepted: list[Recipient] = []
 
@@ -95,14 +99,17 @@ class Passage:
         """Judge it, do what the policy says, and answer what came of it."""
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         entry = Entry(new_id(time.time(), os.urandom(RANDOM_BYTES)), self._listener, envelope, message.size, oddities)
-        try:
-            replies = await self._handled(Outgoing(message, self._listener, self._received(entry)), entry)
-        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
-            _log.exception("%s: a fault in handling this message", entry.id)
-            replies = [_TROUBLE]
-        entry.finish(replies)
-        self._record(entry)
-        return self._for_each(replies)
+        copies = await self._copies(message, entry)
+        opened = self._transaction if len(copies) == 1 and copies[0].goes_on else None
+        if opened is None:
+            await self.end()  # nobody gets the message in it, or not everybody the same
+        replies: dict[int, Reply] = {}
+        for copy in copies:
+            told = await self._delivery.of(copy, opened)
+            copy.entry.finish(told)
+            self._record(copy.entry)
+            replies |= zip(copy.numbers, told if len(told) == len(copy.numbers) else [told[0]] * len(copy.numbers), strict=True)
+        return [replies[number] for number in range(len(self._accepted) if self._next_hop.answers_each else 1)]
 
     async def end(self) -> None:
         """Give the session with the next hop back."""
@@ -126,76 +133,57 @@ class Passage:
         known = self._listener.position is Position.STANDALONE or self._client.forwarded
         return received_field(self._client, self._hostname, "", "", entry.time) if known else b""
 
-    def _for_each(self, replies: Sequence[Reply]) -> Sequence[Reply]:
-        """One reply for every accepted recipient where that is asked for."""
-        wanted = len(self._accepted) if self._next_hop.answers_each else 1
-        return replies if len(replies) == wanted else [replies[0]] * wanted
-
-    async def _handled(self, outgoing: Outgoing, entry: Entry) -> Sequence[Reply]:
-        if self._listener.position is Position.STANDALONE and hops(outgoing.header) > MOST_HOPS:
-            return [_LOOP]
+    async def _copies(self, message: Spool, entry: Entry) -> list[Copy]:
+        """What everybody is to get. Nothing has happened yet."""
         try:
-            prepared = await self._prepared(outgoing, entry)
+            outgoing = Outgoing(message, self._listener, self._received(entry))
+            if self._listener.position is Position.STANDALONE and hops(outgoing.header) > MOST_HOPS:
+                return [self._one_for_all(entry, _LOOP)]
+            copies = await self._judged(outgoing, entry)
+            if not copies and self._listener.policy.on_error is OnError.DEFER:
+                return [self._one_for_all(entry, _NOT_JUDGED)]
+            return copies or [self._one_for_all(entry, outgoing.tagged(policy.not_scanned(entry.reason)))]
+        except Exception:  # noqa: BLE001
+            _log.exception("%s: a fault in handling this message", entry.id)
+            return [self._one_for_all(entry, TROUBLE)]
+
+    def _one_for_all(self, entry: Entry, what: Content | Reply) -> Copy:
+        return Copy(entry, range(len(self._accepted)), what)
+
+    async def _judged(self, outgoing: Outgoing, entry: Entry) -> list[Copy]:
+        """By the verdict of each recipient; none when it could not be judged."""
+        try:
+            people, addresses = self._tools.people, [one.address for one in self._accepted]
+            users = people.users(addresses) if people else ()
+            found = await self._judge.judge(outgoing.spool, outgoing.on_top(self._evidence(entry)), users)
+            entry.judged(found, outgoing.header)
+            if isinstance(found, NotScanned):
+                return []
+            if found.settle:
+                self._tools.settle()
+            whose = people.of(addresses, found.personal) if people and found.personal else [""] * len(addresses)
+            groups = grouped(found, whose, self._listener.policy, apart=self._next_hop.answers_each)
+            return [self._copy(group, found, outgoing, one) for group, one in zip(groups, _parted(entry, groups), strict=True)]
         except Exception:  # nothing has happened yet; deferred, this message might meet the same fault for ever  # noqa: BLE001
             _log.exception("%s: a fault in judging this message", entry.id)
             entry.failed("error")
-            prepared = None
-        if prepared is not None:
-            return await self._act(*prepared, entry)
-        if self._listener.policy.on_error is OnError.DEFER:
-            return [_NOT_JUDGED]
-        return await self._hand_on(outgoing.tagged(policy.not_scanned(entry.reason)))
+            return []
 
-    async def _prepared(self, outgoing: Outgoing, entry: Entry) -> tuple[policy.Decision, Content] | None:
-        """What is to be done, and with which bytes; None when it could not be judged."""
-        found = await self._judge.judge(outgoing.spool, outgoing.on_top(self._evidence(entry)))
-        entry.judged(found, outgoing.header)
-        if isinstance(found, NotScanned):
-            return None
-        if found.settle:
-            self._tools.settle()
-        decision = policy.decide(found.verdict, self._listener.policy, found.threshold)
-        entry.decided(decision)
-        return decision, outgoing.tagged(self._fields(found, decision, entry.id), decision.subject_prefix)
+    def _copy(self, group: Group, found: Scan, outgoing: Outgoing, entry: Entry) -> Copy:
+        decision = group.decision
+        what = _REFUSALS.get(decision.action) or outgoing.tagged(self._fields(group, found, entry.id), decision.subject_prefix)
+        return Copy(entry, group.numbers, what, decision.action, decision.to)
 
-    def _fields(self, found: Scan, decision: policy.Decision, name: str) -> list[bytes]:
+    def _fields(self, group: Group, found: Scan, name: str) -> list[bytes]:
         told = self._listener.policy.tell_probability
-        signed = signature.sign(self._tools.key(), found.verdict, decision.action, name, found.digest)
-        return policy.header_fields(found.verdict, decision, signed, tell_probability=told)
+        signed = signature.sign(self._tools.key(), group.verdict, group.decision.action, name, found.digest)
+        return policy.header_fields(group.verdict, group.decision, signed, tell_probability=told)
 
-    async def _act(self, decision: policy.Decision, content: Content, entry: Entry) -> Sequence[Reply]:
-        if decision.action is Action.REJECT:
-            return [_REJECTED]
-        if decision.action is Action.DEFER:
-            return [_DEFERRED]
-        if decision.action is Action.QUARANTINE:
-            return [await self._quarantine(content, entry)]
-        if decision.action is Action.REDIRECT:
-            return [await self._redirect(content, decision.to)]
-        return await self._hand_on(content)
 
-    async def _hand_on(self, content: Content) -> Sequence[Reply]:
-        return await self._transaction.send(content)
-
-    async def _quarantine(self, content: Content, entry: Entry) -> Reply:
-        """Yes once it is on the disk. The next hop gets nothing: its session is reset."""
-        await self.end()
-        try:
-            await finished(partial(self._tools.quarantine.store, entry.id, content, entry.envelope, entry.label, entry.time))
-        except OSError as error:
-            _log.error("%s: quarantine: %s", entry.id, error)
-            return _TROUBLE
-        return Reply.of(250, f"2.0.0 Held as {entry.id}")
-
-    async def _redirect(self, content: Content, to: str) -> Reply:
-        """To another recipient in a transaction of its own; whatever goes wrong there is temporary for this client."""
-        await self.end()
-        transaction = self._next_hop.transaction(self._client)
-        try:
-            sender = Sender(self._sender.address, tuple(one for one in self._sender.parameters if one.keyword not in ("ENVID", "RET")))
-            if not (await transaction.mail(sender)).positive or not (await transaction.recipient(Recipient(to))).positive:
-                return _NOT_REDIRECTED
-            (reply,) = await transaction.send(content)
-            return reply if reply.positive else _NOT_REDIRECTED
-        finally:
-            await transaction.end()
+def _parted(entry: Entry, groups: Sequence[Group]) -> list[Entry]:
+    """One entry for each group, the first with the name of the message: a name is signed for one verdict and held for one file."""
+    if len(groups) == 1:
+        entry.decided(groups[0])
+        return [entry]
+    names = [entry.id, *(new_id(entry.time, os.urandom(RANDOM_BYTES)) for _ in groups[1:])]
+    return [entry.copy(name, group) for name, group in zip(names, groups, strict=True)]

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
 
 from spamguard.records import Scan, Verdict, Word
 
-REQUEST = struct.Struct(">BBHQ")  # requests that follow at once; whether the message is a file; bytes on top, of the message
+REQUEST = struct.Struct(">BBHIQ")  # requests that follow at once; whether the message is a file; bytes on top, of users, of the message
 _ANSWER = struct.Struct(">BII")  # kind; bytes of the verdict, of packed features
-_SCAN = struct.Struct(">ddd?16sHH")  # probability, log-odds, threshold, settle, digest; how many classes, words
+_SCAN = struct.Struct(">ddd?16sHHH")  # probability, log-odds, threshold, settle, digest; how many classes, words, users
 _CLASS = struct.Struct(">d")  # probability
 _WORD = struct.Struct(">Id")  # token, part
+_OWN = struct.Struct(">dd")  # probability and log-odds for a user; those of the classes follow
 READY, SCANNED, NOT_SCANNED = range(3)
 MOST_ON_TOP = (1 << 16) - 1  # bytes
-_MOST_VERDICT = 64 << 10
+MOST_USERS = 1000  # that a scorer is asked about; each of at most 255 bytes
+_MOST_VERDICT = 1 << 20
 _MOST_PACKED = 4 << 20
 _MOST_WORDS = 64
 _MOST_TEXT = 200  # characters of a word
@@ -57,51 +59,95 @@ class Answers:
             yield found
 
 
+def users(names: Sequence[str]) -> bytes:
+    """Whom a scorer is asked about, as it goes over the socket; no more than `MOST_USERS`."""
+    return "\0".join(names[:MOST_USERS]).encode("utf-8")
+
+
+def users_of(data: bytes) -> tuple[str, ...]:
+    """The same as it was."""
+    return tuple(data.decode("utf-8").split("\0")) if data else ()
+
+
 def answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
     """An answer as it goes over the socket."""
     return _ANSWER.pack(kind, len(text), len(packed)) + text + packed
 
 
 def scanned(scan: Scan) -> bytes:
-    """The answer that holds a scan: the numbers, then label, classes and words as text with NUL between."""
-    verdict, words = scan.verdict, scan.words[:_MOST_WORDS]
+    """The answer that holds a scan: the numbers, then label, classes, words, users and their labels as text with NUL between."""
+    verdict, words, personal = scan.verdict, scan.words[:_MOST_WORDS], scan.personal
     shares = verdict.probabilities
-    head = (verdict.probability, verdict.log_odds, scan.threshold, scan.settle, scan.digest, len(shares), len(words))
-    texts = [verdict.label, *shares, *[word.text[:_MOST_TEXT].replace("\0", " ") for word in words]]
+    head = (verdict.probability, verdict.log_odds, scan.threshold, scan.settle, scan.digest, len(shares), len(words), len(personal))
+    told = [word.text[:_MOST_TEXT].replace("\0", " ") for word in words]
+    texts = [verdict.label, *shares, *told, *personal, *[own.label for own in personal.values()]]
     parts = (
         _SCAN.pack(*head),
         *map(_CLASS.pack, shares.values()),
         *[_WORD.pack(word.token, word.part) for word in words],
+        *[part for own in personal.values() for part in (_OWN.pack(own.probability, own.log_odds), *_shares_as(verdict, own))],
         "\0".join(texts).encode("utf-8", "replace"),
     )
     return answer(SCANNED, b"".join(parts), scan.packed)
 
 
-def scan_of(found: Answer) -> Scan:
-    """The scan that an answer holds; ValueError when it is none."""
+def _shares_as(verdict: Verdict, own: Verdict) -> list[bytes]:
+    """The probabilities of the classes in the order of another verdict."""
+    return [_CLASS.pack(own.probabilities[name]) for name in verdict.probabilities]
+
+
+def scan_of(found: Answer, users: Collection[str] = ()) -> Scan:
+    """The scan that an answer holds; ValueError when it is none. users: who was asked about."""
     try:
-        probability, log_odds, threshold, settle, digest, classes, words = _SCAN.unpack_from(found.text)
-        first, second = _SCAN.size + classes * _CLASS.size, _SCAN.size + classes * _CLASS.size + words * _WORD.size
-        shares = [share for (share,) in _CLASS.iter_unpack(found.text[_SCAN.size : first])]
+        probability, log_odds, threshold, settle, digest, classes, words, people = _SCAN.unpack_from(found.text)
+        first = _SCAN.size + classes * _CLASS.size
+        second = first + words * _WORD.size
+        last = second + people * (_OWN.size + classes * _CLASS.size)
+        shares = _doubles(found.text[_SCAN.size : first])
         weights = list(_WORD.iter_unpack(found.text[first:second]))
+        owned = _doubles(found.text[second:last])
     except struct.error as error:
         raise ValueError("not a scan") from error
-    label, *texts = found.text[second:].decode("utf-8").split("\0")
-    if len(shares) != classes or len(weights) != words or len(texts) != classes + words:
+    label, *texts = found.text[last:].decode("utf-8").split("\0")
+    if len(found.text) < last or len(texts) != classes + words + 2 * people:
         raise ValueError("not a scan")
-    told = tuple([Word(token, text, part) for (token, part), text in zip(weights, texts[classes:], strict=True)])
-    verdict = Verdict(label, probability, log_odds, dict(zip(texts, shares, strict=False)))
+    told = tuple([Word(token, text, part) for (token, part), text in zip(weights, texts[classes:], strict=False)])
+    verdict = Verdict(label, probability, log_odds, dict(zip(texts[:classes], shares, strict=True)))
+    personal = _personal(texts[:classes], texts[classes + words :], owned) if people else {}
     _check(verdict, threshold, told)
-    return Scan(verdict, digest, found.packed, told, threshold, settle)
+    _check_personal(personal, people, users)
+    return Scan(verdict, digest, found.packed, told, threshold, settle, personal)
+
+
+def _doubles(packed: bytes) -> list[float]:
+    return [value for (value,) in _CLASS.iter_unpack(packed)]
+
+
+def _personal(classes: Sequence[str], texts: Sequence[str], numbers: Sequence[float]) -> dict[str, Verdict]:
+    """Verdicts by user. texts: the users, then their labels. numbers: of each, probability, log-odds, then those of the classes."""
+    width = len(classes) + 2
+    rows = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+    told = zip(texts, texts[len(rows) :], rows, strict=False)
+    return {user: Verdict(label, row[0], row[1], dict(zip(classes, row[2:], strict=True))) for user, label, row in told}
 
 
 def _check(verdict: Verdict, threshold: float, words: tuple[Word, ...]) -> None:
-    """ValueError unless every number and every name is such as ours are. No comparison is true of what is not a number."""
-    shares_are_right = all(0.0 <= share <= 1.0 for share in (verdict.probability, threshold, *verdict.probabilities.values()))
-    names_are_right = all(map(_NAME.fullmatch, (verdict.label, *verdict.probabilities)))
+    """ValueError unless every number and every name is such as ours are."""
     words_are_right = all(isfinite(word.part) and len(word.text) <= _MOST_TEXT for word in words) and len(words) <= _MOST_WORDS
-    if not (shares_are_right and names_are_right and words_are_right and -1000.0 <= verdict.log_odds <= 1000.0):
+    if not (_is_sound(verdict) and 0.0 <= threshold <= 1.0 and words_are_right):
         raise ValueError("not a scan of ours")
+
+
+def _check_personal(personal: Mapping[str, Verdict], people: int, users: Collection[str]) -> None:
+    """ValueError unless these are verdicts for different users, all of whom were asked about."""
+    if len(personal) != people or not personal.keys() <= set(users) or not all(map(_is_sound, personal.values())):
+        raise ValueError("not a scan of what was asked")
+
+
+def _is_sound(verdict: Verdict) -> bool:
+    """No comparison is true of what is not a number."""
+    shares_are_right = all(0.0 <= share <= 1.0 for share in (verdict.probability, *verdict.probabilities.values()))
+    return shares_are_right and all(map(_NAME.fullmatch, (verdict.label, *verdict.probabilities))) and -1000.0 <= verdict.log_odds <= 1000.0
 
 
 def reason_of(found: Answer) -> str:

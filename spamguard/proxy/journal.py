@@ -3,21 +3,23 @@ addresses, its subject and the words that weighed most."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spamguard.history import Row
 from spamguard.mail.decode import unstructured
-from spamguard.policy import Decision
 from spamguard.proxy.contract import NotScanned
-from spamguard.records import EXTRACTOR, Scan
+from spamguard.proxy.groups import Group
+from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.settings import Action, Listener
 from spamguard.wire.values import Envelope, Reply
 
 NOT_SCANNED = "not-scanned"
-_RECIPIENTS = 5  # in the log line; the others are counted
+_RECIPIENTS = 5  # in the log line, and people who are judged otherwise; the others are counted
 _WORDS = 6
 _SUBJECT_BYTES = 1000
 _SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
@@ -27,7 +29,9 @@ _PLAIN = re.compile(r"[!#-<>-~]+")  # nothing that would have to be quoted
 class Entry:
     """Grows while the message passes: `judged`, `decided` or `failed`, `finish`. time: of its arrival, seconds since 1970.
 
-    reason: why it was not scanned. action: None while nothing was decided."""
+    reason: why it was not scanned. verdict: what recipients are told. action: None while nothing was decided. personal: users who
+    have made another decision of it than all people's, with their label. copy_of: the message, where this is but a further copy.
+    """
 
     def __init__(self, name: str, listener: Listener, envelope: Envelope, size: int, oddities: frozenset[str]) -> None:
         self.id = name
@@ -39,7 +43,10 @@ class Entry:
         self.scan: Scan | None = None
         self.reason = ""  # why it was not scanned
         self.subject = ""
+        self.verdict: Verdict | None = None
         self.action: Action | None = None
+        self.personal: Mapping[str, str] = {}
+        self.copy_of = ""
         self.replies: Sequence[Reply] = ()
         self._started = self._judged = self._finished = time.perf_counter()
 
@@ -49,22 +56,31 @@ class Entry:
         if isinstance(found, NotScanned):
             self.reason = found.reason
         else:
-            self.scan = found
+            self.scan, self.verdict = found, found.verdict
         match = _SUBJECT.search(header)
         self.subject = " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
 
     def failed(self, reason: str) -> None:
         """It was not judged after all."""
-        self.scan, self.action, self.reason = None, None, reason
+        self.scan, self.verdict, self.action, self.reason = None, None, None, reason
 
-    def decided(self, decision: Decision) -> None:
-        """What the policy makes of it."""
-        self.action = decision.action
+    def decided(self, group: Group) -> None:
+        """What is made of it for these recipients."""
+        self.verdict, self.action, self.personal = group.verdict, group.decision.action, group.personal
+
+    def copy(self, name: str, group: Group) -> Entry:
+        """The same for one of several copies, that of these recipients."""
+        found = copy.copy(self)
+        found.id = name
+        found.copy_of = self.id if name != self.id else ""
+        found.envelope = replace(self.envelope, recipients=tuple(self.envelope.recipients[number] for number in group.numbers))
+        found.decided(group)
+        return found
 
     @property
     def label(self) -> str:
         """Of the verdict, or that there is none."""
-        return NOT_SCANNED if self.scan is None else self.scan.verdict.label
+        return NOT_SCANNED if self.verdict is None else self.verdict.label
 
     def finish(self, replies: Sequence[Reply]) -> None:
         """What came of it."""
@@ -83,7 +99,7 @@ class Entry:
 
     def row(self, fingerprint: str) -> Row:
         """For the history. fingerprint: of the installation's key."""
-        scan = self.scan
+        scan, verdict = self.scan, self.verdict
         return Row(
             id=self.id,
             time=self.time,
@@ -95,8 +111,8 @@ class Entry:
             size=self.size,
             digest=scan.digest if scan else b"",
             label=self.label,
-            probability=scan.verdict.probability if scan else 0.0,
-            log_odds=scan.verdict.log_odds if scan else 0.0,
+            probability=verdict.probability if verdict else 0.0,
+            log_odds=verdict.log_odds if verdict else 0.0,
             action=self.action or "",
             reply=self._reply(),
             packed=scan.packed if scan else b"",
@@ -114,6 +130,7 @@ class Entry:
         client = self.envelope.client
         return {
             "id": self.id,
+            **({"copy-of": self.copy_of} if self.copy_of else {}),
             "listener": str(self.listener.endpoint),
             "client": client.address,
             "helo": client.helo,
@@ -131,20 +148,26 @@ class Entry:
         return "; ".join(dict.fromkeys(_told(reply) for reply in self.replies))
 
     def _recipients(self) -> str:
-        addresses = [f"<{one.address}>" for one in self.envelope.recipients]
-        more = len(addresses) - _RECIPIENTS
-        return ",".join(addresses[:_RECIPIENTS]) + (f",+{more}" if more > 0 else "")
+        return _first([f"<{one.address}>" for one in self.envelope.recipients])
+
+    def _personal(self) -> str:
+        return _first([f"{user}:{label}" for user, label in self.personal.items()])
 
     def _verdict(self) -> Mapping[str, str]:
-        if self.scan is None:
+        if self.scan is None or self.verdict is None:
             return {"verdict": NOT_SCANNED, "reason": self.reason}
-        verdict = self.scan.verdict
         return {
-            "verdict": verdict.label,
-            "probability": f"{verdict.probability:.6f}",
+            "verdict": self.verdict.label,
+            "probability": f"{self.verdict.probability:.6f}",
+            **({"personal": self._personal()} if self.personal else {}),
             "action": self.action or "",
             "words": ", ".join(f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_WORDS]),
         }
+
+
+def _first(texts: Sequence[str]) -> str:
+    more = len(texts) - _RECIPIENTS
+    return ",".join(texts[:_RECIPIENTS]) + (f",+{more}" if more > 0 else "")
 
 
 def _told(reply: Reply) -> str:

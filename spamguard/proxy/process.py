@@ -31,6 +31,7 @@ class Work:
 
     message: Spool
     on_top: bytes
+    users: Sequence[str]
     done: asyncio.Future[Scan | NotScanned]
 
     def finish(self, found: Scan | NotScanned) -> None:
@@ -118,7 +119,8 @@ class Process:
         if found.kind == frames.READY and not self.ready:
             self.ready = True
         elif self.works and self.ready:
-            result = frames.scan_of(found) if found.kind == frames.SCANNED else NotScanned(frames.reason_of(found))
+            scanned, work = found.kind == frames.SCANNED, self.works[0]
+            result = frames.scan_of(found, work.users) if scanned else NotScanned(frames.reason_of(found))
             self.works.popleft().finish(result)
         else:
             raise ValueError("nothing was asked")
@@ -157,6 +159,7 @@ def _requests(works: Sequence[Work]) -> tuple[bytes, list[int]]:
     descriptors = [work.message.descriptor for work in works if work.message.descriptor is not None]
     for number, work in enumerate(works, start=1):
         on_top, in_file = work.on_top[: frames.MOST_ON_TOP], work.message.descriptor is not None
-        parts += (frames.REQUEST.pack(len(works) - number, in_file, len(on_top), work.message.size), on_top)
+        users = frames.users(work.users)
+        parts += (frames.REQUEST.pack(len(works) - number, in_file, len(on_top), len(users), work.message.size), on_top, users)
         parts += () if in_file else (work.message.read(),)
     return b"".join(parts), descriptors

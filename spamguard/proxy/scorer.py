@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -33,10 +33,11 @@ _log = logging.getLogger("spamguard.scorer")
 
 
 class Request(NamedTuple):
-    """A message to judge, and how many others follow at once."""
+    """A message to judge, whose mail it may be, and how many others follow at once."""
 
     message: bytes
     on_top: bytes
+    users: Sequence[str]
     following: int
 
 
@@ -66,7 +67,7 @@ class Scorer:
         if found is None:
             return frames.answer(frames.NOT_SCANNED, b"no-model")
         try:
-            return frames.scanned(found.scan(request.message, on_top=request.on_top))
+            return frames.scanned(found.scan(request.message, on_top=request.on_top, users=request.users))
         except MemoryError:
             raise
         except SpamguardError as error:
@@ -87,9 +88,10 @@ def requests(connection: socket.socket) -> Iterator[Request]:
         if not head:
             return
         head += _read(connection, frames.REQUEST.size - len(head))
-        following, in_file, on_top, size = frames.REQUEST.unpack(head)
+        following, in_file, on_top, named, size = frames.REQUEST.unpack(head)
         above = _read(connection, on_top)
-        yield Request(_read_file(descriptors[0], size) if in_file else _read(connection, size), above, following)
+        users = frames.users_of(_read(connection, named))
+        yield Request(_read_file(descriptors[0], size) if in_file else _read(connection, size), above, users, following)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -64,12 +64,17 @@ class ScorerPool:
         while self._tasks:
             await asyncio.gather(*self._tasks)
 
-    async def judge(self, message: Spool, on_top: bytes) -> Scan | NotScanned:
+    @property
+    def able(self) -> bool:
+        """Whether a scorer has opened the filter, or tried to, and takes messages."""
+        return any(scorer.ready and not scorer.ended for scorer in self._scorers)
+
+    async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
         """What a scorer makes of it, or why none does; as in `contract.Judge`."""
         try:
             if self._harm and self._harm.get(await _fingerprint(message), 0) >= _POISON:
                 return NotScanned("poison")
-            return await self._judged(Work(message, on_top, asyncio.get_running_loop().create_future()))
+            return await self._judged(Work(message, on_top, users, asyncio.get_running_loop().create_future()))
         except OSError as error:
             _log.error("a message cannot be read to be judged: %s", error)
             return NotScanned("unreadable")

@@ -22,8 +22,8 @@ LAYERS = (
     ("bulk", "undo", "evaluation", "doors", "web", "folders", "metrics"),
     ("proxy",),
     ("engine", "config"),
-    ("prepare", "model"),
-    ("ledger", "relay", "sources", "secret", "history", "quarantine", "teaching"),
+    ("prepare", "model", "quarantine"),
+    ("ledger", "relay", "sources", "secret", "history", "teaching"),
     ("policy", "mail", "bayes", "files", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings"),
 )

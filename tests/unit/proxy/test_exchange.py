@@ -84,9 +84,10 @@ class FakeTransaction:
 class FakeJudge:
     found: Scan | NotScanned
     on_top: bytes = b""
+    users: Sequence[str] = ()
 
-    async def judge(self, message: Spool, on_top: bytes) -> Scan | NotScanned:
-        self.on_top = on_top
+    async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
+        self.on_top, self.users = on_top, users
         return self.found
 
 

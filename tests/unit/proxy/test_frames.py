@@ -58,7 +58,7 @@ def test_long_words_are_cut_and_odd_ones_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"\x07" + bytes(8), b"\1" + b"\xff" * 8, b"\1" + struct.pack(">II", 65 << 10, 0), b"\1" + struct.pack(">II", 0, 5 << 20)]
+    "head", [b"\x07" + bytes(8), b"\1" + b"\xff" * 8, b"\1" + struct.pack(">II", 2 << 20, 0), b"\1" + struct.pack(">II", 0, 5 << 20)]
 )
 def test_what_cannot_be_an_answer_is_known_by_its_head(head: bytes) -> None:
     with pytest.raises(ValueError, match="not an answer"):
