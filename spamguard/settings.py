@@ -273,6 +273,7 @@ class Settings:
     history: History = field(default_factory=History)
     user: str = ""  # to run as, when started as root
     watch: tuple[Watch, ...] = ()
+    watch_socket: Path | None = None  # of the process that opens people's mailboxes for us (`spamguard open-mailboxes`); None: we do
     teach: Teach | None = None
     personal: bool = False
     aliases: tuple[tuple[str, str], ...] = ()

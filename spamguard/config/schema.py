@@ -240,6 +240,7 @@ class FilePart(Part):
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring")
     history: HistoryPart = Field(default=HistoryPart(), alias="history")
     watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
+    watch_socket: values.SocketPath | None = _named("watch_socket")
     teach: TeachPart | None = _named("teach")
     personal: values.Flag = _named("personal")
     aliases: dict[values.Alias, values.MailUser] = Field(default={}, alias="aliases")
