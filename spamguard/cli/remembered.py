@@ -98,6 +98,7 @@ def as_values(row: Row) -> dict[str, Any]:
         "label": row.label,
         "probability": row.probability,
         "log_odds": row.log_odds,
+        "personal": dict(row.personal),
         "action": row.action,
         "next_hop": row.reply,
         "words": [{"text": word.text, "part": word.part} for word in row.words],
@@ -121,7 +122,9 @@ def as_text(row: Row, words: int) -> str:
 def _verdict(row: Row) -> Sequence[str]:
     if not was_scanned(row):
         return (f"then: {row.label}",)
-    return (f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}",)
+    told = f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
+    own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
+    return (told, f"by what they have said themselves: {own}") if own else (told,)
 
 
 def _strongest(row: Row, words: int) -> list[Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from spamguard.records import Word
 
-RECIPIENTS = 20  # that are kept
+RECIPIENTS = 20  # that are kept, and users for whom a message was judged otherwise
 _WORDS = 50
 _ADDRESS, _SUBJECT, _REPLY, _SHORT = 320, 200, 500, 100  # characters
 
 COLUMNS = (
     "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest", "label", "probability", "log_odds",
-    "action", "reply", "packed", "words", "extractor", "fingerprint",
+    "action", "reply", "packed", "words", "extractor", "fingerprint", "personal",
 )  # fmt: skip
 
 
@@ -24,7 +26,8 @@ class Row:
 
     recipients: the first `RECIPIENTS` of them are kept. size: bytes. label: of the verdict, or "not-scanned"; then digest and
     packed are b"". packed: the features (`ledger.codec`) that `extractor` took out with the key of that `fingerprint`.
-    words: that weighed most, strongest first. Longer texts than a person reads are cut.
+    words: that weighed most, strongest first. personal: users for whom it was decided otherwise than for all, each with the label
+    that it has by what that user has said; the first `RECIPIENTS` are kept. Longer texts than a person reads are cut.
     """
 
     id: str
@@ -45,6 +48,7 @@ class Row:
     words: tuple[Word, ...]
     extractor: int
     fingerprint: str
+    personal: Mapping[str, str] = field(default_factory=dict)
 
 
 Columns = tuple[Any, ...]
@@ -72,6 +76,7 @@ def columns(row: Row) -> Columns:
         json.dumps([_values(word) for word in row.words[:_WORDS]], ensure_ascii=False),
         row.extractor,
         row.fingerprint,
+        json.dumps({_text(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}, ensure_ascii=False),
     )
 
 
@@ -83,6 +88,7 @@ def from_columns(values: Columns) -> Row:
     """The row; ValueError, TypeError when the values are damaged."""
     named = dict(zip(COLUMNS, values, strict=True))
     named["recipients"] = tuple(json.loads(named["recipients"]))
+    named["personal"] = json.loads(named["personal"])
     named["words"] = tuple(Word(*word) for word in json.loads(named["words"]))
     return Row(**named)
 

@@ -22,7 +22,7 @@ from spamguard.sqlitefile import cache_explained, connect, transaction
 LEAST = 8 << 20  # bytes; with less there is no room to work in
 
 _APPLICATION = 0x7367_6869  # "sghi" in the file's header
-_VERSION = 1
+_VERSION = 2
 _BUSY_SECONDS = 5.0
 _PAGE = 16384  # bytes; as for the ledger, whose rows have the same size
 _ROWS_SHARE = 0.75  # of the bytes for rows; the rest is for free pages, which the next rows take, and for the log
@@ -38,9 +38,10 @@ CREATE TABLE judgements (
     id TEXT NOT NULL UNIQUE, time REAL NOT NULL, listener TEXT NOT NULL, client TEXT NOT NULL, sender TEXT NOT NULL,
     recipients TEXT NOT NULL, subject TEXT NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL, label TEXT NOT NULL,
     probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL, packed BLOB NOT NULL,
-    words TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL
+    words TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL DEFAULT '{}'
 )
 """
+_FROM_VERSION_1 = "ALTER TABLE judgements ADD COLUMN personal TEXT NOT NULL DEFAULT '{}'"
 _TIME = COLUMNS.index("time")
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements"  # noqa: S608  names of our own
 _INSERT = f"INSERT OR IGNORE INTO judgements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
@@ -70,6 +71,7 @@ class History:
                 _create(path)
             db = connect(path, _BUSY_SECONDS)
             try:
+                _bring_up_to_date(db)
                 _refuse_strangers(db, path)
                 pages = min(_LOG_PAGES, int(max(size, LEAST) * _LOG_SHARE) // _PAGE)
                 db.execute(f"PRAGMA wal_autocheckpoint = {pages}")
@@ -164,6 +166,19 @@ def _fill(draft: Path) -> None:
         db.execute(_TABLE)
     finally:
         db.close()
+
+
+def _bring_up_to_date(db: sqlite3.Connection) -> None:
+    """A file of the version before, in place; processes of that version that have it open go on."""
+    if _is_of_version_1(db):
+        with transaction(db):
+            if _is_of_version_1(db):  # else another process was faster
+                db.execute(_FROM_VERSION_1)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _is_of_version_1(db: sqlite3.Connection) -> bool:
+    return (_pragma(db, "application_id"), _pragma(db, "user_version")) == (_APPLICATION, 1)
 
 
 def _refuse_strangers(db: sqlite3.Connection, path: Path) -> None:

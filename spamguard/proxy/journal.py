@@ -119,6 +119,7 @@ class Entry:
             words=scan.words if scan else (),
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
+            personal=self.personal,
         )
 
     def line(self) -> str:

@@ -33,5 +33,6 @@ def row(number: int, **values: Any) -> Row:
         "words": (Word(1 << 31, "viagra", 1.25), Word(2, "наш адрес", -0.5)),
         "extractor": 1,
         "fingerprint": "0123456789abcdef",
+        "personal": {"anna": "spam", "ben@example.org": "ham"},
     }
     return Row(**usual | values)

@@ -71,15 +71,39 @@ def test_an_id_that_is_known_stays_as_it_is(tmp_path: Path) -> None:
 def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
     odd = "\x1b[31m\0\n\u202e\udcff" + "x" * 10_000
     words = tuple(Word(number, odd, 1 / 3) for number in range(1000))
+    many = {f"{number}{odd}": "spam" for number in range(1000)}
     with opened(tmp_path) as history:
         history.append(
-            [row(1, sender=odd, subject=odd, client=odd, reply=odd, recipients=(odd,) * 5000, words=words, label=odd, action=odd)]
+            [
+                row(
+                    1,
+                    sender=odd,
+                    subject=odd,
+                    client=odd,
+                    reply=odd,
+                    recipients=(odd,) * 5000,
+                    words=words,
+                    label=odd,
+                    action=odd,
+                    personal=many,
+                )
+            ]
         )
         found = history.find(row(1).id)
     assert found is not None
-    assert len(found.recipients) == RECIPIENTS
+    assert len(found.recipients) == len(found.personal) == RECIPIENTS
     assert len(found.subject) == 200
-    for text in (found.sender, found.subject, found.client, found.reply, found.label, found.action, *found.recipients, found.words[0].text):
+    for text in (
+        found.sender,
+        found.subject,
+        found.client,
+        found.reply,
+        found.label,
+        found.action,
+        *found.recipients,
+        *found.personal,
+        found.words[0].text,
+    ):
         assert text.isprintable()
         assert len(text) <= 500
     assert found.words[0].part == pytest.approx(1 / 3, abs=1e-6)
@@ -88,6 +112,19 @@ def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
 
 def test_the_table_has_a_column_for_everything() -> None:
     assert tuple(Row.__slots__) == COLUMNS
+
+
+def test_a_history_of_the_version_before_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as history:
+        history.append([row(1)])
+    with sqlite3.connect(tmp_path / "history.sqlite") as db:
+        db.execute("ALTER TABLE judgements DROP COLUMN personal")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        assert one.find(row(1).id) == row(1, personal={})
+        other.append([row(2)])
+        assert one.find(row(2).id) == row(2)
 
 
 # ---- bounds
