@@ -19,6 +19,7 @@ from spamguard.cli import rim
 
 COMMANDS = (
     "run",
+    "open-mailboxes",
     "check",
     "learn",
     "teach-folders",
@@ -48,7 +49,7 @@ _EPILOG = """exit status:
   2    an error, told in one line on standard error
   3    judge: at least one message is unsure, none is unwanted
   filter always lets the mail through and exits with 0, unless it could not be written (75)
-  run: 78 when the configuration has mistakes
+  run, open-mailboxes: 78 when the configuration has mistakes
   doctor: 1 when something failed
   130  interrupted
 

@@ -13,10 +13,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
-from spamguard.daemon import children, privileges, sockets
+from spamguard.daemon import children, privileges, signals, sockets
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
@@ -60,7 +60,7 @@ class Master:
             stack.callback(self._close_sockets)
             self._open(settings)
             privileges.settle_in(settings)
-            wakeups = stack.enter_context(_signals())
+            wakeups = stack.enter_context(signals.received(_SIGNALS))
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
             stack.callback(self._end_children)
             self._make_filter(settings)
@@ -205,25 +205,3 @@ class Master:
 def _name(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@contextmanager
-def _signals() -> Iterator[socket.socket]:
-    """A socket to read the numbers of received signals from."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    old = {one: signal.signal(one, _received) for one in _SIGNALS}
-    before = signal.set_wakeup_fd(theirs.fileno())
-    try:
-        yield ours
-    finally:
-        signal.set_wakeup_fd(before)
-        for one, handler in old.items():
-            signal.signal(one, handler)
-        ours.close()
-        theirs.close()
-
-
-def _received(*_: object) -> None:
-    """The wake-up file has it already."""

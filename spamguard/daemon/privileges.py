@@ -25,7 +25,9 @@ def settle_in(settings: Settings) -> None:
     os.umask(0o022)  # whoever it runs as must get through the directories above the state directory
     try:
         if os.getuid() == 0:
-            account = _account(settings)
+            account = service_account(settings)
+            if account.pw_uid == 0:
+                _as_root(settings)
             _make(settings.state, account)
             _check_owner(settings.state, account)
             _become(account)
@@ -46,17 +48,14 @@ def _me() -> str:
         return f"user {os.getuid()}"
 
 
-def _account(settings: Settings) -> pwd.struct_passwd:
-    """Who to become. StartError: there is no such user, or it is root and others can connect."""
+def service_account(settings: Settings) -> pwd.struct_passwd:
+    """Whom the daemon runs as when root starts it. StartError: there is no such user."""
     try:
         owner = settings.state.stat().st_uid if settings.state.exists() else 0
-        account = pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(owner)
+        return pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(owner)
     except KeyError:
         who = f"user {settings.user!r}" if settings.user else f"owner of {settings.state}"
         raise StartError(f"there is no {who} on this machine: create it, or name another with `user`") from None
-    if account.pw_uid == 0:
-        _as_root(settings)
-    return account
 
 
 def _as_root(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from contextlib import closing
 from spamguard.daemon import children, parent
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders import reach
 from spamguard.folders.watcher import Watcher
 from spamguard.settings import Settings
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket) -> None:
-    with closing(LocalMailboxes([Pattern(one.maildir, one.user) for one in settings.watch])) as mailboxes:
+    with closing(reach.mailboxes(settings)) as mailboxes:
         Watcher(spam_filter, settings, mailboxes, parent.wish_to_settle(to_master)).run()
 
 

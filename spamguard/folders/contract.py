@@ -51,7 +51,10 @@ class Changes:
 
 
 class Mailboxes(Protocol):
-    """People's mail, to be read. An OSError of any method is about what it was asked for alone."""
+    """People's mail, to be read. An OSError of any method is about what it was asked for alone.
+
+    MailboxesError, of those that are asked for something: nothing can be reached now. It is over when `changes` tells of everything.
+    """
 
     def users(self) -> Iterable[Mailbox]:
         """All mailboxes there are now; what changes about that is told from now on."""

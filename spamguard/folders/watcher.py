@@ -15,24 +15,26 @@ from math import inf
 from typing import TypeVar
 
 from spamguard.engine import Filter
-from spamguard.errors import SpamguardError
-from spamguard.folders import doveconf, roles
+from spamguard.errors import MailboxesError, SpamguardError
+from spamguard.folders import doveconf, evidence, roles
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
-from spamguard.folders.reconcile import Rules, reconcile
+from spamguard.folders.reconcile import Into, Rules, reconcile, target
 from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.sightings import FILE, Sightings
 from spamguard.folders.values import Arrival, Kind, Role
+from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
 
 STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
+_OTHERS = "whoever opens mailboxes"
 
 Result = TypeVar("Result")
 Work = Generator[None, None, Result]
@@ -79,6 +81,8 @@ class Watcher:
         self._notes = Notes(settings.state, self._once)
         allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
+        self._weigher = Weigher(mailboxes, spam_filter.ledger, self._sightings, self._scanner, self._teacher, self._once)
+        self._asked = [evidence.asked(watch) for watch in settings.watch]
         server = doveconf.read()
         for note in server.notes:
             _log.info("%s", note)
@@ -140,9 +144,16 @@ class Watcher:
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
         self._users_due = now + min((watch.rescan_seconds for watch in self._watches), default=inf)
-        found = set(self._mailboxes.users())
+        try:
+            found = set(self._mailboxes.users())
+        except (SpamguardError, OSError) as error:
+            self._once.warn(_OTHERS, "%s; what is moved meanwhile is found when that is mended", error)
+            self._users_due = now + RETRY_SECONDS
+            return
+        self._once.over(_OTHERS)
         for mailbox in self._boxes.keys() - found:
             del self._boxes[mailbox]
+            self._scanner.forget(mailbox)
         for mailbox in sorted(found - self._boxes.keys()):
             self._boxes[mailbox] = _Box(mailbox, now)
         with suppress(SpamguardError):
@@ -156,11 +167,17 @@ class Watcher:
             return False
         try:
             self._go_on(box, now)
+        except MailboxesError:  # told where mailboxes are looked for
+            box.work = None
+            box.next_rescan = time.monotonic() + RETRY_SECONDS
+            self._users_due = 0.0
+            self._scanner.let_go()
         except SpamguardError as error:  # of our own files: the same lessons are found at the next look
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
             box.work = None
             box.next_rescan = time.monotonic() + RETRY_SECONDS
             self._scanner.let_go()
+            self._scanner.forget(box.mailbox)
         except OSError as error:
             self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
             box.work = None
@@ -185,7 +202,9 @@ class Watcher:
         if not self._sightings.scanned(box.mailbox.path):
             yield from self._look_first(box) if box.places else ()
         elif due:
-            again = yield from self._learn(box, self._look(box, list(due)))
+            looked = self._look(box, list(due))
+            again = yield from self._learn(box, looked)
+            yield from self._weigh(box, looked)
             # all of them: what is not finished came from one of them, and may be on its way to another
             self._look_soon(box, set(due) if again else set(), self._watch(box.mailbox).debounce_seconds)
 
@@ -209,12 +228,27 @@ class Watcher:
                     yield from self._learn(box, Looked(found[start : start + STEP]), first=True)
         finally:
             box.is_new = False
+            self._scanner.forget(box.mailbox)  # so that the next look tells all names to whoever weighs them
         self._sightings.mark_scanned(box.mailbox.path)
         self._look_soon(box, set(box.places.values()))
         _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
 
     def _look(self, box: _Box, places: list[Place]) -> Looked:
-        return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory))
+        asked = self._asked[box.mailbox.watch]
+        weighed = {place for place in places if asked.counts(self._into(place))}
+        for place in weighed:
+            self._weigher.prepare(place, asked)
+        return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory), weighed)
+
+    def _weigh(self, box: _Box, looked: Looked) -> Work[None]:
+        """Teach what follows from evidence, after what follows from moves."""
+        asked = self._asked[box.mailbox.watch]
+        if asked.signs:
+            there = {place for place in box.places.values() if asked.counts(self._into(place))}
+            yield from self._weigher.weigh(box.mailbox, looked.renamed, self._into, asked, everything=there <= looked.renamed.keys())
+
+    def _into(self, place: Place) -> Into:
+        return target(self._rules(place.mailbox), place.directory)
 
     def _learn(self, box: _Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
         """Teach what follows from a look; which folders to look at again."""
@@ -225,8 +259,7 @@ class Watcher:
         if not arrivals and not looked.gone:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
-        rules = Rules(self._roles[box.mailbox.watch], self._filter.unwanted, self._we_file[box.mailbox.watch])
-        outcome = reconcile(before, arrivals, looked.gone, rules, int(time.time()), first=first)
+        outcome = reconcile(before, arrivals, looked.gone, self._rules(box.mailbox), int(time.time()), first=first)
         again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
         self._scanner.let_go()
         self._once.over(_OURS)
@@ -238,6 +271,9 @@ class Watcher:
             box.soon(place, when)
 
     # ----
+
+    def _rules(self, mailbox: Mailbox) -> Rules:
+        return Rules(self._roles[mailbox.watch], self._filter.unwanted, self._we_file[mailbox.watch])
 
     def _watch(self, mailbox: Mailbox) -> Watch:
         return self._watches[mailbox.watch]
