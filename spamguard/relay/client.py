@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from spamguard.relay.contract import Notice, unnoticed
 from spamguard.relay.envelope import fitted, loses_dsn, needs_smtputf8
 from spamguard.relay.opening import Opener
 from spamguard.relay.pool import Pool
@@ -35,8 +36,9 @@ class StreamHop:
     verbs: ClassVar[tuple[str, ...]]
     answers_each: ClassVar[bool]
 
-    def __init__(self, hop: Hop, hostname: str) -> None:
+    def __init__(self, hop: Hop, hostname: str, notice: Notice = unnoticed) -> None:
         self.settings = hop
+        self.notice = notice
         self.pool = Pool(hop)
         self._opener = Opener(hop, self.verbs, hostname)
         self._extensions: Mapping[str, str] | None = None
@@ -78,6 +80,7 @@ class StreamHop:
             self.pool.put(await self.open())
         except Trouble as trouble:
             _log.warning("next hop %s: %s", self.settings.endpoint, trouble)
+            self.notice(trouble)
         finally:
             self._looked = asyncio.get_running_loop().time()
             self._probing = None
@@ -209,6 +212,7 @@ class StreamTransaction:
 
     def _log(self, trouble: Exception) -> None:
         _log.warning("next hop %s: %s: %s", self._hop.settings.endpoint, type(trouble).__name__, trouble)
+        self._hop.notice(trouble)
 
 
 def _command(step: Sender | Recipient, extensions: Mapping[str, str]) -> bytes:

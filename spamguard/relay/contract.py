@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from spamguard.spool import Content
 from spamguard.wire.values import Client, Recipient, Reply, Sender
+
+Notice = Callable[[Exception], None]
+"""Is told each time that a hop could not be asked, was lost or kept us waiting; not of its refusals."""
+
+
+def unnoticed(trouble: Exception) -> None:
+    """Nobody wants to know."""
 
 
 class Transaction(Protocol):

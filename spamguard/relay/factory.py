@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from spamguard.relay.contract import NextHop
+from spamguard.relay.contract import NextHop, Notice, unnoticed
 from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
 from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Hop, Protocol
 
 
-def next_hop(hop: Hop, hostname: str) -> NextHop:
+def next_hop(hop: Hop, hostname: str, notice: Notice = unnoticed) -> NextHop:
     """The next hop; nothing is connected before it is used. hostname: ours, for EHLO and the names of files."""
     if hop.endpoint.path is not None and hop.endpoint.protocol is Protocol.MAILDIR:
-        return MaildirHop(hop.endpoint.path, hostname)
-    return LmtpHop(hop, hostname) if hop.endpoint.protocol is Protocol.LMTP else SmtpHop(hop, hostname)
+        return MaildirHop(hop.endpoint.path, hostname, notice=notice)
+    return LmtpHop(hop, hostname, notice) if hop.endpoint.protocol is Protocol.LMTP else SmtpHop(hop, hostname, notice)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spamguard.files import create_private, sync_directory
+from spamguard.relay.contract import Notice, unnoticed
 from spamguard.relay.threads import finished
 from spamguard.spool import Content
 from spamguard.wire.values import Client, Recipient, Reply, Sender
@@ -42,7 +43,8 @@ class MaildirHop:
     hostname: for the names of files.
     """
 
-    def __init__(self, directory: Path, hostname: str, junk: str = ".Junk") -> None:
+    def __init__(self, directory: Path, hostname: str, junk: str = ".Junk", *, notice: Notice = unnoticed) -> None:
+        self.notice = notice
         self._directory = directory
         self._host = _NOT_IN_NAMES.sub(_octal, hostname)[:_HOST_LETTERS] or "localhost"
         self._junk = directory / junk
@@ -116,20 +118,22 @@ class _Delivery:
         return Reply.of(250, "2.1.5 Ok")
 
     async def send(self, content: Content) -> Sequence[Reply]:
-        reply = await finished(lambda: self._delivered(content))
+        try:
+            await finished(lambda: self._hop.deliver(self._sender, self._recipients, content))
+        except OSError as error:
+            reply = self._not_delivered(error)
+        else:
+            reply = Reply.of(250, "2.0.0 Delivered")
         return [reply] * len(self._recipients)
 
     async def end(self) -> None:
         self._recipients = []
 
-    def _delivered(self, content: Content) -> Reply:
-        try:
-            self._hop.deliver(self._sender, self._recipients, content)
-        except OSError as error:
-            _log.error("not delivered into a Maildir: %s", error)
-            full = error.errno in _FULL
-            return Reply.of(452, "4.3.1 Insufficient system storage") if full else Reply.of(451, "4.3.0 Mailbox cannot be written now")
-        return Reply.of(250, "2.0.0 Delivered")
+    def _not_delivered(self, error: OSError) -> Reply:
+        _log.error("not delivered into a Maildir: %s", error)
+        self._hop.notice(error)
+        full = error.errno in _FULL
+        return Reply.of(452, "4.3.1 Insufficient system storage") if full else Reply.of(451, "4.3.0 Mailbox cannot be written now")
 
 
 # ---- what is written

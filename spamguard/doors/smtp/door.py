@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spamguard.doors.smtp import tls
@@ -107,8 +107,20 @@ async def _run(session: MailSession, connected: socket.socket) -> None:
     await session.run()
 
 
-def open_door(listener: Listener, proxy: Proxy, sockets: Sequence[socket.socket], spool_directory: Path, hostname: str = "") -> Door:
+def untimed(seconds: float) -> None:
+    """Nobody wants to know."""
+
+
+def open_door(
+    listener: Listener,
+    proxy: Proxy,
+    sockets: Sequence[socket.socket],
+    spool_directory: Path,
+    hostname: str = "",
+    received: Callable[[float], None] = untimed,
+) -> Door:
     """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname: where the listener names none.
+    received: is told how many seconds the data of each message took.
 
     ValueError, OSError or ssl.SSLError for networks or a certificate that are none.
     """
@@ -125,5 +137,6 @@ def open_door(listener: Listener, proxy: Proxy, sockets: Sequence[socket.socket]
         trusted=Networks(listener.trusted),
         tls=None if listener.tls is None else tls.server_context(listener.tls),
         spool_directory=spool_directory,
+        received=received,
     )
     return Door(terms, sockets)

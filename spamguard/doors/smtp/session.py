@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from ssl import SSLContext
@@ -32,7 +32,10 @@ _log = logging.getLogger("spamguard.doors")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is the same for all sessions of a door. lmtp: which of the two protocols. position: where the listener sits."""
+    """What is the same for all sessions of a door. lmtp: which of the two protocols. position: where the listener sits.
+
+    received: is told how many seconds the data of each message took, taken or not.
+    """
 
     proxy: Proxy
     lmtp: bool
@@ -45,6 +48,7 @@ class Terms:
     trusted: Networks
     tls: SSLContext | None
     spool_directory: Path
+    received: Callable[[float], None]
 
 
 class Session(Connection):

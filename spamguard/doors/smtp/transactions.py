@@ -131,7 +131,8 @@ class MailSession(Session):
         """To the end of the data, kept or not."""
         limits, refuse = self._terms.limits, self._terms.odd_bytes is OddBytes.REFUSE
         reader = DataReader(normalise=not refuse)
-        ends = self.loop.time() + limits.message_seconds
+        began = self.loop.time()
+        ends = began + limits.message_seconds
         while not reader.finished:
             if not self.lines.bytes:
                 await self.more(min(limits.data_seconds, ends - self.loop.time()))
@@ -141,6 +142,7 @@ class MailSession(Session):
         self.stop_timer()
         self.lines.put_back(reader.rest)
         incoming.oddities |= reader.oddities
+        self._terms.received(self.loop.time() - began)
 
     async def _hand_over(self, incoming: Incoming) -> Sequence[Reply]:
         """No timer runs, and nothing the client does disturbs it."""
