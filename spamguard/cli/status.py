@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard import __version__, policy
     from spamguard.bayes.profiles import PROFILES
-    from spamguard.ledger.schema import SCHEMA_VERSION
+    from spamguard.ledger.migration import SCHEMA_VERSION
 
     found, good, bound = spam_filter.status(), spam_filter.good_mail(), spam_filter.threshold(_ONE_WRONG_IN)
     classes = {**dict.fromkeys(spam_filter.ledger.classes(), 0), **found.classes}

@@ -1,8 +1,8 @@
 """Creates and opens the SQLite file of a ledger, and refuses every file that is not this installation's ledger.
 
-Must never change a file that it did not create, and never show a half-made one: a new ledger is made whole under
-another name and then linked to its own, so of several processes that create it at once exactly one succeeds and the
-others open what that one made.
+Must never change a file that it did not create, but for bringing an older ledger to today's schema (`migration`), and never show a
+half-made one: a new ledger is made whole under another name and then linked to its own, so of several processes that create it at
+once exactly one succeeds and the others open what that one made.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from spamguard.errors import LedgerError
 from spamguard.files import create_private, sync_directory
 from spamguard.ledger.failures import explained
+from spamguard.ledger.migration import EVENTS_OF_USERS, SCHEMA_VERSION, schema_of, upgrade
 from spamguard.sqlitefile import connect as connect_file
 
-SCHEMA_VERSION = 1
 APPLICATION = 0x7367_6C64  # "sgld" in the file's header, so that `file` and we know whose it is
 BUSY_SECONDS = 30
 
@@ -51,9 +51,6 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 # The large columns stand last: SQLite reads a row from its front and leaves the pages behind what it needs alone.
 # seq needs no AUTOINCREMENT: the row with the highest seq is never deleted (`compact`), so no number comes twice.
 
-# For `users`, some 200 bytes for each receipt. Ledgers from before it was thought of get it when they are opened.
-_INDEX = "CREATE INDEX IF NOT EXISTS events_of_users ON events (user, time, origin, label)"
-
 
 def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connection:
     """A checked connection to the ledger at `path`, created when there is none; LedgerError says why not."""
@@ -65,7 +62,7 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
         db = connect_file(path, BUSY_SECONDS)
         try:
             _refuse_strangers(db, path, fingerprint)
-            db.execute(_INDEX)
+            upgrade(db, path, BUSY_SECONDS)
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         except BaseException:
             db.close()
@@ -99,7 +96,7 @@ def _fill(draft: Path, fingerprint: str) -> None:
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         db.executescript(_TABLES)
-        db.execute(_INDEX)
+        db.execute(EVENTS_OF_USERS)
         first = {"ledger.fingerprint": fingerprint, "ledger.node": secrets.token_hex(8), "ledger.clock": "0", "ledger.compacted": "0"}
         db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
     finally:
@@ -107,20 +104,15 @@ def _fill(draft: Path, fingerprint: str) -> None:
 
 
 def _refuse_strangers(db: sqlite3.Connection, path: Path, fingerprint: str) -> None:
-    if _pragma(db, "application_id") != APPLICATION:
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
         raise LedgerError(f"ledger {path}: it is not a spamguard ledger: name another path, or move this file away")
-    version = _pragma(db, "user_version")
-    if version != SCHEMA_VERSION:
+    version = schema_of(db)
+    if not 0 < version <= SCHEMA_VERSION:
         raise LedgerError(
-            f"ledger {path}: it has schema {version}, this program writes {SCHEMA_VERSION}: run the spamguard that made it, or a newer one"
+            f"ledger {path}: it has schema {version}, this program knows up to {SCHEMA_VERSION}: use the spamguard that wrote it, or newer"
         )
     theirs = dict(db.execute("SELECT key, value FROM meta")).get("ledger.fingerprint")
     if theirs != fingerprint:
         raise LedgerError(
             f"ledger {path}: it was taught with key {theirs}, this installation has {fingerprint}: restore its key from the backup"
         )
-
-
-def _pragma(db: sqlite3.Connection, name: str) -> int:
-    value = db.execute(f"PRAGMA {name}").fetchone()[0]
-    return int(value)

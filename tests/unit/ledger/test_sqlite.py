@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import NewVote, SqliteLedger, codec, schema
+from spamguard.ledger import NewVote, SqliteLedger, codec, migration, schema
 from spamguard.records import Features
 
 ROOT = Path(__file__).parents[3]
@@ -70,7 +70,7 @@ def test_a_new_file_is_for_its_owner_alone(path):
 @pytest.mark.parametrize(("durable", "synchronous"), [(True, 2), (False, 1)])
 def test_settings_of_the_connection(path, durable, synchronous):
     with SqliteLedger.open(path, "key", durable=durable) as ledger:
-        wanted = {"journal_mode": "wal", "synchronous": synchronous, "busy_timeout": 30_000, "user_version": schema.SCHEMA_VERSION}
+        wanted = {"journal_mode": "wal", "synchronous": synchronous, "busy_timeout": 30_000, "user_version": migration.SCHEMA_VERSION}
         assert {name: ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted} == wanted
 
 

@@ -80,6 +80,7 @@ def test_a_ledger_from_before_gets_the_index(tmp_path, packed):
         cast(one, packed, (b"a", "anna", "spam", "folder Junk", 1))
     db = sqlite3.connect(tmp_path / "ledger")
     db.execute("DROP INDEX events_of_users")
+    db.execute("PRAGMA user_version = 1")
     db.close()
     with SqliteLedger.open(tmp_path / "ledger", "key") as one:
         assert one.users.cast("anna", "folder", 0, 9) == 1
