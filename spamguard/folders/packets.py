@@ -57,13 +57,14 @@ def answer(values: Sequence[str]) -> Iterator[bytes]:
 
 def refusal(error: OSError) -> bytes:
     """The packet that says no."""
-    return ERROR + pack([str(error.errno or errno.EIO), error.strerror or "cannot be done"])
+    named = error.filename if isinstance(error.filename, str) else ""
+    return ERROR + pack([str(error.errno or errno.EIO), error.strerror or "cannot be done", named])
 
 
 def refused(data: bytes) -> OSError:
     """What `refusal` has packed, without its mark. PacketError."""
-    code, text = _exactly(2, unpack(data))
-    return OSError(number(code), text)
+    code, text, named = _exactly(3, unpack(data))
+    return OSError(number(code), text, named or None)
 
 
 # ---- what is talked about, as values

@@ -1,0 +1,354 @@
+"""What every `Mailboxes` promises, run on every implementation: add one to `WAYS` and it must pass all of this.
+
+People's Maildirs are found, listed and opened; no link is followed, nothing is written, and what changes is told.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from spamguard import unixsocket
+from spamguard.folders import packets, watches
+from spamguard.folders.contract import Changes, File, Mailbox, Mailboxes, Place, files
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.remote import RemoteMailboxes
+from spamguard.folders.serve import Session
+from tests.unit.folders.maildirs import deliver, maildir, move
+
+SECONDS = 20.0  # generous
+
+
+Opened = Callable[..., AbstractContextManager[Mailboxes]]
+
+
+@contextmanager
+def local(*patterns: Pattern | str | Path, notify: bool = True) -> Iterator[LocalMailboxes]:
+    with closing(LocalMailboxes([one if isinstance(one, Pattern) else Pattern(str(one)) for one in patterns], notify=notify)) as found:
+        yield found
+
+
+@contextmanager
+def served(*patterns: Pattern | str | Path, notify: bool = True) -> Iterator[RemoteMailboxes]:
+    """By way of a socket, at whose other end a thread answers."""
+    told = [one if isinstance(one, Pattern) else Pattern(str(one)) for one in patterns]
+    with TemporaryDirectory() as directory, local(*patterns, notify=notify) as mailboxes, ExitStack() as stack:
+        path = Path(directory) / "socket"  # tmp_path is too long for one
+        listening = stack.enter_context(unixsocket.listening(path, 0o600, socket.SOCK_SEQPACKET))
+
+        def serve() -> None:
+            with listening.accept()[0] as channel:
+                Session(channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in told))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stack.callback(thread.join)
+        yield stack.enter_context(closing(RemoteMailboxes(path, told)))
+
+
+WAYS: dict[str, Opened] = {"itself": local, "served": served}
+
+
+@pytest.fixture(params=WAYS)
+def opened(request: pytest.FixtureRequest) -> Opened:
+    return WAYS[request.param]
+
+
+def everything(mailboxes: Mailboxes) -> dict[str, list[str]]:
+    """Users and their folders."""
+    return {mailbox.user: [place.directory for place in mailboxes.folders(mailbox)] for mailbox in mailboxes.users()}
+
+
+def content(mailboxes: Mailboxes, place: Place, file: File) -> bytes:
+    with os.fdopen(mailboxes.open(place, file), "rb") as stream:
+        return stream.read()
+
+
+def test_users_are_what_the_wildcards_stand_for(opened, tmp_path):
+    for name in ("anna", "ben", ".hidden"):
+        maildir(tmp_path / "home" / name / "Maildir")
+    (tmp_path / "home" / "nomail").mkdir()
+    (tmp_path / "home" / "file").write_text("x")
+    maildir(tmp_path / "vmail" / "example.org" / "carl" / "Maildir")
+    with opened(tmp_path / "home/*/Maildir", tmp_path / "vmail/*/*/Maildir", tmp_path / "home/a*/Mail?ir") as mailboxes:
+        assert mailboxes.users() == [
+            Mailbox("anna", f"{tmp_path}/home/anna/Maildir", 0),
+            Mailbox("ben", f"{tmp_path}/home/ben/Maildir", 0),
+            Mailbox("carl@example.org", f"{tmp_path}/vmail/example.org/carl/Maildir", 1),
+        ]
+
+
+def test_users_without_wildcards(opened, tmp_path):
+    one, other = maildir(tmp_path / "one"), maildir(tmp_path / "[other]")
+    with opened(one, Pattern(str(other), "anna"), tmp_path / "missing") as mailboxes:
+        assert [mailbox.user for mailbox in mailboxes.users()] == [getpass.getuser(), "anna"]
+
+
+def test_brackets_of_a_pattern_are_letters(opened, tmp_path):
+    maildir(tmp_path / "[a]b")
+    with opened(tmp_path / "[a]*") as mailboxes:
+        assert [mailbox.user for mailbox in mailboxes.users()] == ["[a]b"]
+
+
+def test_folders_side_by_side_and_within_one_another(opened, tmp_path):
+    maildir(tmp_path / "anna", ".Junk", ".Archive.2024")
+    maildir(tmp_path / "ben", "Junk", "Lists/Python", "Lists/cur/no")
+    (tmp_path / "anna" / "sieve").mkdir()
+    with opened(tmp_path / "*") as mailboxes:
+        assert everything(mailboxes) == {"anna": ["", ".Archive.2024", ".Junk"], "ben": ["", "Junk", "Lists", "Lists/Python"]}
+
+
+def test_names_are_those_of_new_and_cur(opened, tmp_path):
+    box = maildir(tmp_path / "anna", ".Junk")
+    deliver(box, b"one")
+    seen = deliver(box, b"two", "cur", "S")
+    (box / "new" / ".nfs1").write_text("x")
+    odd = os.fsdecode(b"\xff\xfe odd")
+    (box / "cur" / odd).write_bytes(b"odd")
+    with opened(tmp_path / "*") as mailboxes:
+        (mailbox,) = mailboxes.users()
+        found = list(files(mailboxes.names(Place(mailbox))))
+        assert [file.part for file in found] == ["new", "cur", "cur"]
+        assert {file.name for file in found[1:]} == {seen.name, odd}
+        assert {content(mailboxes, Place(mailbox), file) for file in found} == {b"one", b"two", b"odd"}
+        assert mailboxes.names(Place(mailbox, ".Junk")) == {"new": [], "cur": []}
+        for directory in (".None", "../anna", "new/../cur"):
+            with pytest.raises(OSError, match=r".") as caught:
+                mailboxes.names(Place(mailbox, directory))
+            assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_what_is_outside_of_the_patterns_is_not_opened(opened, tmp_path):
+    box, secret = maildir(tmp_path / "mail" / "anna"), maildir(tmp_path / "secret")
+    file = File("cur", deliver(secret, b"secret", "cur").name)
+    deliver(box, b"mine", "cur")
+    with opened(tmp_path / "mail/*") as mailboxes:
+        for mailbox in (Mailbox("x", str(secret)), Mailbox("x", f"{tmp_path}/mail/anna/../../secret"), Mailbox("x", str(box), 5)):
+            with pytest.raises(FileNotFoundError):
+                mailboxes.open(Place(mailbox), file)
+        (mailbox,) = mailboxes.users()
+        for name in ("../../../secret/cur/" + file.name, "..", file.name):
+            with pytest.raises(OSError, match=r"."):
+                mailboxes.open(Place(mailbox), File("cur", name))
+        with pytest.raises(FileNotFoundError):
+            mailboxes.open(Place(mailbox), File("..", "anna"))
+
+
+def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
+    secret = maildir(tmp_path / "secret", ".Junk")
+    file = deliver(secret, b"secret", "cur")
+    home = tmp_path / "home"
+    box = maildir(home / "anna" / "Maildir", ".Junk")
+    (home / "ben").symlink_to(home / "anna")
+    (home / "carl").mkdir()
+    (home / "carl" / "Maildir").symlink_to(secret)
+    (box / ".Linked").symlink_to(secret)
+    (box / ".Half").mkdir()
+    (box / ".Half" / "cur").symlink_to(secret / "cur")
+    (box / "cur" / "link").symlink_to(file)
+    with opened(home / "*/Maildir") as mailboxes:
+        assert everything(mailboxes) == {"anna": ["", ".Junk"]}
+        assert everything(mailboxes) == {"anna": ["", ".Junk"]}
+        (mailbox,) = mailboxes.users()
+        with pytest.raises(OSError, match="symbolic"):
+            mailboxes.open(Place(mailbox), File("cur", "link"))
+        with pytest.raises(OSError, match=r"."):
+            mailboxes.names(Place(mailbox, ".Half"))
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in told] == [f"{home}/ben", f"{home}/carl/Maildir"]
+    assert all("symbolic link, which is not followed" in text for text in told)
+
+
+def test_the_fixed_part_of_a_pattern_may_be_a_link(opened, tmp_path):
+    maildir(tmp_path / "real" / "anna")
+    (tmp_path / "home").symlink_to(tmp_path / "real")
+    with opened(tmp_path / "home/*") as mailboxes:
+        assert everything(mailboxes) == {"anna": [""]}
+
+
+def test_only_regular_files_are_opened_and_nothing_is_waited_for(opened, tmp_path):
+    box = maildir(tmp_path / "anna")
+    os.mkfifo(box / "cur" / "pipe")
+    (box / "cur" / "directory").mkdir()
+    with opened(box) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        for name in ("pipe", "directory"):
+            with pytest.raises(OSError, match="no regular file"):
+                mailboxes.open(Place(mailbox), File("cur", name))
+
+
+def test_keywords_of_a_folder_by_their_letters(opened, tmp_path):
+    box = maildir(tmp_path / "anna", ".Junk", ".Old", ".Link", ".Pipe")
+    (box / "dovecot-keywords").write_bytes(
+        b"0 $Junk\n1 NonJunk\n25 last\n26 beyond\nnonsense\n\n-1 x\n2 \xff\n3 " + b"x" * 300 + b"\n4 end"
+    )
+    (box / ".Junk" / "dovecot-keywords").write_bytes(b"0 first\n" + b"#" * (64 << 10) + b"\n1 too far\n")
+    (box / ".Link" / "dovecot-keywords").symlink_to(box / "dovecot-keywords")
+    os.mkfifo(box / ".Pipe" / "dovecot-keywords")
+    with opened(box) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        assert mailboxes.keywords(Place(mailbox)) == {"a": "$Junk", "b": "NonJunk", "z": "last", "e": "end"}
+        assert mailboxes.keywords(Place(mailbox, ".Junk")) == {"a": "first"}
+        assert mailboxes.keywords(Place(mailbox, ".Old")) == {}
+        for folder in (".Link", ".Pipe"):
+            with pytest.raises(OSError, match="dovecot-keywords"):
+                mailboxes.keywords(Place(mailbox, folder))
+        with pytest.raises(FileNotFoundError):
+            mailboxes.keywords(Place(mailbox, ".Missing"))
+
+
+def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
+    (tmp_path / "anna" / "mailboxes" / "INBOX" / "dbox-Mails").mkdir(parents=True)
+    with opened(tmp_path / "*") as mailboxes:
+        assert everything(mailboxes) == {"anna": []}
+        assert everything(mailboxes) == {"anna": []}
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "mdbox" in told
+
+
+def told(mailboxes: Mailboxes) -> Changes:
+    """The next changes; AssertionError when there are none."""
+    found = mailboxes.changes(SECONDS)
+    assert found != Changes(), "nothing is told"
+    return found
+
+
+def drained(mailboxes: Mailboxes, notify: bool) -> None:
+    """Until what has been done so far was told."""
+    while mailboxes.changes(0.05 if notify else 2.5 * watches.POLL_SECONDS) != Changes():
+        pass
+
+
+@pytest.fixture(params=[True, False], ids=["events", "polled"])
+def notify(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(watches, "_COARSE", 0.1)
+    return bool(request.param)
+
+
+def test_changes_are_told(opened, tmp_path, notify):
+    box = maildir(tmp_path / "home" / "anna", ".Junk")
+    message = deliver(box, b"one")
+    with opened(tmp_path / "home/*", notify=notify) as mailboxes:
+        assert list(everything(mailboxes)) == ["anna"]
+        (mailbox,) = mailboxes.users()
+        drained(mailboxes, notify)
+        assert mailboxes.changes(0.3) == Changes()
+        message = move(message, box / ".Junk")
+        found = set(told(mailboxes).folders)
+        while len(found) < 2:
+            found |= told(mailboxes).folders
+        assert found == {Place(mailbox), Place(mailbox, ".Junk")}
+        drained(mailboxes, notify)
+        message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
+        assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+        drained(mailboxes, notify)
+        maildir(box, ".New")
+        assert mailbox in told(mailboxes).mailboxes
+        assert everything(mailboxes)["anna"] == ["", ".Junk", ".New"]
+        drained(mailboxes, notify)
+        deliver(box / ".New", b"two")
+        assert told(mailboxes).folders == {Place(mailbox, ".New")}
+        drained(mailboxes, notify)
+        maildir(tmp_path / "home" / "ben")
+        assert told(mailboxes).users
+        assert list(everything(mailboxes)) == ["anna", "ben"]
+        drained(mailboxes, notify)
+        deliver(tmp_path / "home" / "ben", b"three")
+        assert {place.mailbox.user for place in told(mailboxes).folders} == {"ben"}
+
+
+def test_a_folder_that_comes_in_pieces_is_told_when_it_is_one(opened, tmp_path, notify):
+    box = maildir(tmp_path / "anna")
+    with opened(box, notify=notify) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        mailboxes.folders(mailbox)
+        drained(mailboxes, notify)
+        (box / ".New").mkdir()
+        assert mailbox in told(mailboxes).mailboxes
+        assert [place.directory for place in mailboxes.folders(mailbox)] == [""]
+        drained(mailboxes, notify)
+        (box / ".New" / "cur").mkdir()
+        assert mailbox in told(mailboxes).mailboxes
+        assert [place.directory for place in mailboxes.folders(mailbox)] == ["", ".New"]
+        box.joinpath(".New").rename(box / ".Old")
+        assert mailbox in told(mailboxes).mailboxes
+        assert [place.directory for place in mailboxes.folders(mailbox)] == ["", ".Old"]
+
+
+def test_a_maildir_that_is_yet_to_come(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    with opened(tmp_path / "state" / "Maildir") as mailboxes:
+        assert mailboxes.users() == []
+        maildir(tmp_path / "state" / "Maildir")
+        assert told(mailboxes).users
+        assert len(mailboxes.users()) == 1
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_is_left_open(opened, tmp_path):
+    box = maildir(tmp_path / "anna", ".Junk", "Lists/Python")
+    message = deliver(box, b"one")
+    before = descriptors()
+    with opened(tmp_path / "*") as mailboxes:
+        for _ in range(3):
+            (mailbox,) = mailboxes.users()
+            mailboxes.folders(mailbox)
+            os.close(mailboxes.open(Place(mailbox), File("new", message.name)))
+    assert descriptors() == before
+
+
+def test_nothing_in_the_mailbox_is_changed(opened, tmp_path):
+    box = maildir(tmp_path / "anna", ".Junk")
+    deliver(box, b"one")
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with opened(tmp_path / "*") as mailboxes:
+        (mailbox,) = mailboxes.users()
+        for place in mailboxes.folders(mailbox):
+            for file in files(mailboxes.names(place)):
+                content(mailboxes, place, file)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+
+
+def test_a_directory_that_may_not_be_read_is_told_once(opened, tmp_path, caplog):
+    if os.getuid() == 0:
+        pytest.skip("root may read anything")
+    box = maildir(tmp_path / "home" / "anna")
+    maildir(tmp_path / "home" / "ben")
+    box.chmod(0)
+    with opened(tmp_path / "home/*") as mailboxes:
+        for _ in range(2):
+            assert [mailbox.user for mailbox in mailboxes.users()] == ["ben"]
+    box.chmod(0o700)
+    (record,) = caplog.records
+    assert "Permission denied" in record.getMessage()
+
+
+def test_beyond_the_limit_of_watches_directories_are_polled(opened, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    box = maildir(tmp_path / "anna", ".Junk")
+
+    class Full(watches.Inotify):
+        def add(self, directory: int) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(watches, "Inotify", Full)
+    with opened(box) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        mailboxes.folders(mailbox)
+        drained(mailboxes, False)
+        deliver(box / ".Junk", b"x")
+        assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+    (record,) = caplog.records
+    assert "fs.inotify.max_user_watches" in record.getMessage()
