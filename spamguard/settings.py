@@ -59,6 +59,17 @@ def parse_endpoint(text: str) -> Endpoint:
     raise ValueError(f"{text!r} is no endpoint: write smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address and a port of this machine."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class Tls(StrEnum):
     """STARTTLS towards the next hop."""
 
@@ -263,7 +274,7 @@ class Settings:
     """The whole configuration. workers: processes that speak SMTP; 0: one for each core.
 
     personal: whether mail is judged for each recipient by what that person has said. aliases: addresses, `*@DOMAIN` or parts before
-    the @, each with the user, as `Watch` names users, whose mail that is; "" for nobody's.
+    the @, each with the user, as `Watch` names users, whose mail that is; "" for nobody's. metrics: where monitors may ask; None: nowhere.
     """
 
     state: Path
@@ -277,6 +288,7 @@ class Settings:
     teach: Teach | None = None
     personal: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
+    metrics: Place | None = None
 
     @property
     def teaching(self) -> bool:

@@ -100,9 +100,14 @@ def _idle_aliases(settings: Settings) -> Sequence[str]:
 
 def _changed_subjects(settings: Settings) -> Sequence[str]:
     told = "changes the subject, which breaks the DKIM signature of nearly all mail; mark with header fields instead"
-    return [
+    found = [
         f"{listener.endpoint}: rule {number} for {rule.label}: subject_prefix {told}"
         for listener in settings.listeners
         for number, rule in enumerate(listener.policy.rules, start=1)
         if rule.subject_prefix
     ]
+    if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
+        found.append(
+            f"metrics: {settings.metrics} can be reached from other machines, and asks for no password: let a firewall choose who may"
+        )
+    return found

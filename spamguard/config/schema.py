@@ -244,6 +244,7 @@ class FilePart(Part):
     teach: TeachPart | None = _named("teach")
     personal: values.Flag = _named("personal")
     aliases: dict[values.Alias, values.MailUser] = Field(default={}, alias="aliases")
+    metrics: values.Monitored | None = _named("metrics")
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""

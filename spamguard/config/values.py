@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +17,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from spamguard.config import units
 from spamguard.config.units import shown
-from spamguard.settings import Action, Endpoint, OddBytes, OnError, Position, TeachingUser, Tls, parse_endpoint
+from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -29,6 +29,7 @@ _FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _PREFIX = re.compile(r"[ -~]{1,60}")
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 _MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
+_PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 _MODE = re.compile(r"0{0,2}[0-7]{3}")
 _LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
@@ -145,6 +146,16 @@ def _localhost(given: object) -> str:
     return ": write 127.0.0.1 instead of localhost" if "//localhost:" in str(given) else ""
 
 
+def _place(given: object) -> Place:
+    found = _PLACE.fullmatch(given) if isinstance(given, str) else None
+    try:
+        if found and 1 <= int(found[3]) <= 65535:
+            return Place(str(ip_address(found[1] or found[2])), int(found[3]))
+    except ValueError:
+        pass
+    raise ValueError(f"expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found {shown(given)}")
+
+
 def next_hop(given: object) -> object:
     """A next hop told by its endpoint alone is a mapping with `to` only."""
     return {"to": given} if isinstance(given, str) else given
@@ -228,6 +239,7 @@ Processes = Annotated[int, PlainValidator(_whole(0, 1024))]
 Flag = Annotated[bool, PlainValidator(_flag)]
 Probability = Annotated[float, PlainValidator(_probability)]
 Network = Annotated[str, PlainValidator(_network)]
+Monitored = Annotated[Place, PlainValidator(_place), _told]
 Directory = Annotated[Path, PlainValidator(path), _told]
 File = Annotated[Path, PlainValidator(file), _told]
 Address = Annotated[Endpoint, PlainValidator(listen), _told]

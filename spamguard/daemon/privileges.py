@@ -59,7 +59,9 @@ def service_account(settings: Settings) -> pwd.struct_passwd:
 
 
 def _as_root(settings: Settings) -> None:
-    exposed = [str(one.endpoint) for one in settings.listeners if not ip_address(one.endpoint.host).is_loopback]
+    places = [(one.endpoint.host, str(one.endpoint)) for one in settings.listeners]
+    places += [(settings.metrics.host, f"metrics on {settings.metrics}")] if settings.metrics else []
+    exposed = [told for host, told in places if not ip_address(host).is_loopback]
     if exposed:
         raise StartError(
             f"will not run as root with {exposed[0]} open to others: name a user with `user`, or give {settings.state} to one with chown"

@@ -151,6 +151,15 @@ def test_every_setting_can_be_said():
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
 
+@pytest.mark.parametrize("text", ["127.0.0.1:9110", "[::1]:9110", "0.0.0.0:1"])
+def test_where_monitors_may_ask(load, text):
+    found = load(listener(f"metrics: '{text}'\n"))
+    assert str(found.metrics) == text
+    assert plain(found)["metrics"] == text
+    exposed = [one for one in config.warnings(found) if "metrics" in one]
+    assert len(exposed) == text.startswith("0.")
+
+
 def test_a_certificate_that_is_there(load, tmp_path):
     for name in ("c.pem", "k.pem"):
         (tmp_path / name).write_text("x")

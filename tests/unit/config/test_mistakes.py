@@ -126,6 +126,14 @@ MISTAKES = [
     (listener("user: 'x\n"), ["7:1: is not YAML here: found unexpected end of stream"]),
     (STATE + "---\n" + STATE, ["2:1: is not YAML here: but found another document"]),
     (b"a: \xff\n", ["1:1: expected text in UTF-8"]),
+    (
+        listener("metrics: localhost:9110\n"),
+        ["6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found 'localhost:9110'"],
+    ),
+    (
+        listener("metrics: 127.0.0.1:0\n"),
+        ["6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found '127.0.0.1:0'"],
+    ),
     (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed"]),
     (b"a: " + b"x" * tree.LONGEST, ["1:1: the file is larger than 1,000,000 bytes"]),
     ("[" * 50_000, ["1:21: nested deeper than 20 levels"]),
