@@ -15,6 +15,7 @@ from spamguard.ids import is_id
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.exchange import MOST_HOPS, Exchange
 from spamguard.proxy.journal import Entry
+from spamguard.proxy.people import People
 from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
 from spamguard.records import Scan, Verdict, Word
@@ -33,10 +34,10 @@ HAM = Verdict("ham", 0.001, -6.9, {"spam": 0.001, "ham": 0.999})
 
 @dataclass
 class FakeHop:
-    """A next hop that writes down what it is told. answers: by what is asked ("mail", "rcpt b@example.net", "send")."""
+    """A next hop that writes down what it is told. answers: by what is asked ("mail", "rcpt b@example.net", "send"), or one by one."""
 
     answers_each: bool = False
-    answers: dict[str, Reply] = field(default_factory=dict)
+    answers: dict[str, Reply | list[Reply]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     contents: list[bytes] = field(default_factory=list)
     extensions: Mapping[str, str] | None = None
@@ -59,7 +60,8 @@ class FakeTransaction:
     def _answer(self, what: str, default: Reply = OK) -> Reply:
         assert not self.ended
         self.hop.said.append(what)
-        return self.hop.answers.get(what, default)
+        found = self.hop.answers.get(what, default)
+        return found.pop(0) if isinstance(found, list) else found
 
     async def mail(self, sender: Sender) -> Reply:
         return self._answer(f"mail {sender.address}")
@@ -104,6 +106,7 @@ class Case:
     settled: list[bool] = field(default_factory=list)
     key: Callable[[], bytes] = field(default=lambda: KEY)
     record: Callable[[Entry], None] | None = None
+    people: People | None = None
 
     @property
     def quarantine(self) -> Quarantine:
@@ -113,7 +116,7 @@ class Case:
         return asyncio.run(self._send(raw, recipients, sender or Sender("a@example.org")))
 
     async def _send(self, raw: bytes, recipients: Sequence[str], sender: Sender) -> Sequence[Reply]:
-        tools = Tools(self.quarantine, self.key, self.record or self.entries.append, lambda: self.settled.append(True))
+        tools = Tools(self.quarantine, self.key, self.record or self.entries.append, lambda: self.settled.append(True), self.people)
         message = Exchange(self.listener, self.hop, self.judge, tools, "mx.example.net").message(self.client)
         spool = Spool(self.place)
         spool.write(raw)

@@ -19,6 +19,9 @@ VERDICT = Verdict("spam", 0.99, 4.5, {"ham": 0.01, "spam": 0.99})
 SCAN = Scan(VERDICT, b"d" * 16, b"packed", (Word(7, "from:x … y", 1.5), Word(2**32 - 1, "日本", -0.5)), 0.95, True)
 
 
+OWN = {"anna": replace(VERDICT, probability=0.5, log_odds=0.0), "ben@example.org": Verdict("ham", 0.01, -4.5, {"ham": 0.99, "spam": 0.01})}
+
+
 def only(data: bytes) -> Answer:
     (found,) = Answers().feed(data)
     return found
@@ -40,6 +43,34 @@ def only(data: bytes) -> Answer:
 def test_a_scan_comes_as_it_was(probability, log_odds, shares, digest, packed, words, settle) -> None:  # type: ignore[no-untyped-def]
     scan = Scan(Verdict("unsure", probability, log_odds, shares), digest, packed, tuple(words), 0.9871, settle)
     assert scan_of(only(scanned(scan))) == scan
+    names = ["anna", "grüße", "ben@example.org"]
+    own = {name: Verdict("ham", probability, -log_odds, {name: 1 - share for name, share in shares.items()}) for name in names}
+    personal = replace(scan, personal=own)
+    assert scan_of(only(scanned(personal)), [*names, "carl"]) == personal
+
+
+def test_as_many_users_as_may_be_asked_about_fit() -> None:
+    names = ["ü" * 120 + f"{number:015}" for number in range(frames.MOST_USERS)]
+    assert frames.users_of(frames.users([*names, "more"])) == tuple(names)
+    shares = dict.fromkeys([f"class-{number}" for number in range(40)], 0.5)
+    scan = replace(SCAN, verdict=replace(VERDICT, probabilities=shares))
+    scan = replace(scan, personal=dict.fromkeys(names, replace(scan.verdict, label="x" * 32)))
+    assert scan_of(only(scanned(scan)), names) == scan
+
+
+@pytest.mark.parametrize("users", [(), ("anna",), ("Anna", "ben@example.org")])
+def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="not a scan of what was asked"):
+        scan_of(only(scanned(replace(SCAN, personal=OWN))), users)
+
+
+@pytest.mark.parametrize(
+    "own", [{"probability": 1.5}, {"log_odds": math.nan}, {"label": "a b"}, {"probabilities": {"ham": 2.0, "spam": 0.0}}]
+)
+def test_what_a_user_is_told_is_checked_too(own: dict[str, object]) -> None:
+    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scan"):
+        scan_of(only(scanned(wrong)), ["anna"])
 
 
 def test_answers_come_in_pieces_of_any_size() -> None:
@@ -88,13 +119,14 @@ def test_numbers_and_names_out_of_bounds_are_refused(scan: Scan) -> None:
 @repeatable
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
-    whole = only(scanned(SCAN)).text
+    whole = only(scanned(replace(SCAN, personal=OWN))).text
     for text in (rubbish, whole[:at], whole[:at] + rubbish, whole[:at] + rubbish + whole[at + len(rubbish) :]):
         try:
-            found = scan_of(Answer(frames.SCANNED, text, b""))
+            found = scan_of(Answer(frames.SCANNED, text, b""), list(OWN))
         except ValueError:
             continue
-        assert 0 <= found.verdict.probability <= 1
+        assert all(0 <= one.probability <= 1 for one in (found.verdict, *found.personal.values()))
+        assert set(found.personal) <= set(OWN)
         assert all(math.isfinite(word.part) for word in found.words)
 
 

@@ -29,7 +29,7 @@ SEEN: dict[str, Callable[..., Any]] = {}
 
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
-import os, re, sys, time
+import dataclasses, os, re, sys, time
 from spamguard.proxy import frames, scorer
 honest = scorer.Scorer.answer
 def answer(self, request):
@@ -48,8 +48,11 @@ def answer(self, request):
         return frames.answer(frames.NOT_SCANNED, peak.encode())
     return honest(self, request)
 scan = scorer.Filter.scan
-def faulty(self, raw, **others):
-    return 1 / 0 if raw.startswith(b"FAULT") else scan(self, raw, **others)
+def faulty(self, raw, users=(), **others):
+    if raw.startswith(b"FAULT"): return 1 / 0
+    found = scan(self, raw, **others)
+    if raw.startswith(b"STRANGER"): users = ("somebody",)
+    return dataclasses.replace(found, personal=dict.fromkeys(users, found.verdict))
 scorer.Scorer.answer, scorer.Filter.scan = answer, faulty
 scorer.main(sys.argv[1:])
 """
@@ -77,10 +80,10 @@ async def pool(state: Path, *, seconds: float = 8.0, scorers: int = 1, command: 
     made = ScorerPool(state, Scoring(seconds, scorers), command=command)
     await made.start()
 
-    async def judge(raw: bytes, on_top: bytes = b"") -> Scan | NotScanned:
+    async def judge(raw: bytes, on_top: bytes = b"", users: tuple[str, ...] = ()) -> Scan | NotScanned:
         spool = spooled(raw, state)
         try:
-            return await made.judge(spool, on_top)
+            return await made.judge(spool, on_top, users)
         finally:
             spool.close()
 
@@ -123,6 +126,18 @@ def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
             assert before != after
 
     opened(tmp_path).close()
+    run(work())
+
+
+def test_who_is_asked_about_is_told_of_and_nobody_else(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            large = MAIL[0][1] + b"and so on\n" * 100_000
+            asked = [("anna", "ben@example.org"), (), ("grüße",), tuple(f"user{number}" for number in range(600))]
+            found = await asyncio.gather(*(judge(raw, b"X: y\r\n", users) for users in asked for raw in (MAIL[0][1], large)))
+            assert [tuple(one.personal) for one in found] == [users for users in asked for _ in range(2)]
+            assert await judge(b"STRANGER", users=("anna",)) == NotScanned("crashed")
+
     run(work())
 
 

@@ -1,0 +1,76 @@
+"""Whose mail it is: aliases first, then the address itself in its usual forms; never more work than for some recipients."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.proxy import frames
+from spamguard.proxy.people import MOST, People
+from spamguard.teaching.lesson import is_user
+from tests.unit.bayes.support import repeatable
+
+ALIASES = (
+    ("Sales@Example.org", "anna"),
+    ("*@anna.example", "anna"),
+    ("ben@anna.example", "ben@example.org"),
+    ("postmaster", "carl"),
+    ("lists@example.org", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "users"),
+    [
+        ("anna@example.org", ["anna@example.org", "anna"]),
+        ("Anna@Example.ORG", ["anna@example.org", "anna"]),
+        ("anna+news@example.org", ["anna+news@example.org", "anna@example.org", "anna"]),
+        ("anna-news@example.org", ["anna-news@example.org", "anna-news"]),
+        ("anna", ["anna"]),
+        ("+news@example.org", ["+news@example.org", "+news"]),
+        ("sales@example.org", ["anna"]),
+        ("sales+x@example.org", ["anna"]),
+        ("sales@elsewhere.example", ["sales@elsewhere.example", "sales"]),
+        ("whoever+x@anna.example", ["anna"]),
+        ("ben@anna.example", ["ben@example.org"]),
+        ("Postmaster+x@anywhere.example", ["carl"]),
+        ("lists@example.org", []),
+        ('"a b"@example.org', []),
+        ('"a@b"@example.org', ['"a@b"@example.org', '"a@b"']),
+        ("\udcff@example.org", []),
+        ("x" * 300 + "@example.org", []),
+        ("grüße@example.org", ["grüße@example.org", "grüße"]),
+        ("", []),
+        ("@", ["@"]),
+    ],
+)
+def test_whose_mail_it_may_be(address: str, users: list[str]) -> None:
+    assert list(People(ALIASES).candidates(address)) == users
+
+
+def test_the_first_who_is_known_counts() -> None:
+    people = People(ALIASES)
+    addresses = ["anna+x@example.org", "ben@example.org", "lists@example.org", "sales@example.org"]
+    assert people.of(addresses, {"anna", "anna@example.org", "lists"}) == ["anna@example.org", "", "", "anna"]
+    assert people.users(addresses) == ("anna+x@example.org", "anna@example.org", "anna", "ben@example.org", "ben")
+
+
+def test_a_message_to_thousands_asks_for_some() -> None:
+    addresses = [f"user{number}+x@example.org" for number in range(5000)]
+    people = People(())
+    users = people.users(addresses)
+    assert len(users) == 3 * MOST <= frames.MOST_USERS
+    assert people.of(addresses, set(users)) == addresses[:MOST] + [""] * (5000 - MOST)
+
+
+@repeatable
+@given(st.lists(st.text(max_size=300) | st.from_regex(r"[ -~]{0,20}@[a-z.]{0,20}", fullmatch=True), max_size=20))
+def test_whatever_the_addresses_are_only_users_are_asked_for(addresses: list[str]) -> None:
+    people = People(ALIASES)
+    users = people.users(addresses)
+    assert all(map(is_user, users))
+    assert frames.users_of(frames.users(users)) == users
+    found = people.of(addresses, set(users))
+    assert len(found) == len(addresses)
+    assert set(found) <= {*users, ""}
