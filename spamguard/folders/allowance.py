@@ -13,7 +13,7 @@ from operator import attrgetter
 from spamguard.folders.contract import Mailbox
 from spamguard.folders.notes import Notes
 from spamguard.folders.rules import display
-from spamguard.folders.values import ORIGIN, Lesson
+from spamguard.folders.values import EVIDENCE, ORIGIN, Lesson
 from spamguard.ledger import SqliteLedger
 from spamguard.ledger.users import DAY_SECONDS
 
@@ -34,7 +34,7 @@ class Allowance:
         if not limit:
             return lessons
         since = int(time.time()) - DAY_SECONDS
-        taken, refused = self._ledger.users.within(limit, mailbox.user, (ORIGIN,), since, lessons, attrgetter("digest", "label"))
+        taken, refused = self._ledger.users.within(limit, mailbox.user, (ORIGIN, EVIDENCE), since, lessons, attrgetter("digest", "label"))
         if refused:
             self._refuse(mailbox, refused, limit)
         return taken

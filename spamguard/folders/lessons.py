@@ -18,7 +18,7 @@ from spamguard.folders.reconcile import Key, Outcome
 from spamguard.folders.rules import display
 from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import ORIGIN, Copy, Lesson
+from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Lesson
 from spamguard.prepare import Teaching, chunks
 
 BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
@@ -68,6 +68,18 @@ class Teacher:
         self._sightings.update(mailbox.path, *changes.of(taught))
         return again
 
+    def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> set[bytes]:
+        """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach."""
+        places = {lesson.digest: found for lesson, found in lessons}
+        done: set[bytes] = set()
+        for batch in _batches(lesson for lesson, _ in lessons):
+            admitted = self._allowance.admitted(mailbox, batch)
+            done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
+            read = ((lesson, self._scanner.message(*places[lesson.digest][:2], lesson.digest)) for lesson in admitted)
+            messages = (_Taught(lesson, raw) for lesson, raw in read if raw is not None)
+            done.update(self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory)))
+        return done
+
     def _learn(self, user: str, messages: Iterable[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
         """Messages that all go into one folder; the digests of what is in the ledger now."""
         lessons: list[Lesson] = []
@@ -78,7 +90,7 @@ class Teacher:
             ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
         if not lessons:
             return []
-        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=f"{ORIGIN} {display(lessons[0].folder)}")
+        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=_origin(lessons[0]))
         self.votes += sum(changed)
         for lesson in compress(lessons, changed):
             _tell(user, lesson, came_from(lesson.digest))
@@ -149,9 +161,14 @@ def _tell(user: str, lesson: Lesson, source: str) -> None:
     _log.info(told, user, source, display(lesson.folder), lesson.label, lesson.digest.hex()[:12], lesson.why)
 
 
+def _origin(lesson: Lesson) -> str:
+    where = display(lesson.folder)
+    return f"{EVIDENCE} {lesson.evidence} {where}" if lesson.evidence else f"{ORIGIN} {where}"
+
+
 def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:
-    """Those of one folder, some at a time."""
-    into = attrgetter("label", "folder")
+    """Those of one folder and kind, some at a time."""
+    into = attrgetter("label", "folder", "evidence")
     for _, same in groupby(sorted(lessons, key=into), into):
         while batch := list(islice(same, BATCH)):
             yield batch

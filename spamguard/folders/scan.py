@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spamguard import secret, signature
 from spamguard.folders import names
-from spamguard.folders.contract import File, Mailboxes, Place, files
+from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, UnreadableError, read
 from spamguard.folders.reconcile import Key, compare
@@ -43,11 +43,15 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon."""
+    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon.
+
+    renamed: of folders that are weighed, all messages whose names have changed since the last look, the new ones included.
+    """
 
     new: list[Found] = field(default_factory=list)
     gone: set[Key] = field(default_factory=set)
     again: set[Place] = field(default_factory=set)
+    renamed: dict[Place, list[Found]] = field(default_factory=dict)
 
 
 class _Listing(NamedTuple):
@@ -73,7 +77,7 @@ class Scanner:
         self._held: dict[bytes, bytes] = {}
         self._held_bytes = 0
 
-    def look(self, places: Iterable[Place], known: Callable[[str], NDArray[np.int64]]) -> Looked:
+    def look(self, places: Iterable[Place], known: Callable[[str], NDArray[np.int64]], weighed: Collection[Place] = ()) -> Looked:
         """Compare folders of one mailbox with what is known of each: keys of base names, by the folder's directory."""
         looked = Looked()
         for place in places:
@@ -86,14 +90,20 @@ class Scanner:
                 self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
                 continue
             self._once.over(place)
-            new, gone = self._compared(place, listed, known(place.directory))
-            looked.new += [Found(place, file, _key(file)) for file in new]
+            new, gone, renamed = self._compared(place, listed, known(place.directory))
+            looked.new += new
             looked.gone.update((place.directory, name) for name in gone)
+            if place in weighed:
+                looked.renamed[place] = renamed
         return looked
 
-    def _compared(self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64]) -> tuple[list[File], list[int]]:
-        """What `compare` finds. Names that were there at the last look are not taken apart again, which in a folder of 100,000
-        takes most of the time."""
+    def _compared(
+        self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64]
+    ) -> tuple[list[Found], list[int], list[Found]]:
+        """What `compare` finds, and all messages of other names than before.
+
+        Names that were there at the last look are not taken apart again, which in a folder of 100,000 takes most of the time.
+        """
         parts = list(chain.from_iterable(repeat(part, len(some)) for part, some in listed.items()))
         found = list(chain.from_iterable(listed.values()))
         hashes = np.fromiter(map(hash, found), np.int64, len(found))
@@ -101,12 +111,22 @@ class Scanner:
         at = np.minimum(np.searchsorted(before.hashes, hashes), len(before.hashes) - 1)
         keys = np.where(before.hashes[at] == hashes, before.keys[at], 0)
         same = (keys != 0) & np.isin(keys, known)
-        others = [File(parts[index], found[index]) for index in np.flatnonzero(~same).tolist()]
-        new, gone = compare(known[~np.isin(known, keys[same])], [file.name for file in others])
-        keys[~same] = [_key(file) for file in others]
+        files_now = (File(parts[index], found[index]) for index in np.flatnonzero(~same).tolist())
+        others = [Found(place, file, _key(file)) for file in files_now]
+        new, gone = compare(known[~np.isin(known, keys[same])], [one.file.name for one in others])
+        keys[~same] = [one.name for one in others]
         order = np.argsort(hashes)
         self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
-        return [others[index] for index in new], gone
+        return [others[index] for index in new], gone, [one for one in others if one.name]
+
+    def look_anew(self, place: Place) -> None:
+        """Take all names of a folder, at the next look, for such as have changed."""
+        self._listings.pop(place, None)
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """The same for all folders that a mailbox has or had."""
+        for place in [place for place in self._listings if place.mailbox == mailbox]:
+            self.look_anew(place)
 
     def arrivals(self, found: Iterable[Found], again: set[Place]) -> list[Arrival]:
         """What was found, read. again: gets the folders of what is not whole yet. Some of it is held for `message`."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,13 @@ _TABLES = (
     "CREATE INDEX digests ON sightings (digest) WHERE digest != x''",
     "CREATE INDEX gone ON sightings (gone) WHERE gone > 0",
 )
+_LATER_TABLES = (  # of files that were made before there was a use for them
+    # of messages that show evidence: 0: nothing more is to be learnt from it; else when they were first seen read
+    "CREATE TABLE IF NOT EXISTS marks (folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (folder, name)) "
+    "WITHOUT ROWID",
+    # of mailboxes: the evidence that has been asked for since everything in them was looked at
+    "CREATE TABLE IF NOT EXISTS weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL)",
+)
 _SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
@@ -49,6 +57,16 @@ _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
 
 class SightingsError(SpamguardError):
     """The sightings cannot be opened, read or written."""
+
+
+class Marks(NamedTuple):
+    """Keys of names, sorted, and for each the mark: 0, or seconds since 1970."""
+
+    names: Names
+    since: Names
+
+
+_NO_MARKS = Marks(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Sightings:
@@ -60,6 +78,7 @@ class Sightings:
         self._db = db
         self._folders: dict[str, dict[str, int]] = {}  # of a mailbox, to their number
         self._names: dict[int, Names] = {}  # of a folder, by its number
+        self._marks: dict[int, Marks] = {}  # likewise
 
     @classmethod
     def open(cls, path: Path) -> Sightings:
@@ -119,7 +138,44 @@ class Sightings:
             rows += [row for digest in wanted for row in self._db.execute(f"{_SELECT} WHERE digest = ? AND digest != x''", (digest,))]
             return _copies(rows, {number: folder for folder, number in numbers.items()})
 
+    def digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
+        """Of files that are there, by their keys, as far as their messages could be read and nothing about them is waiting."""
+        with _explained(self.path):
+            number = self._numbers(mailbox).get(folder)
+            query = "SELECT digest FROM sightings WHERE folder = ? AND name = ? AND gone = 0 AND waiting = 0 AND digest != x''"
+            found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
+            return {name: row[0] for name, row in found if row}
+
+    def marks(self, mailbox: str, folder: str) -> Marks:
+        """What is known about evidence in a folder. Not to be written to."""
+        with _explained(self.path):
+            number = self._numbers(mailbox).get(folder)
+            return _NO_MARKS if number is None else self._marks_of(number)
+
+    def weighed(self, mailbox: str) -> str:
+        """The evidence that has been asked for since all of a mailbox was looked at for it; empty: it never was."""
+        with _explained(self.path):
+            query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
+            row = self._db.execute(query, (os.fsencode(mailbox),)).fetchone()
+            return str(row[0]) if row else ""
+
     # What changes
+
+    def mark(self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]) -> None:
+        """Marks to be made, by key, and those to be removed."""
+        if not marks and not removed:
+            return
+        with self._transaction():
+            number = self._number(mailbox, folder)
+            self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", ((number, name) for name in removed))
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", ((number, *mark) for mark in marks.items()))
+        self._folders.pop(mailbox, None)
+        self._marks.pop(number, None)
+
+    def mark_weighed(self, mailbox: str, asked: str) -> None:
+        """All of a mailbox was looked at for this evidence."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", (self._mailbox(mailbox), asked))
 
     def update(self, mailbox: str, kept: Collection[Copy], removed: Collection[tuple[str, int]]) -> None:
         """Remember what has changed, all or nothing: `Outcome.kept` and `Outcome.removed`."""
@@ -146,11 +202,14 @@ class Sightings:
         """Remove all that is known of a mailbox."""
         with self._transaction():
             number = self._mailbox(mailbox)
-            self._db.execute(f"DELETE FROM sightings WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
+            for table in ("sightings", "marks"):
+                self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
+            self._db.execute("DELETE FROM weighed WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
         for folder in self._folders.pop(mailbox, {}).values():
             self._names.pop(folder, None)
+            self._marks.pop(folder, None)
 
     def prune(self, now: int) -> int:
         """Forget what went more than `GONE_SECONDS` ago; how many sightings that were."""
@@ -181,6 +240,13 @@ class Sightings:
             self._names[number] = np.fromiter((name for (name,) in rows), np.int64)
         return self._names[number]
 
+    def _marks_of(self, number: int) -> Marks:
+        if number not in self._marks:
+            rows = self._db.execute("SELECT name, since FROM marks WHERE folder = ? ORDER BY name", (number,))
+            table = np.fromiter((value for row in rows for value in row), np.int64).reshape(-1, 2)
+            self._marks[number] = Marks(table[:, 0].copy(), table[:, 1].copy())
+        return self._marks[number]
+
     def _change(self, number: int, kept: Collection[Copy], removed: Collection[int]) -> None:
         away = np.array([*removed, *(copy.name for copy in kept if copy.gone)], np.int64)
         here = np.array([copy.name for copy in kept if not copy.gone], np.int64)
@@ -201,6 +267,8 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             db.execute(table)
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_VERSION}")
+    for table in _LATER_TABLES:
+        db.execute(table)
     db.execute("COMMIT")
     if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
         raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")

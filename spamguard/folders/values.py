@@ -12,6 +12,8 @@ from spamguard.signature import Signed
 
 ORIGIN = "folder"
 """With a folder's name behind it, the origin of what a person said by moving a message."""
+EVIDENCE = "evidence"
+"""With the kind of it and a folder's name behind it, the origin of what was taken from what a person did without moving a message."""
 
 
 class Kind(StrEnum):
@@ -71,9 +73,10 @@ class Copy(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a person said by putting a message into a folder. why: in words, for people."""
+    """What a person said by putting a message into a folder. why: in words, for people. evidence: its kind, if it was not moved."""
 
     digest: bytes
     label: str
     folder: str
     why: str
+    evidence: str = ""

@@ -1,0 +1,140 @@
+"""Looking for evidence: messages that somebody answered, flagged, read and left, or gave a keyword, taught once as that says.
+
+It is weaker than any word of a person: of a message about which its user has ever said anything, or taken back what was said, it
+teaches nothing. Only names of files tell it; a message is read when it is to be taught, and at no other time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spamguard.folders import names
+from spamguard.folders.contract import Mailbox, Mailboxes, Place
+from spamguard.folders.evidence import Asked, says, signs
+from spamguard.folders.lessons import Teacher
+from spamguard.folders.once import Once
+from spamguard.folders.reconcile import EVIDENCE, Into, Sign
+from spamguard.folders.scan import Found, Scanner, told
+from spamguard.folders.sightings import Sightings
+from spamguard.folders.values import Lesson
+from spamguard.ledger import SqliteLedger
+
+STEP = 200  # messages asked about, and taught, at once
+_DONE = 0  # as a mark: this message's evidence teaches nothing any more
+
+
+class _Shown(NamedTuple):
+    """A message and what it shows."""
+
+    found: Found
+    signs: frozenset[Sign]
+
+
+class Weigher:
+    """Weighs the evidence in mailboxes."""
+
+    def __init__(
+        self, mailboxes: Mailboxes, ledger: SqliteLedger, sightings: Sightings, scanner: Scanner, teacher: Teacher, once: Once
+    ) -> None:
+        self._mailboxes = mailboxes
+        self._ledger = ledger
+        self._sightings = sightings
+        self._scanner = scanner
+        self._teacher = teacher
+        self._once = once
+
+    def prepare(self, place: Place, what: Asked) -> None:
+        """Before a look: where messages were read long enough ago, all names are to be told."""
+        marks = self._sightings.marks(place.mailbox.path, place.directory)
+        if np.any((marks.since != _DONE) & (marks.since <= time.time() - what.read_after)):
+            self._scanner.look_anew(place)
+
+    def weigh(
+        self, mailbox: Mailbox, renamed: Mapping[Place, Sequence[Found]], into: Callable[[Place], Into], what: Asked, *, everything: bool
+    ) -> Generator[None, None, None]:
+        """Teach what the messages of changed names show, some at a step. everything: they are all that there are.
+
+        What is there when all of a mailbox is looked at for this evidence for the first time teaches nothing.
+        LedgerError, SightingsError: what was not taught shows again once `Scanner.forget` was called.
+        """
+        begun = self._sightings.weighed(mailbox.path) == str(what)
+        for place, found in renamed.items():
+            shown = list(self._shown(place, found, into(place), what))
+            for start in range(0, len(shown), STEP):
+                some = shown[start : start + STEP]
+                marks = self._weighed(place, some, into(place), what) if begun else dict.fromkeys((one.found.name for one in some), _DONE)
+                self._sightings.mark(mailbox.path, place.directory, marks, ())
+                yield
+        if everything and not begun:
+            self._sightings.mark_weighed(mailbox.path, str(what))
+
+    def _shown(self, place: Place, found: Sequence[Found], into: Into, what: Asked) -> Iterator[_Shown]:
+        """Those of which anything may be learnt yet. Marks that are of no more use are removed."""
+        there = self._sightings.names(place.mailbox.path, place.directory)
+        marks = self._sightings.marks(place.mailbox.path, place.directory)
+        last = {one.name: one for one in found}  # of a name in `new` and in `cur` the latter
+        keywords = self._keywords(place, last.values(), what)
+        over = set(marks.names[~np.isin(marks.names, there)].tolist())
+        waiting = set(marks.names[marks.since != _DONE].tolist()) & last.keys()
+        keys = np.fromiter(last, np.int64, len(last))
+        for key in keys[np.isin(keys, there) & ~np.isin(keys, marks.names[marks.since == _DONE])].tolist():
+            shows = frozenset(sign for sign in signs(_flags(last[key]), keywords, what) if (sign, into) in EVIDENCE)
+            if Sign.READ not in shows and key in waiting:
+                over.add(key)
+            if shows:
+                yield _Shown(last[key], shows)
+        self._sightings.mark(place.mailbox.path, place.directory, {}, over)
+
+    def _keywords(self, place: Place, found: Iterable[Found], what: Asked) -> Mapping[str, str]:
+        """Names of the keywords that these messages have. Where one is not known yet, all are told again at the next look."""
+        letters = {letter for one in found for letter in _flags(one) if letter.islower()} if what.keywords else set()
+        if not letters:
+            return {}
+        try:
+            keywords = self._mailboxes.keywords(place)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            self._once.warn((place, "keywords"), "%s: keywords cannot be read (%s): they teach nothing", told(place), error.strerror)
+            keywords = {}
+        if letters - keywords.keys():
+            self._scanner.look_anew(place)
+        return keywords
+
+    def _weighed(self, place: Place, shown: Sequence[_Shown], into: Into, what: Asked) -> dict[int, int]:
+        """Teach them; the marks to be made."""
+        user, now = place.mailbox.user, int(time.time())
+        marks = self._read_since(place, shown, now)
+        said = {one.found.name: _says(one, into, marks, now - what.read_after) for one in shown}
+        digests = self._sightings.digests(place.mailbox.path, place.directory, [name for name, lesson in said.items() if lesson])
+        heard = {digest for digest in digests.values() if self._ledger.vote(digest, user) is not None}
+        lessons: dict[bytes, tuple[Lesson, Found]] = {}
+        for one in shown:
+            telling, digest = said[one.found.name], digests.get(one.found.name, b"")
+            if telling and digest and digest not in heard:
+                sign, label = telling
+                lessons.setdefault(digest, (Lesson(digest, label, place.directory, str(sign), str(sign)), one.found))
+        done = heard | self._teacher.weigh(place.mailbox, list(lessons.values()))
+        return marks | {name: _DONE for name, digest in digests.items() if digest in done}
+
+    def _read_since(self, place: Place, shown: Sequence[_Shown], now: int) -> dict[int, int]:
+        """When those that are read were first seen so; a clock that was wrong makes none wait for longer than it has to."""
+        names_read = {one.found.name for one in shown if Sign.READ in one.signs}
+        marks = self._sightings.marks(place.mailbox.path, place.directory)
+        of_these = np.isin(marks.names, np.fromiter(names_read, np.int64, len(names_read)))
+        known = dict(zip(marks.names[of_these].tolist(), marks.since[of_these].tolist(), strict=True))
+        return {name: min(known.get(name, now), now) for name in names_read}
+
+
+def _says(one: _Shown, into: Into, read: Mapping[int, int], long_ago: float) -> tuple[Sign, str] | None:
+    left = read.get(one.found.name, 0) <= long_ago
+    return says(one.signs if left else one.signs - {Sign.READ}, into)
+
+
+def _flags(found: Found) -> str:
+    name = names.message(found.file.name)
+    return name.flags if name else ""

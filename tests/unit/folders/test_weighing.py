@@ -1,0 +1,323 @@
+"""Evidence teaches where it is asked for: once, never against a person's word, and without reading what need not be read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import LedgerError
+from spamguard.folders import watcher, weighing
+from spamguard.folders.sightings import Sightings
+from spamguard.folders.values import EVIDENCE
+from spamguard.settings import HamEvidence
+from spamguard.undo import Chosen, messages, undo
+from tests.unit.folders.maildirs import deliver, maildir, move
+from tests.unit.folders.test_watcher import MAIL, Watched
+
+DAY = 86_400.0
+HAM = HamEvidence(answered=True, flagged=True, read_after_seconds=7 * DAY)
+
+
+@contextmanager
+def weighed(place: Path, **settings: object) -> Iterator[Watched]:
+    one = Watched(place, **({"ham_evidence": HAM, "spam_evidence": ("$Junk", "Junk")} | settings))
+    one.rest()
+    yield one
+    one.stop()
+    one.filter.close()
+
+
+def flag(message: Path, flags: str) -> Path:
+    """As Dovecot does."""
+    return message.rename(message.parents[1] / "cur" / f"{message.name.partition(':')[0]}:2,{flags}")
+
+
+def origins(one: Watched) -> dict[str, str]:
+    return {str(vote.origin): str(vote.label) for vote in one.filter.ledger.votes()}
+
+
+def age(one: Watched, seconds: float) -> None:
+    """As if so much time had passed since messages were read."""
+    with one.watcher._sightings._transaction():
+        one.watcher._sightings._db.execute("UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),))
+    one.watcher._sightings._marks.clear()
+
+
+def look(one: Watched) -> None:
+    """At everything, as is done now and then."""
+    for box in one.watcher._boxes.values():
+        box.next_rescan = 0.0
+    one.rest()
+
+
+def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(tmp_path):
+    with weighed(tmp_path) as one:
+        first, second, third, fourth = [deliver(one.box, raw) for raw in MAIL[:4]]
+        one.rest()
+        one.opened.clear()
+        first, second, third = flag(first, "RS"), flag(second, "FS"), flag(third, "S")
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+        assert origins(one) == {"evidence answered INBOX": "ham", "evidence flagged INBOX": "ham"}
+        assert sorted(file.name for file in one.opened) == [first.name, second.name]
+        flag(flag(first, "S"), "FRS")
+        one.rest()
+        look(one)
+        one.stop()
+        one.start()
+        one.rest()
+        assert len(one.opened) == 2
+        assert one.filter.ledger.last_seq() == 2
+        assert fourth.exists()
+
+
+def test_it_is_off_unless_asked_for(tmp_path):
+    with weighed(tmp_path, ham_evidence=HamEvidence(), spam_evidence=()) as one:
+        (one.box / "dovecot-keywords").write_text("0 $Junk\n")
+        for number, flags in enumerate(("RS", "FS", "Sa")):
+            flag(deliver(one.box, MAIL[number]), flags)
+        one.rest()
+        assert one.votes() == {}
+
+
+def test_reading_counts_once_the_message_was_left_for_long_enough(tmp_path):
+    with weighed(tmp_path) as one:
+        left, unread_again, moved, later = [deliver(one.box, raw) for raw in MAIL[:4]]
+        one.rest()
+        left, unread_again, moved = flag(left, "S"), flag(unread_again, "S"), flag(moved, "S")
+        one.rest()
+        age(one, 6 * DAY)
+        look(one)
+        assert one.votes() == {}
+        flag(unread_again, "")
+        flag(later, "S")
+        move(moved, one.box / ".Trash")
+        one.rest()
+        age(one, 2 * DAY)
+        look(one)
+        assert one.votes() == {"anna 0": "ham"}
+        assert origins(one) == {"evidence read INBOX": "ham"}
+        age(one, 5 * DAY)
+        one.stop()
+        one.start()
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "anna 3": "ham"}
+
+
+def test_a_clock_that_was_ahead_delays_nothing_for_ever(tmp_path):
+    with weighed(tmp_path) as one:
+        message = deliver(one.box, MAIL[0])
+        one.rest()
+        flag(message, "S")
+        one.rest()
+        age(one, -1000 * DAY)
+        one.stop()
+        one.start()
+        one.rest()
+        age(one, 8 * DAY)
+        look(one)
+        assert one.votes() == {"anna 0": "ham"}
+
+
+def test_keywords_are_spam_wherever_nobody_filed_it_as_such(tmp_path):
+    with weighed(tmp_path) as one:
+        for folder in ("", ".Trash", ".Junk", ".Sent"):
+            (one.box / folder / "dovecot-keywords").write_text("0 NonJunk\n1 $JUNK\n")
+        inbox, trash, junk, sent, taken_back = [
+            deliver(one.box / folder, raw) for folder, raw in zip(("", ".Trash", ".Junk", ".Sent", ""), MAIL, strict=False)
+        ]
+        one.rest()
+        for message in (inbox, trash, junk, sent):
+            flag(message, "Sb")
+        flag(taken_back, "ab")
+        one.rest()
+        assert one.votes() == {"anna 0": "spam", "anna 1": "spam"}
+        assert origins(one) == {"evidence keyword INBOX": "spam", "evidence keyword Trash": "spam"}
+
+
+def test_a_keyword_whose_name_is_written_late(tmp_path, caplog):
+    with weighed(tmp_path) as one:
+        message = deliver(one.box, MAIL[0])
+        one.rest()
+        flag(message, "Sa")
+        one.rest()
+        assert one.votes() == {}
+        (one.box / "dovecot-keywords").write_text("0 Junk\n")
+        look(one)
+        assert one.votes() == {"anna 0": "spam"}
+
+
+def test_keywords_that_cannot_be_read_are_told_once(tmp_path, caplog):
+    with weighed(tmp_path) as one:
+        (one.box / "dovecot-keywords").symlink_to("/etc/passwd")
+        flag(deliver(one.box, MAIL[0]), "Sa")
+        one.rest()
+        look(one)
+        flag(deliver(one.box, MAIL[1]), "R")
+        one.rest()
+        assert one.votes() == {"anna 1": "ham"}
+        assert sum("keywords cannot be read" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_move_says_more_before_and_after(tmp_path):
+    with weighed(tmp_path) as one:
+        (one.box / "dovecot-keywords").write_text("0 Junk\n")
+        first, second, third = [deliver(one.box, raw) for raw in MAIL[:3]]
+        one.rest()
+        first = move(first, one.box / ".Junk")
+        second = flag(second, "FS")
+        one.rest()
+        first = move(first, one.box)
+        second = move(second, one.box / ".Junk")
+        third = flag(move(third, one.box / ".Archive"), "S")
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
+        flag(first, "Sa")
+        flag(move(second, one.box / ".Trash"), "FRS")
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
+
+
+def test_what_another_program_or_undo_said_stands(tmp_path):
+    with weighed(tmp_path) as one:
+        one.filter.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
+        first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
+        one.rest()
+        flag(first, "F")
+        second = flag(second, "F")
+        one.rest()
+        assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
+        chosen = Chosen("anna", origin=EVIDENCE)
+        assert [len(done) for done in undo(one.filter, messages(one.filter, chosen), chosen)] == [1]
+        assert one.votes() == {"anna 0": "spam", "anna 1": None}
+        flag(second, "R")
+        look(one)
+        one.stop()
+        one.start()
+        one.rest()
+        assert one.votes() == {"anna 0": "spam", "anna 1": None}
+
+
+def test_what_was_there_when_evidence_was_first_asked_for_teaches_nothing(tmp_path):
+    with weighed(tmp_path, ham_evidence=HamEvidence(), spam_evidence=()) as one:
+        first = deliver(one.box, MAIL[0], "cur", "RS")
+        read = deliver(one.box, MAIL[2], "cur", "S")
+        second = deliver(one.box, MAIL[1])
+        one.rest()
+        one.stop()
+        one.watch = replace(one.watch, ham_evidence=HAM)
+        one.start()
+        one.rest()
+        age(one, 8 * DAY)
+        flag(first, "FRS")
+        flag(read, "FS")
+        flag(second, "F")
+        one.rest()
+        look(one)
+        assert one.votes() == {"anna 1": "ham"}
+        ben = maildir(tmp_path / "home" / "ben")
+        deliver(ben, MAIL[0], "cur", "RS")
+        one.rest()
+        assert one.votes() == {"anna 1": "ham"}
+
+
+def test_what_happened_while_nobody_looked_counts(tmp_path):
+    with weighed(tmp_path) as one:
+        known = deliver(one.box, MAIL[0])
+        one.rest()
+        one.stop()
+        flag(known, "R")
+        deliver(one.box / ".Archive", MAIL[1], "cur", "FS")
+        one.start()
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+
+
+def test_the_daily_limit_counts_it(tmp_path):
+    with weighed(tmp_path, lessons_per_day=2) as one:
+        flagged = [deliver(one.box, raw) for raw in MAIL[:3]]
+        moved = deliver(one.box, MAIL[3])
+        one.rest()
+        for message in flagged:
+            flag(message, "F")
+        one.rest()
+        move(moved, one.box / ".Junk")
+        one.rest()
+        look(one)
+        assert list(one.votes().values()) == ["ham", "ham"]
+
+
+def test_trouble_of_our_own_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.1)
+    with weighed(tmp_path) as one:
+        message = deliver(one.box, MAIL[0])
+        one.rest()
+        real = one.filter.learn_ready
+
+        def full(*_: object, **__: object) -> list[bool]:
+            raise LedgerError("ledger: the disk is full")
+
+        monkeypatch.setattr(one.filter, "learn_ready", full)
+        flag(message, "F")
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:
+            one.watcher.turn(0.05)
+        assert one.votes() == {}
+        monkeypatch.setattr(one.filter, "learn_ready", real)
+        until = time.monotonic() + 20
+        while not one.votes() and time.monotonic() < until:
+            one.watcher.turn(0.05)
+        assert one.votes() == {"anna 0": "ham"}
+
+
+def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(weighing, "STEP", 7)
+    with weighed(tmp_path) as one:
+        many = [deliver(one.box, raw) for raw in MAIL]
+        one.rest()
+        for number, message in enumerate(many):
+            flag(message, "F") if number % 5 else message.unlink()
+        one.rest()
+        assert one.votes() == {f"anna {number}": "ham" for number in range(len(MAIL)) if number % 5}
+        for message in (one.box / "cur").iterdir():
+            message.unlink()
+        one.rest()
+        flag(deliver(one.box, MAIL[0]), "F")
+        one.rest()
+        assert len(one.watcher._sightings.marks(str(one.box), "").names) == 1
+
+
+@pytest.mark.parametrize("contradiction", ["Fa", "RSa"])
+def test_contradictions_teach_nothing(tmp_path, contradiction):
+    with weighed(tmp_path) as one:
+        (one.box / "dovecot-keywords").write_text("0 Junk\n")
+        message = deliver(one.box, MAIL[0])
+        one.rest()
+        message = flag(message, contradiction)
+        one.rest()
+        assert one.votes() == {}
+        flag(message, "Sa")
+        one.rest()
+        assert one.votes() == {"anna 0": "spam"}
+
+
+def test_marks_of_files_made_before_there_were_any(tmp_path):
+    with Sightings.open(tmp_path / "sightings") as sightings, sightings._transaction():
+        for table in ("marks", "weighed"):
+            sightings._db.execute(f"DROP TABLE {table}")
+    with Sightings.open(tmp_path / "sightings") as sightings:
+        sightings.mark("box", ".A", {5: 0, -3: 7}, ())
+        sightings.mark("box", ".A", {4: 1}, (5,))
+        sightings.mark_weighed("box", "read")
+        marks = sightings.marks("box", ".A")
+        assert (marks.names.tolist(), marks.since.tolist()) == ([-3, 4], [7, 1])
+        assert sightings.marks("other", ".A").names.tolist() == []
+        assert (sightings.weighed("box"), sightings.weighed("other")) == ("read", "")
+        sightings.forget("box")
+        assert sightings.marks("box", ".A").names.tolist() == []
+        assert sightings.weighed("box") == ""
