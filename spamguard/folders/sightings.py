@@ -267,11 +267,11 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             db.execute(table)
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_VERSION}")
-    for table in _LATER_TABLES:
-        db.execute(table)
     db.execute("COMMIT")
     if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
         raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")
+    for table in _LATER_TABLES:
+        db.execute(table)
 
 
 def _number(db: sqlite3.Connection, query: str) -> int:
