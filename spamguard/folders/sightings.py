@@ -49,6 +49,8 @@ _LATER_TABLES = (  # of files that were made before there was a use for them
     "WITHOUT ROWID",
     # of mailboxes: the evidence that has been asked for since everything in them was looked at
     "CREATE TABLE IF NOT EXISTS weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL)",
+    # of mailboxes that are not there any more: since when
+    "CREATE TABLE IF NOT EXISTS missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL)",
 )
 _SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -204,7 +206,8 @@ class Sightings:
             number = self._mailbox(mailbox)
             for table in ("sightings", "marks"):
                 self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
-            self._db.execute("DELETE FROM weighed WHERE mailbox = ?", (number,))
+            for table in ("weighed", "missing"):
+                self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))  # noqa: S608  words of our own
             self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
         for folder in self._folders.pop(mailbox, {}).values():
@@ -212,9 +215,26 @@ class Sightings:
             self._marks.pop(folder, None)
 
     def prune(self, now: int) -> int:
-        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were."""
+        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
         with self._transaction():
+            self._db.execute("UPDATE sightings SET gone = ? WHERE gone > ?", (now, now))
             return self._db.execute("DELETE FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)).rowcount
+
+    def miss(self, there: Collection[str], now: int) -> list[str]:
+        """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those are. there: all that are not missing."""
+        with _explained(self.path):
+            query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
+            known = [(os.fsdecode(name), number, since) for name, number, since in self._db.execute(query)]
+        back = [(number,) for name, number, since in known if name in there and since is not None]
+        away = [(name, number, now if since is None else min(since, now), since) for name, number, since in known if name not in there]
+        if back or any(since != before for _, _, since, before in away):
+            with self._transaction():
+                self._db.executemany("DELETE FROM missing WHERE mailbox = ?", back)
+                self._db.executemany("INSERT OR REPLACE INTO missing VALUES (?, ?)", ((number, since) for _, number, since, _ in away))
+        over = [name for name, _, since, _ in away if since < now - GONE_SECONDS]
+        for name in over:
+            self.forget(name)
+        return over
 
     def _numbers(self, mailbox: str) -> dict[str, int]:
         if mailbox not in self._folders:

@@ -158,6 +158,8 @@ class Watcher:
             self._boxes[mailbox] = _Box(mailbox, now)
         with suppress(SpamguardError):
             self._sightings.prune(int(time.time()))
+            for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time())):
+                _log.info("%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays", path)
 
     # ---- one mailbox
 

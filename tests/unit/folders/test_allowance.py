@@ -9,7 +9,7 @@ import pytest
 from spamguard.folders import notes
 from spamguard.folders.sightings import FILE, Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.test_watcher import MAIL, Watched
+from tests.unit.folders.watched import MAIL, Watched
 
 
 @pytest.fixture

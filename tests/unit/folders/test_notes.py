@@ -12,7 +12,7 @@ from spamguard.folders.contract import File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes, Refused
 from spamguard.folders.once import Once
 from tests.unit.folders.maildirs import deliver, move
-from tests.unit.folders.test_watcher import MAIL, Watched
+from tests.unit.folders.watched import MAIL, Watched
 
 BOX = Mailbox("anna", "/home/anna/Maildir")
 

@@ -223,3 +223,22 @@ def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path
         sightings.update("anna", [Copy(".Archive", keys[0], A, gone=1), Copy(".Junk", keys[0], A)], [])
         assert time.process_time() - before < 0.25
     assert (tmp_path / FILE).stat().st_size / len(keys) < 150
+
+
+def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        for name in ("anna", "ben", "carl"):
+            sightings.mark_scanned(name)
+        assert sightings.miss({"anna"}, 10**9) == []
+        assert sightings.miss({"anna", "ben"}, 10**9 + GONE_SECONDS) == []
+        assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["carl"]
+        assert sightings.mailboxes() == ["anna", "ben"]
+        assert sightings.miss({"anna"}, 10**9) == []  # the clock was ahead, and is put right
+        assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["ben"]
+
+
+def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
+        assert sightings.prune(10**9) == 0
+        assert sightings.prune(10**9 + GONE_SECONDS + 1) == 1

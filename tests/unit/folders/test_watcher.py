@@ -5,77 +5,18 @@ from __future__ import annotations
 import gzip
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter, secret, signature
+from spamguard import secret, signature
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher as module
-from spamguard.folders.contract import Changes, File, Place
-from spamguard.folders.opener import LocalMailboxes, Pattern
-from spamguard.folders.watcher import Watcher
-from spamguard.settings import Action, Listener, Settings, Watch
+from spamguard.folders.contract import Changes
+from spamguard.settings import Action
 from tests.unit.folders.maildirs import deliver, maildir, move
-
-MAIL = [raw for _, raw in synthetic.generate(60, 5)]
-DEBOUNCE = 0.05
-
-
-class Watched:
-    """Mailboxes below a directory, and the watcher of all of them. opened: files that were read."""
-
-    def __init__(self, place: Path, **settings: object) -> None:
-        self.place = place
-        self.state = place / "state"
-        self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
-        self.watch = replace(Watch(f"{place}/home/*", debounce_seconds=DEBOUNCE), **settings)
-        self.listeners: tuple[Listener, ...] = ()
-        self.filter = Filter.open(self.state, bits=14, durable=False)
-        self.settled = 0
-        self.opened: list[File] = []
-        self.start()
-
-    def start(self) -> None:
-        self.mailboxes = LocalMailboxes([Pattern(self.watch.maildir, self.watch.user)])
-        self._open = self.mailboxes.open
-        self.mailboxes.open = self._opening  # type: ignore[method-assign]
-        self.watcher = Watcher(self.filter, Settings(self.state, self.listeners, watch=(self.watch,)), self.mailboxes, self._settle)
-
-    def _opening(self, place: Place, file: File) -> int:
-        self.opened.append(file)
-        return self._open(place, file)
-
-    def _settle(self) -> None:
-        self.settled += 1
-
-    def rest(self) -> None:
-        """Until there is nothing to do."""
-        quiet = 0
-        while quiet < 3:
-            quiet = 0 if self.watcher.turn(DEBOUNCE) else quiet + 1
-
-    def stop(self) -> None:
-        self.watcher.close()
-        self.mailboxes.close()
-
-    def votes(self) -> dict[str, str | None]:
-        """What was said about each message of MAIL, by its number, in the name of whom."""
-        numbers = {self.filter._preparer.digest(raw): number for number, raw in enumerate(MAIL)}
-        last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.votes()}
-        return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
-
-
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    one = Watched(tmp_path)
-    one.rest()
-    yield one
-    one.stop()
-    one.filter.close()
+from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 
 
 def test_what_lies_there_at_first_teaches_nothing(tmp_path):
@@ -135,50 +76,6 @@ def test_what_happened_meanwhile_is_made_up_for(watched):
     move(messages[0], watched.box / ".Junk")
     deliver(watched.box / ".Junk", MAIL[5])
     watched.start()
-    watched.rest()
-    assert watched.votes() == {"anna 0": "spam"}
-
-
-def test_new_users_and_folders_are_picked_up(watched):
-    ben = maildir(watched.place / "home" / "ben", ".Junk")
-    watched.rest()
-    message = deliver(ben, MAIL[0])
-    watched.rest()
-    move(message, ben / ".Junk")
-    watched.rest()
-    assert watched.votes() == {"ben 0": "spam"}
-    message = deliver(watched.box, MAIL[1])
-    watched.rest()
-    maildir(watched.box, ".Spam")
-    move(message, watched.box / ".Spam")
-    watched.rest()
-    assert watched.votes() == {"ben 0": "spam", "anna 1": "spam"}
-
-
-def test_a_folder_that_is_renamed_or_removed(watched):
-    messages = [deliver(watched.box / ".Junk", raw) for raw in MAIL[:3]]
-    watched.rest()
-    (watched.box / ".Junk").rename(watched.box / ".Spam")
-    watched.rest()
-    assert watched.votes() == {}
-    move(watched.box / ".Spam" / "new" / messages[0].name, watched.box)
-    watched.rest()
-    for path in sorted((watched.box / ".Spam").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (watched.box / ".Spam").rmdir()
-    watched.rest()
-    assert watched.votes() == {"anna 0": "ham"}
-
-
-def test_a_mailbox_that_goes_and_comes_back(watched):
-    deliver(watched.box, MAIL[0])
-    watched.rest()
-    away = watched.box.rename(watched.place / "away")
-    watched.rest()
-    assert watched.watcher._boxes == {}
-    (message,) = (away / "new").iterdir()
-    move(message, away / ".Junk")
-    away.rename(watched.box)
     watched.rest()
     assert watched.votes() == {"anna 0": "spam"}
 

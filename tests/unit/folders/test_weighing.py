@@ -17,7 +17,7 @@ from spamguard.folders.values import EVIDENCE
 from spamguard.settings import HamEvidence
 from spamguard.undo import Chosen, messages, undo
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.test_watcher import MAIL, Watched
+from tests.unit.folders.watched import MAIL, Watched
 
 DAY = 86_400.0
 HAM = HamEvidence(answered=True, flagged=True, read_after_seconds=7 * DAY)

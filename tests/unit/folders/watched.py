@@ -1,0 +1,61 @@
+"""A filter and a watcher of real Maildirs, for tests: nothing but the next turn is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from corpora import synthetic
+from spamguard import Filter
+from spamguard.folders.contract import File, Place
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.watcher import Watcher
+from spamguard.settings import Listener, Settings, Watch
+from tests.unit.folders.maildirs import maildir
+
+MAIL = [raw for _, raw in synthetic.generate(60, 5)]
+DEBOUNCE = 0.05
+
+
+class Watched:
+    """Mailboxes below a directory, and the watcher of all of them. opened: files that were read."""
+
+    def __init__(self, place: Path, **settings: object) -> None:
+        self.place = place
+        self.state = place / "state"
+        self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
+        self.watch = replace(Watch(f"{place}/home/*", debounce_seconds=DEBOUNCE), **settings)
+        self.listeners: tuple[Listener, ...] = ()
+        self.filter = Filter.open(self.state, bits=14, durable=False)
+        self.settled = 0
+        self.opened: list[File] = []
+        self.start()
+
+    def start(self) -> None:
+        self.mailboxes = LocalMailboxes([Pattern(self.watch.maildir, self.watch.user)])
+        self._open = self.mailboxes.open
+        self.mailboxes.open = self._opening  # type: ignore[method-assign]
+        self.watcher = Watcher(self.filter, Settings(self.state, self.listeners, watch=(self.watch,)), self.mailboxes, self._settle)
+
+    def _opening(self, place: Place, file: File) -> int:
+        self.opened.append(file)
+        return self._open(place, file)
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    def rest(self) -> None:
+        """Until there is nothing to do."""
+        quiet = 0
+        while quiet < 3:
+            quiet = 0 if self.watcher.turn(DEBOUNCE) else quiet + 1
+
+    def stop(self) -> None:
+        self.watcher.close()
+        self.mailboxes.close()
+
+    def votes(self) -> dict[str, str | None]:
+        """What was said about each message of MAIL, by its number, in the name of whom."""
+        numbers = {self.filter._preparer.digest(raw): number for number, raw in enumerate(MAIL)}
+        last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.votes()}
+        return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
