@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
+from functools import cache, partial
 
 from spamguard import secret
 from spamguard.daemon.contract import Door
 from spamguard.doors.smtp.door import open_door
 from spamguard.history import HistoryWriter
+from spamguard.metrics.counters import STAGES, Slot
 from spamguard.proxy.contract import Proxy
 from spamguard.proxy.exchange import Exchange
 from spamguard.proxy.journal import Entry
@@ -26,28 +28,34 @@ from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
 from spamguard.relay.contract import NextHop
 from spamguard.relay.factory import next_hop
+from spamguard.relay.trouble import Trouble
 from spamguard.settings import Settings
 from spamguard.teaching.queue import DIRECTORY, Queue
 
 _PROBING = 5.0  # seconds between two looks at a next hop that is not there
 _WRITING = 1.0  # seconds that the rest of the history may take at the end
+_BEAT = 1.0  # seconds between two words about our being well
+_RECEIVE, _JUDGE, _HAND_ON = range(len(STAGES))
+NO_ACTION = "none"  # was taken for what was not judged
 
 _log = logging.getLogger("spamguard.mail")
 
 
 @asynccontextmanager
-async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None]) -> AsyncIterator[Sequence[Door]]:
+async def assemble(
+    settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
+) -> AsyncIterator[Sequence[Door]]:
     """Doors that are not open yet (`contract.Assemble`)."""
     hostname = socket.gethostname()
     spool = settings.state / "spool"
     spool.mkdir(mode=0o700, exist_ok=True)
     async with AsyncExitStack() as stack:
-        tools = _tools(settings, settle, stack)
+        tools = _tools(settings, settle, counters, stack)
         pools: dict[int, ScorerPool] = {}
         doors = []
         for listener, listening in zip(settings.listeners, sockets, strict=True):
             name = listener.hostname or hostname
-            hop = next_hop(listener.next_hop, name)
+            hop = next_hop(listener.next_hop, name, partial(_failed, counters, str(listener.next_hop.endpoint)))
             stack.push_async_callback(hop.close)
             bound = listener.policy.one_wrong_in
             if bound not in pools:
@@ -58,8 +66,21 @@ async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle:
             proxy: Proxy = Exchange(listener, hop, pools[bound], tools, name)
             if listener.teach is not None:
                 proxy = TeachingProxy(proxy, listener, listener.teach, Queue(settings.state / DIRECTORY))
-            doors.append(open_door(listener, proxy, [listening], spool, name))
+            doors.append(open_door(listener, proxy, [listening], spool, name, partial(counters.took, _RECEIVE)))
+        _in_background(_beating(counters, pools.values()), stack)
         yield doors
+
+
+def _failed(counters: Slot, endpoint: str, trouble: Exception) -> None:
+    kind = type(trouble).__name__.lower() if isinstance(trouble, Trouble) else "local"
+    counters.next_hop_failed(endpoint, kind, str(trouble), int(time.time()))
+
+
+async def _beating(counters: Slot, pools: Collection[ScorerPool]) -> None:
+    """For ever: says that this process is well, and whether it can have messages judged."""
+    while True:
+        counters.beat(time.monotonic_ns(), scoring=all(pool.able for pool in pools))
+        await asyncio.sleep(_BEAT)
 
 
 async def _seen(hop: NextHop) -> None:
@@ -73,7 +94,7 @@ def _in_background(work: Coroutine[None, None, None], stack: AsyncExitStack) -> 
     stack.callback(asyncio.get_running_loop().create_task(work).cancel)
 
 
-def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack) -> Tools:
+def _tools(settings: Settings, settle: Callable[[], None], counters: Slot, stack: AsyncExitStack) -> Tools:
     history = HistoryWriter(settings.state / "history.sqlite", settings.history.size, settings.history.days)
     stack.push_async_callback(asyncio.to_thread, history.close, _WRITING)
 
@@ -84,7 +105,10 @@ def _tools(settings: Settings, settle: Callable[[], None], stack: AsyncExitStack
         return secret.derived(found, b"verdict"), secret.fingerprint(found)
 
     def record(entry: Entry) -> None:
-        _log.info("%s", entry.line())
+        counters.message(entry.label, entry.action or NO_ACTION, entry.size)
+        counters.took(_JUDGE, entry.judging_seconds)
+        counters.took(_HAND_ON, entry.handing_on_seconds)
+        _log.info("%s", entry.line(), extra={"facts": entry.facts})
         history.put(entry.row(key()[1] if entry.scan else ""))
 
     people = People(settings.aliases) if settings.personal else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from spamguard.metrics.counters import Slot
 from spamguard.settings import Settings
 
 
@@ -22,6 +23,7 @@ class Door(Protocol):
         again meanwhile, with an earlier deadline. A connection that was accepted is served, never dropped."""
 
 
-Assemble = Callable[[Settings, Sequence[socket.socket], Callable[[], None]], AbstractAsyncContextManager[Sequence[Door]]]
-"""Of the settings, their listening sockets in the order of the listeners, and what to call when lessons wait for settling, makes
-doors that are not open yet; leaving the context closes what stands behind them. The sockets stay the worker's."""
+Assemble = Callable[[Settings, Sequence[socket.socket], Callable[[], None], Slot], AbstractAsyncContextManager[Sequence[Door]]]
+"""Of the settings, their listening sockets in the order of the listeners, what to call when lessons wait for settling, and where this
+process counts what it does, makes doors that are not open yet; leaving the context closes what stands behind them. The sockets stay
+the worker's."""

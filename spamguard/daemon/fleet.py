@@ -19,7 +19,10 @@ from math import inf
 
 from spamguard.daemon import children
 from spamguard.daemon.words import BEAT, READY, SETTLE
+from spamguard.metrics.counters import Board, Slot
 from spamguard.settings import Settings
+
+_DESCRIBED = 200  # workers
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -52,10 +55,11 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One worker process. heard: when last."""
+    """One worker process. heard: when last. slot: where it counts."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
+    slot: Slot
     generation: int
     born: float
     heard: float
@@ -70,6 +74,7 @@ class Fleet:
     assembly: str
     timing: Timing
     selector: selectors.BaseSelector
+    board: Board
     plan: Plan | None = None
     members: list[Member] = field(default_factory=list)
     settling_due: bool = False
@@ -125,6 +130,14 @@ class Fleet:
             self._start_missing(now)
             self._retire()
 
+    def described(self) -> list[dict[str, object]]:
+        """For people; of very many some."""
+        now = time.monotonic()
+        return [
+            {"pid": one.process.pid, "ready": one.ready, "draining": one.draining, "silent": round(now - one.heard, 1)}
+            for one in self.members[:_DESCRIBED]
+        ]
+
     def next_start(self) -> float:
         """Seconds until a worker is to be started."""
         return max(0.0, self.resume - time.monotonic()) if self._missing() > 0 and not self.stopping else inf
@@ -160,19 +173,21 @@ class Fleet:
                 _log.error("cannot start a worker: %s; again in %.1f s", error, self.pause)
 
     def _start(self, plan: Plan, now: float) -> Member:
+        slot = self.board.free()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         settings = children.written(plan.settings)
         try:
-            inherited = [theirs.fileno(), settings, *(one.fileno() for one in plan.sockets)]
-            process = children.start("spamguard.daemon.worker", [self.assembly, *map(str, inherited)], inherited)
+            inherited = [theirs.fileno(), settings, self.board.descriptor, *(one.fileno() for one in plan.sockets)]
+            process = children.start("spamguard.daemon.worker", [self.assembly, str(slot.number), *map(str, inherited)], inherited)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
             os.close(settings)
-        member = Member(process, ours, plan.generation, now, now)
+        slot.own(process.pid, time.time())
+        member = Member(process, ours, slot, plan.generation, now, now)
         self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(member))
         return member
 
@@ -193,6 +208,7 @@ class Fleet:
 
     def _bury(self, member: Member, now: float) -> None:
         self.members.remove(member)
+        member.slot.own(0, time.time())
         with suppress(KeyError):
             self.selector.unregister(member.channel)
         member.channel.close()

@@ -11,6 +11,7 @@ import selectors
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 
@@ -25,15 +26,16 @@ _log = logging.getLogger("spamguard.daemon")
 
 
 class Kept:
-    """A process `python -m MODULE CHANNEL SETTINGS MASTER`, numbers of inherited files and of this process.
+    """A process `python -m MODULE CHANNEL SETTINGS MASTER FILES…`, numbers of inherited files and of this process.
 
     It ends by SIGTERM at once, whatever it is doing, and by itself with this process. settling_due: it has said so.
     """
 
-    def __init__(self, name: str, module: str, selector: selectors.BaseSelector) -> None:
+    def __init__(self, name: str, module: str, selector: selectors.BaseSelector, files: Sequence[int] = ()) -> None:
         self._name = name
         self._module = module
         self._selector = selector
+        self._files = files
         self._settings: Settings | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -87,7 +89,8 @@ class Kept:
         written = children.written(settings)
         try:
             inherited = [theirs.fileno(), written]
-            self._process = children.start(self._module, [*map(str, inherited), str(os.getpid())], inherited)
+            arguments = [*inherited, os.getpid(), *self._files]
+            self._process = children.start(self._module, list(map(str, arguments)), [*inherited, *self._files])
         except BaseException:
             ours.close()
             raise

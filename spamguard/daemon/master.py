@@ -16,16 +16,19 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from spamguard.daemon import children, privileges, signals, sockets
+from spamguard.daemon import children, description, privileges, signals, sockets
+from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import ConfigError, SpamguardError, StartError
+from spamguard.metrics.counters import MASTER, Board
 from spamguard.settings import Settings
 
 ASSEMBLY = "spamguard.daemon.assembly"
 WATCHING = "spamguard.daemon.watching"
 TEACHING = "spamguard.daemon.teaching"
+REPORTING = "spamguard.daemon.reporting"
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _MAKING = 20.0  # seconds that making a new filter may take
 _TICK = 1.0  # seconds between two looks at what nobody tells
@@ -40,9 +43,12 @@ class Master:
         self._read = read
         self._timing = timing or Timing()
         self._selector = selectors.DefaultSelector()
-        self._fleet = Fleet(assembly, self._timing, self._selector)
+        self._board = Board.create()
+        self._fleet = Fleet(assembly, self._timing, self._selector, self._board)
         self._watcher = Kept("the watcher of folders", WATCHING, self._selector)
         self._teacher = Kept("the teaching door", TEACHING, self._selector)
+        self._reporter = Kept("the process that monitors ask", REPORTING, self._selector, [self._board.descriptor])
+        self._desk = Desk(self._selector, self._told)
         self._notifier = Notifier(None)
         self._sockets: dict[sockets.Address, socket.socket] = {}
         self._gone: dict[sockets.Address, socket.socket] = {}
@@ -56,6 +62,7 @@ class Master:
         settings = self._read()
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
+            stack.callback(os.close, self._board.descriptor)
             stack.callback(self._selector.close)
             stack.callback(self._close_sockets)
             self._open(settings)
@@ -64,6 +71,9 @@ class Master:
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
             stack.callback(self._end_children)
             self._make_filter(settings)
+            self._board.slot(MASTER).own(os.getpid(), time.time())
+            self._desk.open(settings.state)
+            stack.callback(self._desk.close)
             self._begin(settings)
             while self._fleet.members or not self._fleet.stopping:
                 self._turn()
@@ -72,9 +82,10 @@ class Master:
 
     def _turn(self) -> None:
         """Wait for something, and do what is due."""
-        due = min(self._fleet.next_start(), self._watcher.next_start(), self._teacher.next_start())
+        due = min(one.next_start() for one in (self._fleet, self._watcher, self._teacher, self._reporter))
         for key, _ in self._selector.select(min(_TICK, due, (self._notifier.watchdog_seconds or 3) / 3)):
             key.data()
+        self._board.slot(MASTER).beat(time.monotonic_ns())
         self._fleet.tend()
         if self._fleet.stopping:
             if self._kill_at and time.monotonic() > self._kill_at:
@@ -83,6 +94,7 @@ class Master:
             return
         self._watcher.tend()
         self._teacher.tend()
+        self._reporter.tend()
         self._announce()
         self._settle()
         self._watchdog()
@@ -110,6 +122,7 @@ class Master:
         self._fleet.begin(settings, found, settings.workers or len(os.sched_getaffinity(0)))
         self._watcher.begin(settings if settings.watch else None)
         self._teacher.begin(settings if settings.teaching else None)
+        self._reporter.begin(settings if settings.metrics else None)
 
     def _reload(self) -> None:
         """Take on new settings, or stay with the old ones when these cannot be used."""
@@ -147,6 +160,10 @@ class Master:
             f"{one.endpoint.protocol} on {_name(self._sockets[sockets.address(one.endpoint)])}" for one in self._settings.listeners
         )
         return f"serving {where}"
+
+    def _told(self) -> dict[str, object]:
+        """For `spamguard status`."""
+        return {**description.of(self._settings, self._board), "stopping": self._fleet.stopping, "workers": self._fleet.described()}
 
     # ---- processes
 
@@ -187,6 +204,7 @@ class Master:
         self._fleet.stop()
         self._watcher.end()
         self._teacher.end()
+        self._reporter.end()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -199,6 +217,7 @@ class Master:
             self._trainer.wait()
         self._watcher.end()
         self._teacher.end()
+        self._reporter.end()
         self._fleet.end()
 
 

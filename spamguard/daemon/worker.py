@@ -1,6 +1,7 @@
 """One worker process: runs the doors in one event loop, and tells the master that it does.
 
-Started by the master as `python -m spamguard.daemon.worker ASSEMBLY CHANNEL SETTINGS SOCKET…`, numbers of inherited files. SIGTERM:
+Started by the master as `python -m spamguard.daemon.worker ASSEMBLY SLOT CHANNEL SETTINGS COUNTERS SOCKET…`: a slot of
+the counters, and numbers of inherited files. SIGTERM:
 drain, and take the time it takes. End of file on the channel, as the master stops or is gone: drain, and be quick about it.
 
 Must never accept once it drains, and never outlive its master for longer than `HURRY_SECONDS` and a bit.
@@ -23,6 +24,7 @@ from spamguard.daemon import children, parent
 from spamguard.daemon.contract import Assemble, Door
 from spamguard.daemon.words import BEAT, READY, SETTLE
 from spamguard.errors import SpamguardError
+from spamguard.metrics.counters import Board, Slot
 from spamguard.settings import Settings
 
 BEAT_SECONDS = 1.0
@@ -36,11 +38,14 @@ _log = logging.getLogger("spamguard.daemon")
 class Worker:
     """What one worker process does, from start to end."""
 
-    def __init__(self, settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assemble: Assemble) -> None:
+    def __init__(
+        self, settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assemble: Assemble, counters: Slot
+    ) -> None:
         self._settings = settings
         self._sockets = sockets
         self._channel = channel
         self._assemble = assemble
+        self._counters = counters
         self._draining = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -49,7 +54,7 @@ class Worker:
         self._listen_to_master()
         beats = asyncio.create_task(self._beat())
         try:
-            async with self._assemble(self._settings, self._sockets, lambda: self._tell(SETTLE)) as doors:
+            async with self._assemble(self._settings, self._sockets, lambda: self._tell(SETTLE), self._counters) as doors:
                 await asyncio.gather(*(door.start() for door in doors))
                 self._tell(READY)
                 await self._draining.wait()
@@ -120,15 +125,16 @@ def main(arguments: Sequence[str]) -> int:
     """Take over what the master has left, and run."""
     parent.begin()
     _allow_files()
-    assembly, *numbers = arguments
+    assembly, slot, *numbers = arguments
     descriptors = [int(number) for number in numbers]
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)  # a listening socket in a child would keep the address taken
     settings = children.read(descriptors[1])
     with socket.socket(fileno=descriptors[0]) as channel:
-        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors[2:]]
+        counters = Board(descriptors[2]).slot(int(slot))
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors[3:]]
         try:
-            asyncio.run(_work(settings, sockets, channel, assembly))
+            asyncio.run(_work(settings, sockets, channel, assembly, counters))
         except (SpamguardError, OSError) as error:
             _log.error("%s", error)
             return 1
@@ -141,8 +147,8 @@ def _allow_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _work(settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assembly: str) -> None:
-    await Worker(settings, sockets, channel, import_module(assembly).assemble).run()
+async def _work(settings: Settings, sockets: Sequence[socket.socket], channel: socket.socket, assembly: str, counters: Slot) -> None:
+    await Worker(settings, sockets, channel, import_module(assembly).assemble, counters).run()
 
 
 if __name__ == "__main__":

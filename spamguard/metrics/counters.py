@@ -41,7 +41,7 @@ def _words(rows: _Rows) -> int:
 # Name and words of each field of a slot, in the order in which they lie there.
 _LAYOUT = {
     "pid": 1,  # whose it is, 0: nobody's; the master writes it, and nothing else
-    "used": 1,  # 1 once it was given to anybody
+    "began": 1,  # when that process was started, seconds since 1970; 0: it was never anybody's
     "beat": 1,  # when the process was last well: nanoseconds of the monotonic clock
     "scoring": 1,  # 1 while it can have messages judged
     "bytes": 1,
@@ -103,10 +103,10 @@ class Slot:
         self._words[_AT["beat"]] = now
         self._words[_AT["scoring"]] = scoring
 
-    def own(self, pid: int) -> None:
-        """Whose it is from now on, 0: nobody's. The master's to call."""
+    def own(self, pid: int, now: float) -> None:
+        """Whose it is from now on, 0: nobody's. The master's to call. now: seconds since 1970."""
         self._words[_AT["beat"]] = self._words[_AT["scoring"]] = 0
-        self._words[_AT["used"]] = 1
+        self._words[_AT["began"]] = int(now)
         self._words[_AT["pid"]] = pid
 
     @property
@@ -150,9 +150,9 @@ class Slot:
         return int(self._words[_AT["pid"]])
 
     @property
-    def used(self) -> bool:
-        """Whether it was ever anybody's."""
-        return bool(self._words[_AT["used"]])
+    def began(self) -> int:
+        """When its last process was started or given up, seconds since 1970; 0: it was never anybody's."""
+        return int(self._words[_AT["began"]])
 
     @property
     def heard(self) -> int:
@@ -228,7 +228,7 @@ class Board:
         """All that were ever given out; those of processes that have gone are among them."""
         for number in range(SLOTS):
             slot = self.slot(number)
-            if number >= _FIRST and not slot.used:
+            if number >= _FIRST and not slot.began:
                 return
             yield slot
 

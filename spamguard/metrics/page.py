@@ -10,10 +10,10 @@ from spamguard.metrics.knowledge import Known
 from spamguard.metrics.totals import Totals
 
 
-def counted(version: str, began: float, workers: int, totals: Totals) -> Iterator[str]:
+def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[str]:
     """What the daemon's processes count. began: the daemon, seconds since 1970. workers: processes that speak SMTP."""
     yield from gauge("spamguard_build_info", "Version of the program; always 1.", [({"version": version}, 1)])
-    yield from gauge("spamguard_start_time_seconds", "When the daemon began, since 1970.", [({}, round(began, 3))])
+    yield from gauge("spamguard_start_time_seconds", "When the daemon began, since 1970.", [({}, began)])
     yield from gauge("spamguard_workers", "Processes that speak SMTP, those that drain included.", [({}, workers)])
     yield from counter(
         "spamguard_messages_total",

@@ -1,4 +1,4 @@
-"""What keeps the daemon from living or from working, as lines for whoever asks; no line means that nothing does.
+"""Next hops that mail cannot be handed on to, a line for each.
 
 Must never wait for long: every look has its deadline.
 """
@@ -11,34 +11,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from spamguard.metrics.counters import MASTER, Board, Slot
 from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.opening import Opener
 from spamguard.relay.smtp import SmtpHop
 from spamguard.relay.trouble import Trouble
 from spamguard.settings import Hop, Protocol
 
-SILENT_SECONDS = 10.0  # since a process was last well
 HOP_SECONDS = 3.0  # for a next hop to welcome us
-_NANOSECONDS = 1_000_000_000
-
-
-def unwell(board: Board, now: int) -> list[str]:
-    """Processes that are not there or have not been heard. now: nanoseconds of the monotonic clock."""
-    workers = list(board.workers())
-    found = [] if workers else ["workers: none runs"]
-    found += _silent("master", board.slot(MASTER), now)
-    return [*found, *(line for worker in workers if worker.heard for line in _silent("worker", worker, now))]
-
-
-def _silent(name: str, slot: Slot, now: int) -> list[str]:
-    seconds = (now - slot.heard) / _NANOSECONDS
-    return [f"{name} {slot.pid}: not heard for {seconds:.0f} s"] if seconds > SILENT_SECONDS else []
-
-
-def cannot_judge(board: Board) -> list[str]:
-    """Whether any worker has a process that judges."""
-    return [] if any(worker.scoring for worker in board.workers()) else ["scorers: none is ready"]
 
 
 async def unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from spamguard.metrics.counters import Slot
 from spamguard.settings import Settings
 
 
@@ -88,7 +89,9 @@ class Door:
 
 
 @asynccontextmanager
-async def assemble(settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None]) -> AsyncIterator[Sequence[Door]]:
+async def assemble(
+    settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
+) -> AsyncIterator[Sequence[Door]]:
     """One door for each listening socket. A listener whose hostname is "broken" makes the process die at once."""
     if any(listener.hostname == "broken" for listener in settings.listeners):
         os._exit(7)

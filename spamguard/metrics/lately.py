@@ -1,0 +1,33 @@
+"""What a slow look has found lately, so that a monitor that asks often costs no more than one that asks now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+Found = TypeVar("Found")
+
+
+class Lately(Generic[Found]):
+    """look: what is looked at, never twice at once. seconds: how long that is good for. patience: seconds to wait for it."""
+
+    def __init__(self, look: Callable[[], Awaitable[Found]], seconds: float, patience: float) -> None:
+        self._look = look
+        self._seconds = seconds
+        self._patience = patience
+        self._looking: asyncio.Task[Found] | None = None
+        self._until = 0.0
+
+    async def get(self) -> Found:
+        """What was found, or is found now. TimeoutError: it takes too long; what the look raises."""
+        loop = asyncio.get_running_loop()
+        if self._looking is None or (self._looking.done() and loop.time() >= self._until):
+            self._looking = loop.create_task(self._looked())
+        return await asyncio.wait_for(asyncio.shield(self._looking), self._patience)
+
+    async def _looked(self) -> Found:
+        try:
+            return await self._look()
+        finally:
+            self._until = asyncio.get_running_loop().time() + self._seconds
