@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from spamguard.cli import rim
 if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.folders.notes import Noted
+    from spamguard.folders.refusals import Refused
 
 _SHOWN = 20  # users in the text; all are in the JSON
 _OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is learnt
@@ -20,28 +21,29 @@ SITE = "(the site)"  # the user "" for people
 
 def values(spam_filter: Filter) -> dict[str, Any]:
     """Users, the last one whose move was learnt first; the watcher, None if there never was one; and warnings."""
-    from spamguard.folders import notes
+    from spamguard.folders import notes, refusals
 
     noted, now = notes.read(spam_filter.directory), time.time()
-    users = _users(spam_filter, noted)
+    dropped = refusals.dropped(spam_filter.directory)
+    users = _users(spam_filter, [noted.refused if noted else {}, dropped])
     return {
         "users": users,
         "watcher": noted and {"alive": noted.alive(now), "began": noted.began, "seen": noted.seen, "mailboxes": noted.mailboxes},
-        "warnings": list(_warnings(users, noted, now)) if noted else [],
+        "warnings": [*(_warnings(users, noted, now) if noted else ()), *_warnings_of_dropped(spam_filter, dropped)],
     }
 
 
-def _users(spam_filter: Filter, noted: Noted | None) -> list[dict[str, Any]]:
+def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> list[dict[str, Any]]:
+    """refused: by user, in folders and elsewhere."""
     from spamguard.folders.values import ORIGIN
 
     known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.lessons()
-    refused = noted.refused if noted else {}
     today = date.today().isoformat()
     found = []
-    for user in sorted({*lessons, *refused}):
+    for user in sorted({*lessons, *(user for some in refused for user in some)}):
         last = known.last_heard(user, ORIGIN)
         moved = last and {"time": last.time, "folder": last.origin.removeprefix(f"{ORIGIN} ")}
-        number = refused[user].number if user in refused and refused[user].day == today else 0
+        number = sum(some[user].number for some in refused if user in some and some[user].day == today)
         found.append({"user": user, "lessons": lessons.get(user, {}), "last_move": moved, "refused_today": number})
     return sorted(found, key=lambda one: -one["last_move"]["time"] if one["last_move"] else 0)
 
@@ -52,7 +54,7 @@ def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator
         yield f"no watcher has been seen since {_moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
     moves = {one["user"]: one["last_move"]["time"] for one in users if one["last_move"]}
     for user, refused in noted.refused.items():
-        if refused.last > moves.get(user, 0):
+        if refused.last >= moves.get(user, 0):
             told = (
                 f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder} at {_moment(refused.last)}"
             )
@@ -60,6 +62,17 @@ def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator
     for trouble in noted.troubles:
         if now - trouble.since >= _OVERDUE_SECONDS:
             yield f"since {_moment(trouble.since)}: {trouble.text}"
+
+
+def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
+    """What came by programs and by mail, and was beyond the limit since anything else of that user was learnt in these ways."""
+    from spamguard.teaching.lesson import MAILED, PIPED
+
+    for user, refused in dropped.items():
+        heard = [last.time for origin in (PIPED, MAILED) if (last := spam_filter.ledger.users.last_heard(user, origin))]
+        if refused.last >= max(heard, default=0):
+            told = f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {_moment(refused.last)}"
+            yield f"{user}: {told}: beyond lessons_per_day"
 
 
 def lines(told: dict[str, Any]) -> list[str]:

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
+from spamguard.folders import refusals
+from spamguard.folders.refusals import Refusals
 from spamguard.ledger.users import DAY_SECONDS
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.teaching.lesson import MAILED, PIPED, Lesson
@@ -55,6 +57,7 @@ class Learner:
         self._unsettled = False
         self._hopeless: set[str] = set()
         self._told: set[int] = set()
+        self._refusals = Refusals(refusals.dropped(spam_filter.directory))
 
     def turn(self) -> int:
         """Learn everything that waits; how many lessons that were. SpamguardError: trouble of ours, what was not learnt still waits."""
@@ -128,7 +131,16 @@ class Learner:
         if refused:
             told = "%s has taught %d messages within 24 hours (lessons_per_day): %d more are dropped; `spamguard learn` has no limit"
             _log.warning(told, first.user, self._most, len(refused))
+            self._note(first, len(refused))
         return taken
+
+    def _note(self, lesson: Lesson, number: int) -> None:
+        """For `status`."""
+        self._refusals.add(lesson.user, lesson.origin, number)
+        try:
+            refusals.note_dropped(self._filter.directory, self._refusals)
+        except OSError as error:
+            _log.error("%s: cannot be written (%s): `status` does not see what is dropped", refusals.DROPPED, error.strerror)
 
     def _drop(self, box: Box, name: str, why: str) -> None:
         _log.warning("%s was left as a lesson and is none: %s", ascii(name), why)

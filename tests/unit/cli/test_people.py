@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict
 from datetime import date, datetime
 
 from spamguard import Filter
 from spamguard.folders import notes
-from spamguard.folders.notes import Noted, Refused, Trouble
+from spamguard.folders.notes import Noted, Trouble
+from spamguard.folders.refusals import DROPPED, Refusals, Refused, note_dropped
 from tests.unit.cli.conftest import some
 
 
@@ -63,6 +65,23 @@ def test_refusals(run, taught):
     note(taught, refused={"anna": Refused("2020-01-01", 7, 1_577_836_800, "Junk")})
     say(taught, "anna", "spam", 1)
     assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
+
+
+def test_what_programs_would_have_taught(run, taught):
+    refusals = Refusals({})
+    refusals.add("anna", "teach-pipe", 3)
+    note_dropped(taught, refusals)
+    answer = run(taught, "status", "--json").json
+    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [("anna", 3)]
+    (warning,) = answer["warnings"]
+    assert re.fullmatch(r"anna: 3 lessons of \S+ were dropped, the last one by teach-pipe at .*: beyond lessons_per_day", warning)
+    old = json.loads((taught / DROPPED).read_bytes())
+    old["anna"]["last"] -= 3600
+    (taught / DROPPED).write_text(json.dumps(old))
+    say(taught, "anna", "spam", 1, "mail")
+    assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
+    (taught / DROPPED).write_bytes(b"{")
+    assert run(taught, "status", "--json").json["users"][1]["refused_today"] == 0
 
 
 def test_trouble_is_told_when_it_lasts(run, taught):

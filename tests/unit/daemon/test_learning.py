@@ -9,6 +9,7 @@ import pytest
 from spamguard import Filter
 from spamguard.daemon.learning import Learner
 from spamguard.errors import LedgerError
+from spamguard.folders.refusals import dropped
 from spamguard.teaching import client
 from spamguard.teaching.dropped import DropBox
 from spamguard.teaching.lesson import Header
@@ -133,4 +134,5 @@ def test_nobody_teaches_without_bound(tmp_path, queue, caplog):
         learner.turn()
         assert len(votes(spam_filter)) == 6
         assert "1 more are dropped" in caplog.text
+        assert [(user, one.number) for user, one in dropped(spam_filter.directory).items()] == [("anna", 4)]
         assert queue.names() == []

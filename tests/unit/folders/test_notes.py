@@ -9,8 +9,9 @@ import pytest
 
 from spamguard.folders import notes
 from spamguard.folders.contract import File, Mailbox, Place
-from spamguard.folders.notes import Noted, Notes, Refused
+from spamguard.folders.notes import Noted, Notes
 from spamguard.folders.once import Once
+from spamguard.folders.refusals import Refused
 from tests.unit.folders.maildirs import deliver, move
 from tests.unit.folders.watched import MAIL, Watched
 
@@ -52,7 +53,7 @@ def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, monke
     one.beat(1)
     found = notes.read(tmp_path).refused
     assert (found["anna"].number, found["anna"].folder, found["ben"].number) == (5, "Archive", 1)
-    one._refused["anna"] = Refused("2020-01-01", 5, int(time.time()), "Junk")
+    one._refusals._refused["anna"] = Refused("2020-01-01", 5, int(time.time()), "Junk")
     assert one.refused("anna", "Junk", 1)
     one._refused["ben"] = Refused("2020-01-01", 5, 1_577_836_800, "Junk")
     one.beat(1)
