@@ -55,7 +55,7 @@ def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, monke
     assert (found["anna"].number, found["anna"].folder, found["ben"].number) == (5, "Archive", 1)
     one._refusals._refused["anna"] = Refused("2020-01-01", 5, int(time.time()), "Junk")
     assert one.refused("anna", "Junk", 1)
-    one._refused["ben"] = Refused("2020-01-01", 5, 1_577_836_800, "Junk")
+    one._refusals._refused["ben"] = Refused("2020-01-01", 5, 1_577_836_800, "Junk")
     one.beat(1)
     assert {user: told.number for user, told in notes.read(tmp_path).refused.items()} == {"anna": 1}
 
