@@ -31,8 +31,7 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from spamguard import config
-    from spamguard.daemon import log
+    from spamguard import config, log
     from spamguard.daemon.opening import Opening
 
     file = options.config.absolute()

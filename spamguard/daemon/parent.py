@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from spamguard.daemon import log
+from spamguard import log
 from spamguard.daemon.words import SETTLE
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from spamguard.daemon import log
+from spamguard import log
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 

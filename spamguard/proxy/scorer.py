@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from spamguard import log
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.proxy import frames
@@ -146,5 +147,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    log.configure(os.environ, logging.WARNING)
     main(sys.argv[1:])

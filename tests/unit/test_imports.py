@@ -19,13 +19,13 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 LAYERS = (
     ("cli",),
     ("daemon", "doctor"),
-    ("bulk", "undo", "evaluation", "doors", "web", "folders", "metrics"),
+    ("bulk", "undo", "moving_in", "evaluation", "doors", "web", "folders", "metrics"),
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching"),
     ("policy", "mail", "bayes", "files", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
-    ("errors", "records", "settings"),
+    ("errors", "records", "settings", "log"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ABOVE_ALL = ("__init__", "__main__")  # the package's own two files, which only pass on

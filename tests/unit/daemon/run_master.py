@@ -9,8 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from spamguard import config
-from spamguard.daemon import log
+from spamguard import config, log
 from spamguard.daemon.fleet import Timing
 from spamguard.daemon.master import Master
 from spamguard.errors import SpamguardError

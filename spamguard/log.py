@@ -1,0 +1,98 @@
+"""The log of the daemon's processes, on standard error: lines for people, or JSON objects for the journal of systemd.
+
+Whatever strangers put into names, addresses and subjects: one event is one line, and nothing in it speaks to a terminal. (A traceback
+has lines of its own for people, indented.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+_PLAIN = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
+_COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}  # SGR codes: yellow, red
+# The journal takes a number in front of a line as its priority, and does not show it (sd-daemon(3)).
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_LONGEST = 16_384  # characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
+
+
+def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
+    """Send everything from `level` on to standard error: JSON to the journal, colours to a terminal (https://no-color.org)."""
+    handler = logging.StreamHandler(sys.stderr)
+    if _to_journal(environment):
+        handler.setFormatter(ForJournal())
+    else:
+        handler.setFormatter(ForPeople(colours=sys.stderr.isatty() and not environment.get("NO_COLOR")))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class ForPeople(logging.Formatter):
+    """A line for each event."""
+
+    def __init__(self, *, colours: bool) -> None:
+        super().__init__(_PLAIN)
+        self._colours = colours
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class calls it so
+        line = _printable(super().formatMessage(record))
+        code = _COLOURS.get(record.levelno) if self._colours else None
+        return f"\x1b[{code}m{line}\x1b[m" if code else line
+
+    def formatException(self, ei: object) -> str:  # noqa: N802
+        text = super().formatException(ei)  # type: ignore[arg-type]
+        return "\n".join(f"  {_printable(line)}" for line in text.splitlines())
+
+
+class ForJournal(logging.Formatter):
+    """A JSON object for each event: level, logger, process, message; exception where there was one.
+
+    An event that says what it consists of (`extra={"event": …, "facts": …}`: a word, and what gives a mapping of texts) has each of these
+    facts as a field, and the word as its message.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = record.facts() if hasattr(record, "facts") else {}
+        found = {"level": record.levelname.lower(), "logger": record.name, "process": record.process}
+        found["message"] = record.event if hasattr(record, "event") else record.getMessage()
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        told = {key: _bounded(value) if isinstance(value, str) else value for key, value in (facts | found).items()}
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{_printable(json.dumps(_order(told), ensure_ascii=False), _as_json)}"
+
+
+def _order(told: dict[str, object]) -> dict[str, object]:
+    """What every line has comes first."""
+    first = {key: told[key] for key in ("level", "logger", "process", "message")}
+    return first | told
+
+
+def _bounded(text: str) -> str:
+    """At most so long, and without what is no text in any encoding."""
+    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _as_python(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def _as_json(letter: str) -> str:
+    """Of a letter within a JSON text: all that is outside of texts is printable."""
+    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
+
+
+def _printable(text: str, written: Callable[[str], str] = _as_python) -> str:
+    if text.isprintable():  # as nearly all are
+        return text
+    return "".join(letter if letter.isprintable() else written(letter) for letter in text)
+
+
+def _to_journal(environment: Mapping[str, str]) -> bool:
+    """Whether standard error is the journal's socket (systemd.exec, $JOURNAL_STREAM: its device and inode)."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

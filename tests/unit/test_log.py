@@ -1,0 +1,122 @@
+"""The log: an event is a line for people or an object for the journal, whatever senders put into it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard import log
+
+CODE = """
+import logging, os
+from spamguard import log
+log.configure(os.environ)
+logger = logging.getLogger("spamguard.x")
+logger.debug("not told")
+logger.info("from=<%s>", "a\\nspamguard.x: forged \\x1b[2J é")
+try:
+    raise ValueError("b\\n2026-01-01 spamguard.x[1]: INFO: forged \\x1b[2J")
+except ValueError:
+    logger.exception("a fault")
+"""
+
+
+def logged(file: Path, journal: str | None = None) -> str:
+    with file.open("wb") as stderr:
+        environment = os.environ | {"JOURNAL_STREAM": journal or f"{os.fstat(stderr.fileno()).st_dev}:{os.fstat(stderr.fileno()).st_ino}"}
+        subprocess.run([sys.executable, "-c", CODE], env=environment, stderr=stderr, check=True, timeout=60)
+    return file.read_text()
+
+
+def test_lines_with_the_time(tmp_path: Path) -> None:
+    line, fault, *traceback = logged(tmp_path / "log", journal="1:2").splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d .* spamguard\.x\[\d+\]: INFO: from=<", line)
+    assert line.endswith(r"INFO: from=<a\nspamguard.x: forged \x1b[2J é>")
+    assert fault.endswith("ERROR: a fault")
+    assert traceback[0] == "  Traceback (most recent call last):"
+    assert all(one.startswith("  ") and one.isprintable() for one in traceback)
+
+
+def test_objects_for_the_journal(tmp_path: Path) -> None:
+    first, second = logged(tmp_path / "log").splitlines()
+    assert first.startswith("<6>{")
+    told = json.loads(first[3:])
+    assert list(told) == ["level", "logger", "process", "message"]
+    assert (told["level"], told["logger"]) == ("info", "spamguard.x")
+    assert told["message"] == "from=<a\nspamguard.x: forged \x1b[2J é>"
+    assert "é" in first
+    assert second.startswith("<3>{")
+    fault = json.loads(second[3:])
+    assert (fault["message"], fault["level"]) == ("a fault", "error")
+    assert "ValueError: b\n" in fault["exception"].replace("\n  ", "\n")
+
+
+def on_a_terminal(**environment: str) -> str:
+    ours, theirs = pty.openpty()
+    code = "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\nlogging.error('bad')\nlogging.info('well')"
+    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    try:
+        subprocess.run([sys.executable, "-c", code], env=plain | environment, stderr=theirs, check=True, timeout=60)
+        return os.read(ours, 10_000).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_colours_on_a_terminal_only_where_they_are_wanted() -> None:
+    bad, well = on_a_terminal().splitlines()
+    assert re.fullmatch(r"\x1b\[31m.*ERROR: bad\x1b\[m", bad)
+    assert "\x1b" not in well
+    assert "\x1b" not in on_a_terminal(NO_COLOR="1")
+
+
+def record(message: str, facts: Mapping[str, str] | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("spamguard.mail", logging.INFO, "", 0, "%s", (message,), None)
+    if facts is not None:
+        made.event, made.facts = "handled", lambda: facts
+    return made
+
+
+def parsed(line: str) -> dict[str, Any]:
+    assert line.isprintable()
+    found = json.loads(line[3:])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_facts_are_fields() -> None:
+    found = parsed(log.ForJournal().format(record("id=1 from=<a>", {"id": "1", "from": "<a>", "level": "forged", "message": "forged"})))
+    assert found == {"level": "info", "logger": "spamguard.mail", "process": os.getpid(), "message": "handled", "id": "1", "from": "<a>"}
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text()))
+def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> None:
+    found = parsed(log.ForJournal().format(record(message, facts)))
+    assert found["message"] == "handled"
+    assert parsed(log.ForJournal().format(record(message)))["message"] == message
+
+
+@pytest.mark.parametrize("text", ["\udc80", "\x7f", "\x85", "\u2028", "\U000e0001", "a\r\nb", "\x00"])
+def test_odd_letters(text: str) -> None:
+    line = log.ForJournal().format(record(text))
+    assert line.encode("utf-8")
+    assert parsed(line)["message"] == ("\\udc80" if text == "\udc80" else text)
+    told = log.ForPeople(colours=False).format(record(text))
+    assert told.isprintable()
+
+
+def test_what_is_very_long_is_cut() -> None:
+    form: Callable[[logging.LogRecord], str] = log.ForJournal().format
+    assert len(form(record("x" * 100_000))) < 20_000
