@@ -21,9 +21,10 @@ from spamguard.folders.contract import Changes, File, Mailbox, Place
 from spamguard.folders.opener import Pattern
 from spamguard.folders.packets import PacketError
 
+_GREETING_SECONDS = 30.0
 _ANSWER_SECONDS = 300.0  # disks may be slow
 _AGAIN_SECONDS = 1.0  # between two attempts to connect
-_LONGEST_WAIT = 900.0  # seconds for changes, in one question
+_LONGEST_WAIT = 240.0  # seconds for changes, in one question: less than for an answer
 _ROOM = socket.CMSG_SPACE(array.array("i").itemsize)  # for one descriptor
 _REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
 
@@ -104,7 +105,7 @@ class RemoteMailboxes:
     def _connect(self) -> None:
         """MailboxesError."""
         self._channel, self._missed = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), True
-        self._channel.settimeout(_ANSWER_SECONDS)
+        self._channel.settimeout(_GREETING_SECONDS)
         try:
             self._channel.connect(str(self._path))
         except OSError as error:
@@ -113,6 +114,7 @@ class RemoteMailboxes:
             served = self._answer(packets.unpack)
         except OSError as error:
             raise self._lost(f"it refuses: {error.strerror}") from error
+        self._channel.settimeout(_ANSWER_SECONDS)
         if served != [self._fingerprint]:
             raise self._lost("its `watch` is not ours: systemctl reload spamguard-watch")
 
@@ -139,9 +141,9 @@ class RemoteMailboxes:
             if len(received) > packets.MOST:
                 raise self._lost("an answer without end")
         try:
-            if mark == packets.ERROR:
-                raise packets.refused(bytes(received))
-            return understand(bytes(received))
+            if mark == packets.LAST:
+                return understand(bytes(received))
+            raise packets.refused(bytes(received))
         except PacketError as error:
             raise self._lost(f"an answer that makes no sense ({error})") from error
 

@@ -1,0 +1,180 @@
+"""The way to mailboxes by a socket: whoever opens them may go and come back, be another one, or never have been there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from spamguard import unixsocket
+from spamguard.errors import MailboxesError
+from spamguard.folders import packets
+from spamguard.folders.contract import Changes, File, Place
+from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.remote import RemoteMailboxes
+from spamguard.folders.serve import Session
+from tests.unit.folders.maildirs import deliver, maildir
+
+
+class Opener:
+    """Whoever opens mailboxes: one client at a time, and it can be ended and started again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listening: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self, patterns: Sequence[Pattern]) -> None:
+        self._listening = unixsocket.listening(self.path, 0o600, socket.SOCK_SEQPACKET)
+        self._threads.append(threading.Thread(target=self._serve, args=(self._listening, patterns)))
+        self._threads[-1].start()
+
+    def _serve(self, listening: socket.socket, patterns: Sequence[Pattern]) -> None:
+        with suppress(OSError):  # it is shut down
+            while True:
+                self._channel, _ = listening.accept()
+                with self._channel, closing(LocalMailboxes(patterns)) as mailboxes:
+                    Session(self._channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in patterns))
+
+    def end(self) -> None:
+        for one in (self._listening, self._channel):
+            with suppress(OSError):
+                if one is not None:
+                    one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        if self._listening is not None:
+            self._listening.close()
+
+
+@pytest.fixture
+def opener() -> Iterator[Opener]:
+    with TemporaryDirectory() as directory:  # tmp_path is too long for a socket
+        found = Opener(Path(directory) / "socket")
+        yield found
+        found.end()
+
+
+def test_it_may_come_later(opener, tmp_path):
+    patterns = [Pattern(str(maildir(tmp_path / "anna")))]
+    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+        with pytest.raises(MailboxesError, match=r"nobody opens mailboxes there .*No such file.*: start spamguard-watch\.service"):
+            mailboxes.users()
+        assert mailboxes.changes(0.01) == Changes()
+        opener.start(patterns)
+        assert mailboxes.changes(5.0) == Changes(everything=True)
+        assert len(mailboxes.users()) == 1
+        assert mailboxes.changes(0.01) == Changes()
+
+
+def test_it_may_go_and_come_back(opener, tmp_path):
+    box = maildir(tmp_path / "anna")
+    message, patterns = deliver(box, b"one"), [Pattern(str(box))]
+    opener.start(patterns)
+    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        place = Place(mailbox)
+        assert mailboxes.changes(0.01) == Changes()
+        opener.end()
+        assert mailboxes.changes(5.0) == Changes(everything=True), "it has gone"
+        questions = (
+            lambda: mailboxes.names(place),
+            lambda: mailboxes.folders(mailbox),
+            lambda: mailboxes.keywords(place),
+            lambda: mailboxes.open(place, File("new", message.name)),
+        )
+        for ask in questions:
+            with pytest.raises(MailboxesError):
+                ask()
+        opener.start(patterns)
+        with pytest.raises(MailboxesError, match="it has ended"):
+            mailboxes.names(place)  # whoever did not say what is watched would be told that it is not there
+        assert mailboxes.users() == [mailbox]
+        assert mailboxes.changes(0.01) == Changes(everything=True), "it is back"
+        assert mailboxes.names(place)["new"] == [message.name]
+        os.close(mailboxes.open(place, File("new", message.name)))
+
+
+def test_it_goes_in_the_middle_of_a_question(opener, tmp_path):
+    patterns = [Pattern(str(maildir(tmp_path / "anna")))]
+    opener.start(patterns)
+    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        opener.end()
+        with pytest.raises(MailboxesError):
+            mailboxes.names(Place(mailbox))
+        opener.start(patterns)
+        assert mailboxes.changes(5.0).everything
+
+
+def test_it_must_have_the_same_patterns(opener, tmp_path):
+    one, other = Pattern(str(maildir(tmp_path / "one"))), Pattern(str(maildir(tmp_path / "other")))
+    opener.start([other, one])
+    for ours in ([one, other], [one], []):
+        with closing(RemoteMailboxes(opener.path, ours)) as mailboxes:
+            with pytest.raises(MailboxesError, match="its `watch` is not ours: systemctl reload spamguard-watch"):
+                mailboxes.users()
+            assert mailboxes.changes(0.01) == Changes()
+
+
+@pytest.mark.parametrize("answer", [b"", b"?", b".x", b"!", b"!1\0x\0", b".1\0anna\0", b".x\0anna\0/\0"], ids=repr)
+def test_an_answer_that_makes_no_sense(opener, answer):
+    listening = unixsocket.listening(opener.path, 0o600, socket.SOCK_SEQPACKET)
+
+    def serve() -> None:
+        with listening.accept()[0] as channel:
+            channel.send(packets.LAST + packets.pack([packets.fingerprint([])]))
+            channel.recv(100)
+            channel.send(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
+        with pytest.raises(MailboxesError):
+            mailboxes.users()
+        thread.join()
+
+
+def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
+    """Told once while it is not there; then everything is looked at, and nothing was lost."""
+    from spamguard import Filter
+    from spamguard.folders.watcher import Watcher
+    from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+
+    box = maildir(tmp_path / "anna", ".Junk")
+    message = deliver(box, b"Subject: offer\n\ncheap watches for you\n", "cur", "S")
+    patterns = [Pattern(str(box), "anna")]
+    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "none"))
+    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop)
+    watch = (Watch(str(box), "anna", debounce_seconds=0.01),)
+    settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
+    with Filter.open(settings.state, bits=8, durable=False) as spam_filter, closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+        with closing(Watcher(spam_filter, settings, mailboxes, lambda: None)) as watcher:
+            for _ in range(3):
+                watcher.turn(0.1)
+            opener.start(patterns)
+            _turned(watcher)
+            assert spam_filter.ledger.last_seq() == 0
+            opener.end()
+            message.rename(box / ".Junk" / "cur" / message.name)
+            for _ in range(3):
+                watcher.turn(0.1)
+            opener.start(patterns)
+            _turned(watcher)
+        assert spam_filter.ledger.last_seq() == 1
+    told = [record.getMessage() for record in caplog.records if "nobody opens mailboxes" in record.getMessage()]
+    assert len(told) == 2
+
+
+def _turned(watcher) -> None:
+    """Until there is nothing more to do."""
+    quiet = 0
+    while quiet < 5:
+        quiet = 0 if watcher.turn(0.3) else quiet + 1
