@@ -53,4 +53,4 @@ def _sample(name: str, labels: Labels, value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.10g}"
+    return repr(value)

@@ -1,0 +1,157 @@
+"""Counters in shared memory: what one process adds, others sum; nothing is lost when a slot gets a new owner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from spamguard.metrics import counters
+from spamguard.metrics.counters import BOUNDS, STAGES, Board, Slot
+from spamguard.metrics.totals import total
+
+
+@pytest.fixture
+def board():
+    made = Board.create()
+    yield made
+    os.close(made.descriptor)
+
+
+def owned(board: Board, pid: int = 1) -> Slot:
+    slot = board.free()
+    slot.own(pid, 1000.0)
+    return slot
+
+
+def test_the_fields_of_a_slot_do_not_overlap_and_fit():
+    ends = [counters._AT[name] + words for name, words in counters._LAYOUT.items()]
+    assert list(counters._AT.values()) == [0, *ends[:-1]]
+    assert ends[-1] <= counters._SLOT
+    assert counters._SLOT * counters.WORD % 4096 == 0
+
+
+def test_messages_are_summed_over_processes(board):
+    one, other = owned(board, 1), owned(board, 2)
+    assert one.number != other.number
+    one.message("spam", "tag", 100)
+    one.message("spam", "tag", 50)
+    one.message("ham", "tag", 1)
+    other.message("spam", "tag", 7)
+    other.message("newsletter", "quarantine", 2)
+    found = total(board.used())
+    assert found.messages == {("ham", "tag"): 1, ("newsletter", "quarantine"): 1, ("spam", "tag"): 3}
+    assert found.bytes == 160
+
+
+def test_who_takes_a_slot_over_goes_on_adding(board):
+    first = owned(board)
+    first.message("spam", "tag", 10)
+    first.next_hop_failed("smtp://192.0.2.1:25", "lost", "gone", 5)
+    first.took(0, 0.5)
+    first.own(0, 2000.0)
+    assert total(board.used()).messages == {("spam", "tag"): 1}
+    second = owned(board, 2)
+    assert second.number == first.number
+    second.message("spam", "tag", 10)
+    second.message("ham", "tag", 10)
+    found = total(board.used())
+    assert found.messages == {("ham", "tag"): 1, ("spam", "tag"): 2}
+    assert found.bytes == 30
+    assert found.next_hop_errors == {("smtp://192.0.2.1:25", "lost"): 1}
+    assert sum(found.stages["receive"][0]) == 1
+
+
+def test_another_process_sees_it(board):
+    slot = owned(board, 42)
+    code = (
+        "import sys; from spamguard.metrics.counters import Board\n"
+        "slot = Board(int(sys.argv[1])).slot(int(sys.argv[2]))\n"
+        "print(slot.pid); slot.message('unsure', 'tag', 5); slot.beat(77)"
+    )
+    arguments = [sys.executable, "-c", code, str(board.descriptor), str(slot.number)]
+    done = subprocess.run(arguments, pass_fds=[board.descriptor], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "42\n"
+    assert total(board.used()).messages == {("unsure", "tag"): 1}
+    assert (slot.heard, slot.scoring) == (77, True)
+
+
+def test_a_slot_that_is_given_up_is_not_well_and_no_worker(board):
+    slot = owned(board)
+    slot.beat(5)
+    assert [worker.number for worker in board.workers()] == [slot.number]
+    slot.own(0, 2000.0)
+    assert not list(board.workers())
+    assert (slot.heard, slot.scoring) == (0, False)
+
+
+def test_slots_behind_a_free_one_are_seen(board):
+    first, second = owned(board, 1), owned(board, 2)
+    second.message("ham", "tag", 1)
+    first.own(0, 1.0)
+    assert total(board.used()).messages == {("ham", "tag"): 1}
+    assert owned(board, 3).number == first.number
+
+
+def test_there_is_an_end_to_slots(board, monkeypatch):
+    monkeypatch.setattr(counters, "SLOTS", 4)
+    owned(board, 1), owned(board, 2)
+    with pytest.raises(OSError, match="too many"):
+        board.free()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0005, *BOUNDS, 601.0, 1e6])
+def test_where_a_time_falls(seconds):
+    slot = Slot.unshared()
+    slot.took(1, seconds)
+    counts, whole = slot.stage(1)
+    below = [number for number, bound in enumerate(BOUNDS) if seconds <= bound]
+    assert counts.index(1) == (below[0] if below else len(BOUNDS))
+    assert sum(counts) == 1
+    assert whole == pytest.approx(seconds, abs=1e-6)
+    assert [sum(slot.stage(number)[0]) for number in range(len(STAGES))] == [0, 1, 0]
+
+
+def test_what_has_no_row_left_or_too_long_a_name_is_counted_as_other():
+    slot = Slot.unshared()
+    for number in range(100):
+        slot.message(f"class-{number}", "tag", 1)
+    found = dict(slot.named("messages"))
+    assert len(found) == 48
+    assert found[counters.OTHER] == 100 - 47
+    assert sum(found.values()) == 100
+    again = Slot(slot._words, 0)
+    again.message("class-99", "tag", 1)
+    assert dict(again.named("messages"))[counters.OTHER] == 54
+    slot.lesson("x" * 60, "folder", 3)
+    assert dict(slot.named("lessons")) == {counters.OTHER: 3}
+
+
+def test_the_longest_class_and_text_of_any_script_have_room():
+    slot = Slot.unshared()
+    slot.message("c" * 32, "quarantine", 1)
+    slot.next_hop_failed("lmtp:/" + "p" * 200, "unreachable", "ж" * 300, 9)
+    assert dict(slot.named("messages")) == {("c" * 32, "quarantine"): 1}
+    ((endpoint, kind),) = dict(slot.named("next_hop_errors"))
+    assert (endpoint, kind) == ("lmtp:/" + "p" * 84, "unreachable")
+    ((when, text),) = slot.troubles()
+    assert when == 9
+    assert text.startswith("lmtp:/ppp")
+
+
+def test_the_last_trouble_of_each_next_hop(board):
+    one, other = owned(board, 1), owned(board, 2)
+    one.next_hop_failed("smtp://a:25", "unreachable", "refused", 10)
+    one.next_hop_failed("smtp://a:25", "stalled", "slow", 20)
+    one.next_hop_failed("smtp://b:25", "lost", "gone", 15)
+    other.next_hop_failed("smtp://a:25", "lost", "gone", 17)
+    assert total(board.used()).troubles == [(20, "smtp://a:25: slow"), (17, "smtp://a:25: gone"), (15, "smtp://b:25: gone")]
+
+
+def test_how_far_lessons_are_counted():
+    slot = Slot.unshared()
+    assert slot.seq == -1
+    slot.seq = 0
+    assert slot.seq == 0

@@ -1,0 +1,163 @@
+"""What answers monitors: the pages, and what happens to clients that are slow, large, many or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from spamguard.metrics import http as served
+from spamguard.metrics.http import Answer, Server
+
+
+async def plain() -> Answer:
+    return Answer(200, b"well\n")
+
+
+async def unwell() -> Answer:
+    return Answer(503, b"not so\n", "text/x")
+
+
+async def broken() -> Answer:
+    raise RuntimeError("secret")
+
+
+PAGES = {"/a": plain, "/b": unwell, "/broken": broken}
+
+
+def served_while(work: Callable[[int], Awaitable[None]]) -> None:
+    """Run something against a server on a port."""
+
+    async def run() -> None:
+        server = await Server(PAGES).start("127.0.0.1", 0)
+        async with server:
+            await work(server.sockets[0].getsockname()[1])
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+async def exchanged(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 200, b"well\n"),
+        (b"GET /a HTTP/1.0\r\n\r\n", 200, b"well\n"),
+        (b"GET /a?x=1 HTTP/1.1\r\nHost: evil.example\r\n\r\n", 200, b"well\n"),
+        (b"GET /b HTTP/1.1\r\n\r\n", 503, b"not so\n"),
+        (b"HEAD /a HTTP/1.1\r\n\r\n", 200, b""),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/a\n/b\n/broken\n"),
+        (b"GET /../a HTTP/1.1\r\n\r\n", 404, b"/a\n/b\n/broken\n"),
+        (b"POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405, b"only GET and HEAD\n"),
+        (b"DELETE /a HTTP/1.1\r\n\r\n", 405, b"only GET and HEAD\n"),
+        (b"GET http://x/a HTTP/1.1\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a HTTP/2.0\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a\r\n\r\n", 400, b"not understood\n"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", 431, b"too long\n"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500, b"a fault, see the log\n"),
+    ],
+    ids=lambda value: value[:20].decode("latin-1").strip() if isinstance(value, bytes) else str(value),
+)
+def test_requests(request_: bytes, status: int, body: bytes) -> None:
+    async def work(port: int) -> None:
+        head, _, found = (await exchanged(port, request_)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert found == body
+        assert b"Connection: close" in head
+        assert b"evil" not in head
+        assert (b"Allow: GET, HEAD" in head) == (status == 405)
+
+    served_while(work)
+
+
+def test_a_real_client() -> None:
+    def ask(port: int) -> tuple[int, str | None, bytes, str | None]:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        try:
+            client.request("HEAD", "/b")
+            answer = client.getresponse()
+            length = answer.getheader("Content-Length")
+            answer.read()
+            client.request("GET", "/b")
+            answer = client.getresponse()
+            return answer.status, answer.getheader("Content-Type"), answer.read(), length
+        finally:
+            client.close()
+
+    async def work(port: int) -> None:
+        assert await asyncio.to_thread(ask, port) == (503, "text/x", b"not so\n", "7")
+
+    served_while(work)
+
+
+def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "SECONDS", 0.2)
+
+    async def work(port: int) -> None:
+        assert await exchanged(port, b"GET /a HTTP/1.1\r\n") == b""
+
+    served_while(work)
+
+
+def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "SECONDS", 0.5)
+
+    async def endless() -> Answer:
+        return Answer(200, b"x" * 50_000_000)
+
+    monkeypatch.setitem(PAGES, "/endless", endless)
+
+    async def work(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /endless HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(1.5)
+        found = b"x"
+        try:
+            while piece := await asyncio.wait_for(reader.read(1 << 20), 20):
+                found += piece
+        except ConnectionResetError:
+            pass
+        assert len(found) < 50_000_000
+        writer.close()
+
+    served_while(work)
+
+
+def test_more_connections_than_there_may_be_are_cut_off_and_others_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "SECONDS", 2.0)
+
+    async def work(port: int) -> None:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(served.CONNECTIONS)]
+        await asyncio.sleep(0.1)
+        assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
+        for _, writer in idle:
+            writer.close()
+        await asyncio.sleep(0.2)
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+
+    served_while(work)
+
+
+def test_who_hangs_up_early_harms_nobody() -> None:
+    async def work(port: int) -> None:
+        for _ in range(50):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /a")
+            writer.transport.abort()
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+
+    served_while(work)
