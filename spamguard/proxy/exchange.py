@@ -50,6 +50,7 @@ class Exchange:
         self.next_hop = next_hop
         self.judge = judge
         self.tools = tools
+        self.delivery = Delivery(next_hop, tools.quarantine)
         self.hostname = hostname
 
     @property
@@ -79,7 +80,7 @@ class Passage:
         self._hostname = exchange.hostname
         self._client = client
         self._transaction = exchange.next_hop.transaction(client)
-        self._delivery = Delivery(exchange.next_hop, exchange.tools.quarantine)
+        self._delivery = exchange.delivery
         self._sender = Sender("")
         self._accepted: list[Recipient] = []
 

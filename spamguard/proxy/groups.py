@@ -44,6 +44,8 @@ def grouped(scan: Scan, people: Sequence[str], policy: Policy, *, apart: bool) -
     people: for each recipient whose mail it is, a user in `scan.personal` or "". apart: whether different recipients can get
     different copies; otherwise they are one group, and the mildest verdict of all of them decides.
     """
+    if not any(people):
+        return [Group(range(len(people)), scan.verdict, decide(scan.verdict, policy, scan.threshold))]
     verdicts = {user: scan.personal[user] if user else scan.verdict for user in people}
     judged = {user: _Judged(verdict, decide(verdict, policy, scan.threshold)) for user, verdict in verdicts.items()}
     shared = judged.get("") or _Judged(scan.verdict, decide(scan.verdict, policy, scan.threshold))

@@ -62,7 +62,7 @@ class Entry:
 
     def failed(self, reason: str) -> None:
         """It was not judged after all."""
-        self.scan, self.verdict, self.action, self.reason = None, None, None, reason
+        self.scan, self.verdict, self.action, self.personal, self.reason = None, None, None, {}, reason
 
     def decided(self, group: Group) -> None:
         """What is made of it for these recipients."""

@@ -135,8 +135,15 @@ def test_a_fault_before_anything_was_handed_on_makes_one_message_of_it(case: Cas
     assert case.send(recipients=(ANNA, BEN)) == [OK, OK]
     assert transactions(case) == [[ANNA, BEN]]
     assert case.hop.contents[0].startswith(b"X-Spamguard: not-scanned; reason=error\r\n")
-    assert "reason=error" in case.entries[0].line()
-    assert len(case.entries) == 1
+    (entry,) = case.entries
+    assert "reason=error" in entry.line()
+    assert entry.row("f").label == "not-scanned"
+
+
+def test_a_message_that_could_not_be_tagged_tells_of_nobody(case: Case) -> None:
+    case.key = [].pop
+    assert case.send(recipients=(ANNA,)) == [OK]
+    assert case.entries[0].row("f").personal == {}
 
 
 @pytest.mark.parametrize(("action", "code"), [(Action.REJECT, 550), (Action.DEFER, 451)])
