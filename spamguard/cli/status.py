@@ -1,17 +1,21 @@
-"""`status`: what the filter knows and from whom, how full its tables are, how large its files. Never changes anything."""
+"""`status`: what the filter knows and from whom, how full its tables are, how large its files, and how the daemon is that runs on it.
+
+Never changes anything."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import people, rim
+from spamguard.cli import people, rim, running
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.records import Status
 
-ABOUT = """Show what the filter knows: messages of each class, who taught them, table load, sizes, versions.
+ABOUT = """Show what the filter knows: messages of each class, who taught them, table load, sizes, versions; and the running daemon.
+
+Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and its messages since it began.
 
 Of each user: when somebody's move of a message into a folder was last learnt, the lessons in force, and how many more were refused
 because of lessons_per_day. Warnings tell what should teach and does not.
@@ -62,6 +66,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "buckets": found.buckets,
         "tables": _tables(found),
         **people.values(spam_filter),
+        "daemon": running.values(spam_filter.directory),
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }
 
@@ -87,6 +92,7 @@ def _text(values: dict[str, Any]) -> str:
             f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
             f"threshold  {_threshold(values['threshold'])}",
             f"watcher    {people.watcher(values)}",
+            *running.lines(values["daemon"]),
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),

@@ -1,0 +1,110 @@
+"""The running daemon: the part of `status` about it. Asks the daemon itself, and its next hops whether they answer; waits for neither
+for more than some seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from spamguard.cli import rim
+
+_INDENT = " " * 11
+
+
+def values(state: Path) -> dict[str, Any] | None:
+    """What it says, and what keeps it from working; None: none runs on this state directory.
+
+    answers: whether it said anything but its pid. Of a daemon of another version than this program only that much is told.
+    """
+    from spamguard import __version__
+    from spamguard.daemon import desk
+
+    told = desk.ask(state)
+    if told is None:
+        return None
+    if told.get("version") != __version__:
+        return {"pid": told["pid"], "version": told.get("version"), "answers": "version" in told, "ready": False}
+    wrong = list(_wrong(told))
+    return {**told, "answers": True, "ready": not wrong, "not_ready": wrong}
+
+
+def _wrong(told: dict[str, Any]) -> Iterator[str]:
+    """What keeps it from working. That ledger and tables can be used has been seen."""
+    if told["stopping"]:
+        yield "it is stopping"
+    if not any(worker["ready"] for worker in told["workers"]):
+        yield "workers: none accepts mail"
+    elif not told["scoring"]:
+        yield "scorers: none is ready"
+    yield from _unreachable(told["listeners"])
+
+
+def _unreachable(listeners: list[dict[str, Any]]) -> list[str]:
+    from spamguard.metrics import readiness
+    from spamguard.settings import Hop, Tls, parse_endpoint
+
+    hops = [Hop(parse_endpoint(one["next_hop"]), Tls(one["tls"])) for one in listeners]
+    return asyncio.run(readiness.unreachable(hops, socket.gethostname()))
+
+
+def lines(told: dict[str, Any] | None) -> list[str]:
+    """The same for people."""
+    from spamguard import __version__
+
+    if told is None:
+        return ["daemon     none runs on this state directory"]
+    if not told["answers"]:
+        return [f"daemon     pid {told['pid']} runs and does not answer: see its log, or restart it"]
+    if told["version"] != __version__:
+        return [f"daemon     pid {told['pid']} runs version {told['version']}, this program is {__version__}: restart it"]
+    return [_head(told), *(_INDENT + rim.printable(line) for line in _details(told))]
+
+
+def _head(told: dict[str, Any]) -> str:
+    return f"daemon     {'ready' if told['ready'] else 'NOT READY'}, pid {told['pid']}, for {_duration(time.time() - told['began'])}"
+
+
+def _details(told: dict[str, Any]) -> Iterator[str]:
+    yield from (f"not ready: {line}" for line in told["not_ready"])
+    for one in told["listeners"]:
+        yield f"listens on {one['listen']} ({one['position']}), hands on to {one['next_hop']}"
+    yield f"{rim.counted(len(told['workers']), 'worker')}: {', '.join(map(_worker, told['workers']))}"
+    if told["metrics"]:
+        yield f"monitors may ask http://{told['metrics']}/metrics"
+    yield _messages(told)
+    if number := sum(one["number"] for one in told["next_hop_errors"]):
+        yield f"{rim.counted(number, 'error')} of next hops, the last ones:"
+        yield from (f"  {_moment(one['time'])} {one['text']}" for one in told["last_errors"])
+
+
+def _worker(one: dict[str, Any]) -> str:
+    state = "drains" if one["draining"] else "" if one["ready"] else "starts"
+    return f"{one['pid']} ({state})" if state else str(one["pid"])
+
+
+def _messages(told: dict[str, Any]) -> str:
+    by_verdict: Counter[str] = Counter()
+    for one in told["messages"]:
+        by_verdict[one["verdict"]] += one["number"]
+    whole = rim.counted(by_verdict.total())
+    return f"{whole}: {', '.join(f'{number:,} {verdict}' for verdict, number in by_verdict.most_common())}" if by_verdict else whole
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _duration(seconds: float) -> str:
+    """`40 s`, `3 min`, `5 h 10 min`, `12 d 3 h`."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if minutes < 1:
+        return f"{max(0, int(seconds))} s"
+    if hours < 1:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
