@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import blocks, experts, fusion, logistic
+from spamguard.bayes import blocks, experts, fusion, logistic, prior
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers
 from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables
@@ -36,13 +36,23 @@ class Block(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-def replay(played: Iterable[Block], lessons: int, classes: Sequence[str], bits: int, traits: int, numbers: int) -> Tables:
+def replay(
+    played: Iterable[Block],
+    lessons: int,
+    classes: Sequence[str],
+    bits: int,
+    traits: int,
+    numbers: int,
+    known: Iterable[prior.WordOdds] = (),
+) -> Tables:
     """Tables that hold exactly these lessons, settled.
 
-    lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them.
+    lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them. known: from elsewhere,
+    before the first of them.
     """
     _keep_memory()
     player = _Player(lessons, list(classes), bits, traits, numbers)
+    prior.lay(player.tables, known, lessons)
     for block in played:
         player.play(block)
     return player.finish()

@@ -1,8 +1,12 @@
-"""`import`: take in what `export` wrote. Looks at the whole file before it takes in anything; importing twice changes nothing."""
+"""`import`: take in what `export` wrote, or another filter's word list (`import_words`).
+
+Looks at the whole file before it takes in anything; importing twice changes nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
 import secrets
 import shutil
 import sys
@@ -19,37 +23,69 @@ if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Reader
     from spamguard.engine import Filter
 
-ABOUT = """Take in a file that `spamguard export` wrote.
+ABOUT = """Take in a file that `spamguard export` wrote, or what another filter knew about words.
 
 Receipts are added to those that are here; what was taught here stays, and of two words about one message the later one counts.
 Tables without receipts make a filter that judges but does not learn: they go into a new state directory, or replace tables that came
-the same way. The key here must be the one of the file; a new state directory takes the file's, if it holds one."""
+the same way. The key here must be the one of the file; a new state directory takes the file's, if it holds one.
+
+Word lists are recognised by what is in them: bogofilter (`bogoutil -d wordlist.db`), SpamBayes (`sb_dbexpimp.py -e`), POPFile
+(popfile.db, or the corpus directory of older versions; buckets spam and junk are spam, all others are good mail). They are where the
+filter starts from, and fade as it is taught: after 50 messages they weigh half as much. `status` lists them, `undo --import` takes them
+back. SpamAssassin and rspamd keep hashes, no words: teach from the folders instead."""
 EXAMPLE = """  spamguard import backup.spamguard
-  spamguard --state /new/place import backup-with-key.spamguard"""
+  spamguard --state /new/place import backup-with-key.spamguard
+  bogoutil -d ~/.bogofilter/wordlist.db | spamguard import -
+  spamguard import --dry-run hammie.csv"""
+KINDS = ("bogofilter", "spambayes", "popfile")
 
 
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "import", run, ABOUT, EXAMPLE)
     rim.add_json(parser)
-    parser.add_argument("file", metavar="FILE", help="a file that `export` wrote, or - for standard input")
+    parser.add_argument("--from", dest="source", choices=KINDS, help="of a word list: whose it is (default: as recognised)")
+    parser.add_argument("--name", metavar="NAME", help="of a word list: what `status` and `undo --import` call it (default: as --from)")
+    parser.add_argument("--dry-run", action="store_true", help="only look at the file and say what would be taken in")
+    parser.add_argument("file", metavar="FILE", help="a file that `export` wrote, a word list, or - for standard input")
 
 
 def run(options: argparse.Namespace) -> int:
+    """Take in whatever it is."""
+    from spamguard.cli import import_words
+    from spamguard.cli.portable import MAGIC
+
+    path = None if options.file == "-" else Path(options.file)
+    if path is not None and path.is_dir():
+        return import_words.run(options, b"", path, io.BytesIO())
+    with _input(options.file) as stream:
+        stream.seek(0)
+        head = stream.read(import_words.HEAD_BYTES)
+        stream.seek(0)
+        if head.startswith(MAGIC) and options.source is None:
+            return _take_export(options, stream)
+        return import_words.run(options, head, path, stream)
+
+
+def _take_export(options: argparse.Namespace, stream: BinaryIO) -> int:
     """Check, take in, settle; say how much was new."""
     from spamguard.cli.portable import Reader
 
-    with _input(options.file) as stream:
-        reader = Reader(options.file, stream)
-        header, labels, number = reader.check()
-        _refuse_extractor(options.file, header)
-        _bring_key(rim.state_directory(options), options.file, header)
-        with rim.open_filter(options, bits=header.bits) as spam_filter:
-            _define_classes(spam_filter, header, labels)
-            new = _merge(spam_filter, reader) if header.receipts else _adopt(spam_filter, reader)
-    text = f"imported {rim.counted(number, 'receipt')}, {new:,} of them new" if header.receipts else "imported tables without receipts"
-    rim.answer(options, text, {"receipts": number, "new": new, "tables": not header.receipts})
+    reader = Reader(options.file, stream)
+    header, labels, number = reader.check()
+    _refuse_extractor(options.file, header)
+    new = None if options.dry_run else _taken(options, reader, header, labels)
+    text = f"{rim.counted(number, 'receipt')}" if header.receipts else "tables without receipts"
+    told = f"would import {text}" if new is None else f"imported {text}" + (f", {new:,} of them new" if header.receipts else "")
+    rim.answer(options, told, {"receipts": number, "new": new, "tables": not header.receipts, "dry_run": options.dry_run})
     return 0
+
+
+def _taken(options: argparse.Namespace, reader: Reader, header: Header, labels: set[str]) -> int:
+    _bring_key(rim.state_directory(options), options.file, header)
+    with rim.open_filter(options, bits=header.bits) as spam_filter:
+        _define_classes(spam_filter, header, labels)
+        return _merge(spam_filter, reader) if header.receipts else _adopt(spam_filter, reader)
 
 
 @contextmanager
@@ -108,8 +144,10 @@ def _bring_key(place: Path, name: str, header: Header) -> None:
 
 def _define_classes(spam_filter: Filter, header: Header, labels: set[str]) -> None:
     """Make the file's classes known; whether a class is unwanted is for the people here to say, if they have."""
+    from spamguard.ledger import wordlists
+
     here = spam_filter.ledger.classes()
-    for name in sorted(labels | set(header.classes)):
+    for name in sorted((labels - {wordlists.LABEL}) | set(header.classes)):
         spam_filter.check_class(name, new=True)
     for name, unwanted in header.classes.items():
         if name not in here:

@@ -30,7 +30,7 @@ from spamguard.records import Vote
 FORMAT = 1
 PIECE = 1 << 20
 VOTES = 128  # in a frame
-_MAGIC = b"spamguard export\n"
+MAGIC = b"spamguard export\n"
 _FRAME = struct.Struct("<cI")
 _LONGEST = 64 << 20  # of a frame: more is damage, not a reason to take memory
 _VOTE = struct.Struct("<QqIHHHHHHB")
@@ -62,7 +62,7 @@ class Writer:
         self._stream = stream
         self._checksum = hashlib.blake2b(digest_size=32)
         self.bytes = 0
-        self._put(_MAGIC)
+        self._put(MAGIC)
         self._frame(HEADER, json.dumps(asdict(header)).encode())
 
     def votes(self, votes: Sequence[Vote]) -> None:
@@ -134,8 +134,8 @@ class Reader:
         """Every frame but the last, which is the checksum of them all."""
         self._stream.seek(0)
         checksum = hashlib.blake2b(digest_size=32)
-        magic = self._stream.read(len(_MAGIC))
-        if magic != _MAGIC:
+        magic = self._stream.read(len(MAGIC))
+        if magic != MAGIC:
             self._refuse("it is not a file that `spamguard export` wrote")
         checksum.update(magic)
         expected: tuple[bytes, ...] = (HEADER,)

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -204,6 +204,18 @@ def with_progress(items: Iterable[Item], paths: Sequence[str], *, unless: bool =
     from tqdm import tqdm
 
     yield from tqdm(items, total=_total(paths), unit=" messages", delay=1.0, leave=False, dynamic_ncols=True)
+
+
+@contextmanager
+def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
+    """What is told how much work was done, in units; on a terminal it is a bar when that takes long. total: of all of it, if known."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, unit_scale=True, delay=1.0, leave=False, dynamic_ncols=True) as bar:
+        yield bar.update
 
 
 def _total(paths: Sequence[str]) -> int | None:

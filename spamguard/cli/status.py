@@ -5,6 +5,7 @@ Never changes anything."""
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import people, rim, running
@@ -65,10 +66,17 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
         "tables": _tables(found),
+        "imports": _imports(spam_filter),
         **people.values(spam_filter),
         "daemon": running.values(spam_filter.directory),
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }
+
+
+def _imports(spam_filter: Filter) -> list[dict[str, Any]]:
+    """The word lists of other filters in force."""
+    lists = spam_filter.ledger.word_lists()
+    return [{"name": one.name, "source": one.about.source, "words": one.about.used, "time": one.time} for one in lists]
 
 
 def _tables(found: Status) -> dict[str, dict[str, float]]:
@@ -98,6 +106,7 @@ def _text(values: dict[str, Any]) -> str:
             *_class_lines(values["classes"]),
             "",
             *_table_lines(values["tables"]),
+            *_import_lines(values["imports"]),
             *people.lines(values),
         )
     )
@@ -124,6 +133,17 @@ def _class_lines(classes: dict[str, dict[str, Any]]) -> list[str]:
 def _table_lines(tables: dict[str, dict[str, float]]) -> list[str]:
     head = "tokens     buckets used     load  so many new ones collide"
     return [head, *(f"{name:9}  {one['used']:12,}  {one['load']:7.2%}  {one['expected_collisions']:.2%}" for name, one in tables.items())]
+
+
+def _import_lines(imports: list[dict[str, Any]]) -> list[str]:
+    if not imports:
+        return []
+    lines = [f"{one['name']}  {one['words']:,} words from {rim.printable(one['source'])}, {_day(one['time'])}" for one in imports]
+    return ["", "word lists imported", *lines]
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time).strftime("%Y-%m-%d")
 
 
 def _size(number: int) -> str:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from spamguard.undo import Chosen, Done
 
 ABOUT = """Take back what a user has taught, exactly: as if it had never been said. What that user had said about a message before is
-in force again. Doing it twice changes nothing.
+in force again. Doing it twice changes nothing. Likewise a word list that was imported.
 
 Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place."""
 EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
-  spamguard undo --user anna --origin 'folder Junk'"""
+  spamguard undo --user anna --origin 'folder Junk'
+  spamguard undo --import bogofilter"""
 
 Item = TypeVar("Item")
 
@@ -30,7 +31,9 @@ Item = TypeVar("Item")
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "undo", run, ABOUT, EXAMPLE)
-    parser.add_argument("--user", required=True, metavar="NAME", help="whose word to take back; '' is the site's")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--user", metavar="NAME", help="whose word to take back; '' is the site's")
+    what.add_argument("--import", dest="word_list", metavar="NAME", help="the word list to take back; `status` names them")
     parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
     parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
@@ -41,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     """Take back, settle; say how much."""
     from spamguard import undo
 
+    if options.word_list is not None:
+        return _take_list_back(options)
     chosen = undo.Chosen(options.user, _since(options), options.origin)
     with rim.open_existing(options) as spam_filter:
         found = undo.messages(spam_filter, chosen)
@@ -53,6 +58,21 @@ def run(options: argparse.Namespace) -> int:
             spam_filter.settle()
     _warn_of_age(chosen, done)
     rim.answer(options, _summary(done, dry=options.dry_run), _values(done, chosen, settled, dry=options.dry_run))
+    return 0
+
+
+def _take_list_back(options: argparse.Namespace) -> int:
+    from spamguard.moving_in import taking
+    from spamguard.undo import ORIGIN
+
+    if options.since is not None or options.origin:
+        raise UsageError("a word list is taken back whole: leave --since and --origin out")
+    with rim.open_existing(options) as spam_filter:
+        taken = taking.take_back(spam_filter, options.word_list, ORIGIN, dry=options.dry_run)
+    verb = "would take" if options.dry_run else "took"
+    text = f"{verb} back {rim.counted(taken.about.used, 'word')} from {taken.about.source}"
+    values = {"name": taken.name, "source": taken.about.source, "words": taken.about.used, "dry_run": options.dry_run}
+    rim.answer(options, text, values)
     return 0
 
 

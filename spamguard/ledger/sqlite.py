@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import codec, schema, statements
+from spamguard.ledger import codec, schema, statements, wordlists
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
 from spamguard.ledger.users import Users
@@ -184,6 +184,10 @@ class SqliteLedger:
     def users(self) -> Users:
         """The same votes, asked for by who has cast them."""
         return Users(self._ask)
+
+    def word_lists(self, upto_seq: int | None = None) -> list[wordlists.WordList]:
+        """What other filters knew, as brought here by the events up to `upto_seq` (default: all)."""
+        return wordlists.standing(self._ask, self.last_seq() if upto_seq is None else upto_seq)
 
     def first_scores(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """The scores of the oldest vote in force on each of these messages that anybody teaches."""
@@ -390,4 +394,4 @@ def _refuse_unusable(vote: Vote) -> None:
     if not 0 < vote.clock < _HIGHEST_CLOCK:
         raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
     if vote.label is not None:
-        codec.check(vote.packed)
+        (wordlists if wordlists.is_list(vote.extractor) else codec).check(vote.packed)

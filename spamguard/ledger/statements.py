@@ -103,6 +103,10 @@ WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC"""
 
 USERS_OF_DIGEST = "SELECT DISTINCT user FROM events WHERE digest = ? ORDER BY user"
 
+EVENTS_OF_KEYS = """
+SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest >= ? AND digest < ? AND user = '' AND +seq <= ? ORDER BY seq"""
+
 DEFINE_CLASS = "INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"
 
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard.ledger import statements
+from spamguard.ledger.wordlists import LABEL
 from spamguard.records import Vote
 
 DAY_SECONDS = 86_400
@@ -37,7 +38,7 @@ class Users:
         counts.subtract({(user, label): number for user, label, number in self._ask(statements.SUPERSEDED_BY_USER, ())})
         found: dict[str, dict[str, int]] = {}
         for (user, label), number in sorted(counts.items()):
-            if number > 0:
+            if number > 0 and label != LABEL:
                 found.setdefault(user, {})[label] = number
         return found
 

@@ -67,6 +67,11 @@ def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
     return content
 
 
+def has_spaceless(text: str) -> bool:
+    """Whether there is anything in it of a script without spaces."""
+    return not text.isascii() and _SPACELESS.search(text) is not None
+
+
 def _read_leaves(content: Content, limits: Limits) -> None:
     budget = limits.text_bytes
     for leaf in content.message.leaves:

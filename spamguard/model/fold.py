@@ -1,5 +1,7 @@
 """Folds the ledger's events into the tables, one event at a time, in the order of the log.
 
+Word lists of other filters are no lessons: they come into force, and go, with the next settling.
+
 The outcome depends on the tables it starts from and the events alone, never on how many are folded at once: so every process
 that started from the same snapshot and folded the same events holds the same bits.
 """
@@ -13,6 +15,7 @@ import numpy as np
 
 from spamguard.bayes import learning
 from spamguard.bayes.experts import NUMBER_VALUES, STEPS, Integers
+from spamguard.bayes.prior import WordOdds
 from spamguard.bayes.replay import BLOCK, Block, replay
 from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence
 from spamguard.errors import LedgerError
@@ -85,7 +88,12 @@ def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
         counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
         names = sorted(set(counts) - set(BASE_CLASSES))
         lessons = ledger.lessons(EXTRACTOR, upto_seq)
-        return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS))
+        return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq))
+
+
+def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:
+    """Where settling starts from. Lists of another extractor's tokens say nothing about ours."""
+    return [WordOdds(one.tokens, one.log_odds) for one in ledger.word_lists(upto_seq) if one.extractor == EXTRACTOR]
 
 
 def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:

@@ -165,10 +165,10 @@ def test_no_key(run, taught, tmp_path, file):
 
 
 def test_a_file_of_something_else(run, state, tmp_path, corpus):
-    assert run(state, "import", corpus / "ham.mbox").failed("not a file that `spamguard export` wrote")
+    assert run(state, "import", corpus / "ham.mbox").failed("no file of `spamguard export`")
     assert run(state, "import", tmp_path / "none").failed("none: cannot be read")
     assert run(state, "import", "-", stdin=b"").failed("nothing was imported")
-    assert run(state, "import", tmp_path).failed("cannot be read")
+    assert run(state, "import", tmp_path).failed("holds no corpus of POPFile")
 
 
 @pytest.mark.parametrize("receipts", [True, False])

@@ -9,6 +9,7 @@ import pytest
 
 from spamguard import Filter, __version__
 from spamguard.bayes.tables import counted_state
+from spamguard.ledger.migration import SCHEMA_VERSION
 from spamguard.model import goodmail
 
 
@@ -18,7 +19,7 @@ def test_json(run, taught, counts):
         "ham": {"messages": counts["ham"], "unwanted": False},
         "spam": {"messages": counts["spam"], "unwanted": True},
     }
-    assert answer["versions"] == {"program": __version__, "extractor": 1, "ledger": 1}
+    assert answer["versions"] == {"program": __version__, "extractor": 1, "ledger": SCHEMA_VERSION}
     assert len(answer["key"]) == 16
     assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (120, 0, True, "default")
     assert set(answer["tables"]) == {"words", "clues", "pairs", "skips"}
