@@ -1,0 +1,62 @@
+"""The daemon with the mail servers that are not Postfix: a real Exim; what OpenSMTPD says of its snippet."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import smtplib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import daemon, exim
+from tests.e2e.ports import free_port
+from tests.e2e.test_positions import body, fields
+from tests.support.recipes import program, snippet
+
+SMTPD = program("smtpd", "opensmtpd")
+
+
+def knows(user: str) -> bool:
+    try:
+        return bool(pwd.getpwnam(user))
+    except KeyError:
+        return False
+
+
+@pytest.mark.skipif(
+    exim.PROGRAM is None or os.getuid() != 0 or not knows(exim.USER), reason="needs root and Exim: run .ci/packages as root"
+)
+def test_exim(state: Path, tmp_path: Path) -> None:
+    port, back = free_port(), free_port()
+    file = tmp_path / "spamguard.yaml"
+    places = {"10025": str(port), "10026": str(back), "user: spamguard\n": "", "/var/lib/spamguard": str(state), "/home": str(tmp_path)}
+    file.write_text(snippet("minimal.yaml", **places))
+    with exim.running(port, back) as server, daemon.running(state, "--config", str(file), port=port) as running:
+        assert "router = spamguard" in server.command("-bt", "anna@example.net")
+        with smtplib.SMTP("127.0.0.1", server.port, timeout=30) as client:
+            for number, label in enumerate(("spam", "ham"), start=1):
+                sent = b"X-Spam-Flag: NO\r\n" + daemon.unseen(label, 1)[0]
+                assert client.sendmail("someone@example.org", ["anna@example.net", "ben@example.net"], sent) == {}
+                for user in ("anna", "ben"):
+                    raw = server.delivered(user, number)[-1]
+                    assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
+                    assert body(raw).rstrip(b"\n") == body(sent).rstrip(b"\n")
+        assert len(running.lines("verdict=", 2)) == 2  # not one for each recipient
+        assert "R=spamguard T=spamguard" in server.log()
+
+
+@pytest.mark.skipif(SMTPD is None, reason="needs OpenSMTPD: run .ci/packages")
+def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
+    """In Debian's own configuration, in the place that the snippet names."""
+    file = tmp_path / "smtpd.conf"
+    usual = 'listen on localhost\naction "local_mail" mbox\naction "outbound" relay\n%s\nmatch for any action "outbound"\n'
+
+    def told(part: str) -> subprocess.CompletedProcess[str]:
+        file.write_text(usual % part)
+        return subprocess.run([str(SMTPD), "-n", "-f", file], capture_output=True, text=True, timeout=30, check=False)
+
+    found = told(snippet("opensmtpd/smtpd.conf"))
+    assert (found.returncode, "configuration OK" in found.stderr) == (0, True), found.stderr
+    assert told(snippet("opensmtpd/smtpd.conf", **{"relay host": "relay hots"})).returncode != 0
