@@ -216,7 +216,9 @@ class _Lineage:
         return [copy for key, copy in sorted(here.items()) if self._was.get(key) != copy], sorted(self._was.keys() - here.keys())
 
     def _arrived(self) -> list[Copy]:
-        return [Copy(folder, name, self._digest, self._delivery, seen=self._now) for folder, name in sorted(self._new)]
+        """Seen after all others, whatever the clock says."""
+        seen = max([self._now, *(copy.seen + 1 for copy in self._was.values())])
+        return [Copy(folder, name, self._digest, self._delivery, seen=seen) for folder, name in sorted(self._new)]
 
     def _source(self, copy: Copy) -> Copy | None:
         """What this is most likely a copy of: the same name, the end of a way, what has just gone. Only at last what lies beside it."""

@@ -58,7 +58,7 @@ class Copy(NamedTuple):
     origin: a folder without a class: the folder of a class the message was in before; None when there was none.
     waiting: came together with another into folders of two classes; nothing was decided yet.
     followed: another copy was made of it while it was there. seen: when it was found, gone: when it was missed, 0 while it is
-    there; both in seconds since 1970.
+    there; both in seconds since 1970, but what was seen later never has the lower number.
     """
 
     folder: str

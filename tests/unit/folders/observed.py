@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import count
+from random import Random
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -93,7 +94,7 @@ class Mailbox:
         self.memory = memory or Plain()
         self._rules = rules
         self._numbers = count(1)
-        self._clock = count(1000)
+        self._clock = Random(1)
 
     def base(self) -> str:
         return f"17{next(self._numbers):08}.M1P2.host,S=12,W=13"
@@ -122,7 +123,7 @@ class Mailbox:
             new, missed = compare(known, listing)
             gone |= {(folder, name) for name in missed}
             arrivals += [self._arrival(folder, listing[index]) for index in new if (folder, listing[index]) in self.files]
-        now = next(self._clock)
+        now = self._clock.randrange(1000, 2000)  # clocks are put right, forward and back
         digests = [arrival.digest for arrival in arrivals]
         outcome = reconcile(self.memory.copies(digests, gone), arrivals, gone, self._rules, now, first=first)
         self.memory.apply(outcome)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spamguard.folders.names import key, message
 from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare, reconcile
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Arrival, Copy, Kind
+from spamguard.folders.values import Arrival, Copy, Kind, Lesson
 from spamguard.settings import Action
 from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Plain, Stored, signed
 
@@ -140,7 +140,7 @@ def test_a_lesson_names_digest_class_folder_and_reason() -> None:
     box.scan()
     box.rename(INBOX, name, JUNK)
     (lesson,) = box.scan().lessons
-    assert lesson == (DIGEST, "spam", JUNK, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
+    assert lesson == Lesson(DIGEST, "spam", JUNK, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
 
 
 # Ways to move
