@@ -1,0 +1,246 @@
+"""People's mail is opened by a process that parses nothing, for one that may open nothing; either may die and come back."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spamguard.folders import packets
+from tests.e2e import daemon
+from tests.e2e.daemon import COMMAND, ENVIRONMENT
+from tests.e2e.ports import free_port, open_directory
+from tests.e2e.test_folders import all_seen, eventually, said
+from tests.unit.folders.maildirs import deliver, maildir
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
+OPENER, OWNER = "nobody", pwd.getpwnam("daemon")  # whoever opens, and whose mail it is
+READS_ANYTHING = 1 << 2  # CAP_DAC_READ_SEARCH
+MAIL = "Message-ID: <{0}@x.example>\nFrom: Anna <anna@x.example>\nSubject: number {0}\n\nlantern glacier orchid\n"
+
+
+def another_user() -> str:
+    """Whom to run the daemon as: without any rights, where this interpreter can be run by others; else as who we are."""
+    try:
+        subprocess.run([sys.executable, "-c", ""], user="games", group="games", extra_groups=[], check=True, cwd="/")
+    except PermissionError:
+        return ""
+    return "games"
+
+
+@dataclass
+class Place:
+    """A site: the configuration, and the mailbox of somebody else."""
+
+    directory: Path
+    port: int
+    user: str
+
+    def __post_init__(self) -> None:
+        self.state = self.directory / "state"
+        self.box = self.directory / "home" / "anna" / "Maildir"
+        self.file = self.directory / "spamguard.yaml"
+        self.log = self.directory / "opener.log"
+        self.socket = self.directory / "run" / "mailboxes.sock"
+
+    def configure(self, *others: str) -> None:
+        settings = {
+            "state": str(self.state),
+            "user": self.user,
+            "watch_socket": str(self.socket),
+            "watch": [{"maildir": one, "debounce": "1s"} for one in (f"{self.directory}/home/*/Maildir", *others)],
+            "listeners": [{"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": "maildir:/nowhere"}],
+        }
+        self.file.write_text(yaml.safe_dump(settings))
+
+    def give(self) -> None:
+        """All mail belongs to its owner alone, as it should."""
+        for path in (self.box.parent, *self.box.parent.rglob("*")):
+            os.chown(path, OWNER.pw_uid, OWNER.pw_gid)
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+    @contextmanager
+    def opening(self) -> Iterator[subprocess.Popen[bytes]]:
+        """`spamguard open-mailboxes`, ended by SIGTERM unless it was killed."""
+        self.socket.unlink(missing_ok=True)
+        command = [*COMMAND, "open-mailboxes", "--config", str(self.file), "--user", OPENER]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
+        try:
+            eventually(lambda: self.socket.exists() or process.poll() is not None, "it listens")
+            assert process.poll() is None, self.log.read_text()
+            yield process
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(20) == 0, self.log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+    def logged(self, text: str, count: int = 1) -> None:
+        eventually(lambda: self.log.read_text().count(text) >= count, f"the opener says {text!r} {count} times")
+
+    def move(self, folder: str, to: str, count: int = 1) -> None:
+        for message in sorted((self.box / folder / "cur").iterdir())[:count]:
+            message.rename(self.box / to / "cur" / message.name)
+
+
+@pytest.fixture
+def place(taught: Path) -> Iterator[Place]:
+    with open_directory() as directory:
+        found = Place(directory, free_port(), another_user())
+        shutil.copytree(taught, found.state)
+        if found.user:
+            for path in (found.state, *found.state.rglob("*")):
+                shutil.chown(path, found.user, found.user)
+        maildir(found.box, ".Junk")
+        for number in range(10):
+            deliver(found.box, MAIL.format(number).encode(), "cur", "S")
+        if os.getuid() == 0:
+            found.give()
+        found.configure()
+        yield found
+
+
+def capabilities(process: int) -> dict[str, int]:
+    text = Path(f"/proc/{process}/status").read_text()
+    return {line[:6]: int(line.split()[1], 16) for line in text.splitlines() if line.startswith("Cap")}
+
+
+@needs_root
+def test_it_keeps_one_right_of_all(place: Place) -> None:
+    with place.opening() as process:
+        place.logged("opening messages of")
+        found = capabilities(process.pid)
+        assert found["CapEff"] == found["CapPrm"] == found["CapBnd"] == READS_ANYTHING
+        assert found["CapInh"] == found["CapAmb"] == 0
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        number = pwd.getpwnam(OPENER).pw_uid
+        assert f"Uid:\t{number}\t{number}\t{number}\t{number}\n" in status
+        assert "NoNewPrivs:\t1\n" in status
+        assert "numpy" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@needs_root
+def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
+    """And goes on to, whoever dies."""
+    with daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log") as running:
+        running.lines("nobody opens mailboxes there")
+        with place.opening() as opener:
+            all_seen(place.state, place.box, 10)
+            place.move("", ".Junk")
+            eventually(lambda: said(place.state) == {"anna": "spam"}, "the move is learnt")
+            opener.kill()
+            opener.wait()
+        place.move("", ".Junk")
+        running.lines("nobody opens mailboxes there", 2)
+        with place.opening():
+            eventually(lambda: said(place.state) == {"anna": "spam spam"}, "what was moved meanwhile is learnt")
+            place.move("", ".Junk")
+            eventually(lambda: said(place.state) == {"anna": "spam spam spam"}, "and what is moved now")
+    again = daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log")
+    with place.opening(), again as running:
+        place.move("", ".Junk")
+        eventually(lambda: said(place.state) == {"anna": "spam spam spam spam"}, "the daemon may go and come back, too")
+        if place.user:
+            assert {capabilities(one)["CapEff"] for one in children(running.process.pid)} == {0}
+    assert "Traceback" not in place.log.read_text()
+    assert "Traceback" not in (place.directory / "log").read_text()
+
+
+def children(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@needs_root
+def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
+    ask = (
+        "import socket, sys; one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); one.settimeout(20); one.connect(sys.argv[1]); "
+        "sys.stdout.buffer.write(one.recv(1000))"
+    )
+    python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable  # one that others can run
+    shutil.chown(place.state, "games")
+    place.user = ""
+    place.configure()
+    with place.opening():
+        for user, mark in (("games", packets.LAST), ("root", packets.LAST), ("nobody", packets.ERROR), ("daemon", packets.ERROR)):
+            asking = [python, "-c", ask, str(place.socket)]
+            done = subprocess.run(asking, user=user, extra_groups=[], capture_output=True, check=True, timeout=60, cwd="/")
+            assert done.stdout[:1] == mark, (user, done.stdout)
+        place.logged(f"uid {OWNER.pw_uid} has asked and is refused")
+
+
+@needs_root
+def test_new_patterns_are_taken_on(place: Place) -> None:
+    other = maildir(place.directory / "ben", ".Junk")
+    with (
+        place.opening() as opener,
+        daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log") as running,
+    ):
+        all_seen(place.state, place.box, 10)
+        place.configure(str(other))
+        running.process.send_signal(signal.SIGHUP)
+        running.lines("its `watch` is not ours")
+        opener.send_signal(signal.SIGHUP)
+        place.logged("opening messages of", 2)
+        place.file.write_text("nonsense: 1\n")
+        opener.send_signal(signal.SIGHUP)
+        place.logged("the old settings stay in force")
+        place.configure(str(other))
+        place.move("", ".Junk")
+        eventually(lambda: said(place.state) == {"anna": "spam"}, "with the new patterns, too")
+
+
+def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
+    with place.opening() as opener:
+        held = []
+        for _ in range(40):
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            one.settimeout(20)
+            one.connect(str(place.socket))
+            held.append(one)
+        marks = [one.recv(1000)[:1] for one in held]
+        assert marks.count(packets.LAST) == 16
+        assert marks.count(packets.ERROR) == 24
+        for number, one in enumerate(held):
+            with suppress(OSError):
+                one.send(os.urandom(number * 50 + 1))
+            one.close()
+        until = time.monotonic() + 20
+        while True:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                one.settimeout(20)
+                one.connect(str(place.socket))
+                if one.recv(1000)[:1] == packets.LAST:
+                    break
+            assert time.monotonic() < until
+        assert opener.poll() is None
+    assert "Traceback" not in place.log.read_text()
+
+
+def test_mistakes_have_their_exit_status(place: Place) -> None:
+    def tried() -> tuple[int, str]:
+        command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", "no-such-user"]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stderr
+
+    if os.getuid() == 0:
+        assert tried() == (2, "spamguard: there is no user 'no-such-user' to run as: create it, or name another with --user\n")
+    place.file.write_text(place.file.read_text().replace("watch_socket", "# "))
+    status, told = tried()
+    assert (status, "`watch_socket` is not set" in told) == (78, True)
+    place.file.write_text("listeners: []\n")
+    assert tried()[0] == 78
