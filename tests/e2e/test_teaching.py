@@ -22,8 +22,8 @@ from spamguard.records import Vote
 from tests.e2e import daemon, dovecot, postfix
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
+from tests.e2e.moving import append, copy, eventually, mail_program, move, ok, sibling, uid
 from tests.e2e.ports import free_port
-from tests.e2e.test_folders import append, copy, eventually, mail_program, move, ok, sibling, uid
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
