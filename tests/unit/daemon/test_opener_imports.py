@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation", "teaching")
+PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation")
 FOLDERS = ("reading", "scan", "watcher", "lessons", "sightings", "reconcile", "doveconf")
-OTHERS = ("numpy", "zstandard", "sqlite3", "aiosmtpd", "ssl", "sklearn", "asyncio")
+OTHERS = ("numpy", "zstandard", "sqlite3", "aiosmtpd", "sklearn")
 ROOT = Path(__file__).parents[3]
 
 
