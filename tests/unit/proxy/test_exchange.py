@@ -42,13 +42,15 @@ class FakeHop:
     contents: list[bytes] = field(default_factory=list)
     extensions: Mapping[str, str] | None = None
     broken: bool = False
+    made: list[FakeTransaction] = field(default_factory=list)
 
     async def probe(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def transaction(self, client: Client) -> FakeTransaction:
-        return FakeTransaction(self)
+        self.made.append(FakeTransaction(self))
+        return self.made[-1]
 
 
 @dataclass
@@ -64,6 +66,7 @@ class FakeTransaction:
         return found.pop(0) if isinstance(found, list) else found
 
     async def mail(self, sender: Sender) -> Reply:
+        assert all(one.ended for one in self.hop.made if one is not self), "a session is kept that nobody needs"
         return self._answer(f"mail {sender.address}")
 
     async def recipient(self, recipient: Recipient) -> Reply:
