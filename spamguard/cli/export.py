@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         writer = Writer(stream, _header(spam_filter, options))
         held = _write_table(spam_filter, writer) if options.without_receipts else _write_votes(spam_filter, writer)
         writer.end()
-    rim.say(f"exported {held} ({writer.bytes:,} bytes)")
+    rim.say(f"exported {held} ({writer.size:,} bytes)")
     if options.with_key:
         rim.say("note: the file holds the key: keep it as secret as a password")
     return 0
@@ -75,7 +75,7 @@ def _write_votes(spam_filter: Filter, writer: Writer) -> str:
 
 
 def _write_table(spam_filter: Filter, writer: Writer) -> str:
-    from spamguard.cli.portable import PIECE
+    from spamguard.framed import PIECE
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "tables"

@@ -1,13 +1,10 @@
-"""The file that `export` writes and `import` reads: one stream of frames, checksummed as a whole.
+"""The file that `export` writes and `import` reads: frames (`framed`), their magic b"spamguard export\\n".
 
 Must never hand out anything of a file that was not checked to its end, and never hold more of it than one frame.
 
-    magic       b"spamguard export\\n"
-    frame       kind (1 byte), length of what follows (4 bytes, little-endian), payload
-    "H"         first: header, JSON (`Header`)
+    "H"         header, JSON (`Header`)
     "V"         some votes, each as lengths and fields (`_VOTE`)
-    "T"         a piece of a table file, at most `PIECE` bytes, compressed by zlib
-    "E"         last: BLAKE2b-256 of every byte before this frame
+    "T"         a piece of a table file
 
 Receipts are not compressed: their code is within some percent of the entropy (`ledger.codec`). Readers refuse a higher format
 number than their own; what is new without being in the way of older readers goes into the header.
@@ -15,26 +12,22 @@ number than their own; what is new without being in the way of older readers goe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import BinaryIO, NoReturn
 
 from spamguard import secret
 from spamguard.errors import SourceError
+from spamguard.framed import HEADER, FrameWriter, frames, unpressed
 from spamguard.records import Vote
 
 FORMAT = 1
-PIECE = 1 << 20
 VOTES = 128  # in a frame
 MAGIC = b"spamguard export\n"
-_FRAME = struct.Struct("<cI")
-_LONGEST = 64 << 20  # of a frame: more is damage, not a reason to take memory
 _VOTE = struct.Struct("<QqIHHHHHHB")
-HEADER, SOME_VOTES, TABLE, END = b"H", b"V", b"T", b"E"
+SOME_VOTES, TABLE = b"V", b"T"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +52,24 @@ class Writer:
     """Writes frames to a stream; `end` makes the file complete."""
 
     def __init__(self, stream: BinaryIO, header: Header) -> None:
-        self._stream = stream
-        self._checksum = hashlib.blake2b(digest_size=32)
-        self.bytes = 0
-        self._put(MAGIC)
-        self._frame(HEADER, json.dumps(asdict(header)).encode())
+        self._frames = FrameWriter(stream, MAGIC, json.dumps(asdict(header)).encode())
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._frames.bytes
 
     def votes(self, votes: Sequence[Vote]) -> None:
         """Some votes, at most `VOTES`."""
-        self._frame(SOME_VOTES, b"".join(map(_pack, votes)))
+        self._frames.frame(SOME_VOTES, b"".join(map(_pack, votes)))
 
     def table(self, piece: bytes) -> None:
-        """A piece of a table file, at most `PIECE` bytes."""
-        self._frame(TABLE, zlib.compress(piece, 1))
+        """A piece of a table file, at most `framed.PIECE` bytes."""
+        self._frames.piece(TABLE, piece)
 
     def end(self) -> None:
         """The checksum; nothing may follow."""
-        self._frame(END, self._checksum.digest())
-        self._stream.flush()
-
-    def _frame(self, kind: bytes, payload: bytes) -> None:
-        self._put(_FRAME.pack(kind, len(payload)) + payload)
-
-    def _put(self, data: bytes) -> None:
-        self._checksum.update(data)
-        self._stream.write(data)
-        self.bytes += len(data)
+        self._frames.end()
 
 
 def _pack(vote: Vote) -> bytes:
@@ -115,7 +100,7 @@ class Reader:
                 number += len(votes)
                 labels.update(vote.label for vote in votes if vote.label is not None)
             elif kind == TABLE:
-                self._unpressed(payload)
+                unpressed(payload, self._refuse)
             elif kind == HEADER:
                 header = self._header(payload)
         return header, labels, number
@@ -128,36 +113,11 @@ class Reader:
 
     def table(self) -> Iterator[bytes]:
         """The table file, piece by piece."""
-        return (self._unpressed(payload) for kind, payload in self._frames() if kind == TABLE)
+        return (unpressed(payload, self._refuse) for kind, payload in self._frames() if kind == TABLE)
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
         """Every frame but the last, which is the checksum of them all."""
-        self._stream.seek(0)
-        checksum = hashlib.blake2b(digest_size=32)
-        magic = self._stream.read(len(MAGIC))
-        if magic != MAGIC:
-            self._refuse("it is not a file that `spamguard export` wrote")
-        checksum.update(magic)
-        expected: tuple[bytes, ...] = (HEADER,)
-        while True:
-            head = self._exactly(_FRAME.size)
-            kind, length = _FRAME.unpack(head)
-            if kind not in expected or length > _LONGEST:
-                self._refuse("it is damaged")
-            payload = self._exactly(length)
-            if kind == END:
-                break
-            yield kind, payload
-            checksum.update(head + payload)
-            expected = (SOME_VOTES, TABLE, END)
-        if payload != checksum.digest() or self._stream.read(1):
-            self._refuse("it is damaged: its checksum is wrong")
-
-    def _exactly(self, length: int) -> bytes:
-        data = self._stream.read(length)
-        if len(data) < length:
-            self._refuse("it is cut off")
-        return data
+        return frames(self._stream, MAGIC, (SOME_VOTES, TABLE), "it is not a file that `spamguard export` wrote", self._refuse)
 
     def _header(self, payload: bytes) -> Header:
         try:
@@ -176,12 +136,6 @@ class Reader:
             return list(_unpack(payload))
         except (struct.error, UnicodeDecodeError) as error:
             self._refuse(f"a vote in it is damaged ({error})")
-
-    def _unpressed(self, payload: bytes) -> bytes:
-        try:
-            return zlib.decompressobj().decompress(payload, PIECE)
-        except zlib.error as error:
-            self._refuse(f"a table in it is damaged ({error})")
 
     def _refuse(self, why: str) -> NoReturn:
         raise SourceError(f"{self._name}: {why}; nothing was imported")

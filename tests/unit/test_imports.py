@@ -24,7 +24,7 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching"),
-    ("policy", "mail", "bayes", "files", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
+    ("policy", "mail", "bayes", "files", "framed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings", "log"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
