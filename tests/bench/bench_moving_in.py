@@ -1,0 +1,79 @@
+"""What a word list of another filter is worth: 1-ROCA with and without it, after some lessons of one's own.
+
+    python tests/bench/bench_moving_in.py CORPUS/index [OTHER/index]
+
+The first half of the corpus is taught to bogofilter, whose list is imported into a new filter; of the second half the first 0, 10, 30,
+100 and 500 messages are taught, and what comes after the first 500 is judged. OTHER: a corpus whose whole list is imported as well, as
+that of somebody else's mail. Messages should be free of the verdicts of other filters.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from spamguard import Filter, secret
+from spamguard.evaluation.metrics import roca
+from spamguard.moving_in import formats, taking
+from spamguard.moving_in.formats import Kind
+from spamguard.prepare import Preparer, Teaching
+
+LESSONS = (0, 10, 30, 100, 500)
+KEYS = (b"the key of every filter on trial", b"another key for the same trials!")
+Labelled = list[tuple[str, Path]]
+
+
+def labelled(index: Path) -> Labelled:
+    """Label and file of each message."""
+    pairs = [line.split(maxsplit=1) for line in index.read_text().splitlines()]
+    return [(label, index.parent / name) for label, name in pairs]
+
+
+def word_list(messages: Labelled) -> bytes:
+    """What bogofilter knows after these."""
+    with tempfile.TemporaryDirectory() as place:
+        for label, flag in (("spam", "-s"), ("ham", "-n")):
+            names = "".join(f"{path}\n" for kind, path in messages if kind == label)
+            subprocess.run(["bogofilter", "-d", place, flag, "-b"], input=names, text=True, check=True)
+        return subprocess.run(["bogoutil", "-d", f"{place}/wordlist.db"], capture_output=True, check=True).stdout
+
+
+def curve(messages: Labelled, known: bytes, key: bytes) -> list[float]:
+    """1-ROCA in percent after so many LESSONS."""
+    with tempfile.TemporaryDirectory() as place:
+        secret.store(Path(place) / "key", key)
+        with Filter.open(place, durable=False) as subject:
+            if known:
+                found = taking.known_words(formats.entries(Kind.BOGOFILTER, None, io.BytesIO(known)), "bogofilter", key)
+                taking.take_in(subject, "old", *found)
+            preparer = Preparer(key)
+            ready = [(label, preparer.ready(path.read_bytes())) for label, path in messages]
+            return [_after(subject, ready, first, last) for first, last in zip((0, *LESSONS), LESSONS, strict=False)]
+
+
+def _after(subject: Filter, ready: list[tuple[str, Teaching]], first: int, last: int) -> float:
+    for label, teaching in ready[first:last]:
+        subject.learn_ready([teaching], label)
+        subject.settle_if_due()
+    subject.settle()
+    test = ready[LESSONS[-1] :]
+    return roca([label == "spam" for label, _ in test], [subject.judge_features(one.features).log_odds for _, one in test])
+
+
+def main() -> None:
+    """Print one line for each list and key."""
+    messages = labelled(Path(sys.argv[1]))
+    half = len(messages) // 2
+    lists = {"nothing": b"", "own first half": word_list(messages[:half])}
+    lists |= {f"somebody else's ({name})": word_list(labelled(Path(name))) for name in sys.argv[2:]}
+    print(f"{'imported':40} " + "".join(f"{number:>9}" for number in LESSONS))
+    for name, known in lists.items():
+        for key in KEYS:
+            print(f"{name[-40:]:40} " + "".join(f"{value:9.3f}" for value in curve(messages[half:], known, key)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
