@@ -37,6 +37,7 @@ class Desk:
         self._tell = tell
         self._listening: socket.socket | None = None
         self._state = Path()
+        self._inode = 0
 
     def open(self, state: Path) -> None:
         """Listen in this directory. Without, nothing but `status` is worse off."""
@@ -44,6 +45,7 @@ class Desk:
         try:
             with _short(state) as place:
                 self._listening = unixsocket.listening(place / NAME, _MODE)
+                self._inode = (place / NAME).lstat().st_ino
         except OSError as error:
             _log.warning("%s: cannot listen there (%s): `spamguard status` will not find this daemon", state / NAME, error.strerror)
             return
@@ -51,11 +53,14 @@ class Desk:
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 
     def close(self) -> None:
-        """Be there no more; idempotent."""
+        """Be there no more, unless another daemon has taken the place; idempotent."""
         if self._listening is not None:
             self._selector.unregister(self._listening)
             self._listening.close()
             self._listening = None
+            with suppress(OSError):
+                if (self._state / NAME).lstat().st_ino == self._inode:
+                    (self._state / NAME).unlink()
 
     def _serve(self) -> None:
         if self._listening is None:

@@ -1,0 +1,337 @@
+"""What an operator sees of the real daemon: metrics, health, `status` and the log under systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import smtplib
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+from spamguard import Filter, __version__
+from tests.e2e import daemon
+from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
+from tests.e2e.peers import Hop
+from tests.e2e.ports import free_port, open_directory
+
+PATIENCE = 30.0
+Values = dict[tuple[str, ...], float]
+
+
+def eventually(check: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < until, f"never so: {what}"
+        time.sleep(0.1)
+
+
+class Monitored:
+    """A daemon with two workers that monitors may ask."""
+
+    def __init__(self, state: Path, next_hop: str = "") -> None:
+        self.state = state
+        self.port, self._http = free_port(), free_port()
+        self.file = state.with_name(f"{state.name}.yaml")
+        self._next_hop = next_hop or f"maildir:{state.with_name('Maildir')}"
+        self.configure()
+
+    def configure(self, **more: object) -> None:
+        listener = {"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": self._next_hop}
+        self.file.write_text(
+            yaml.safe_dump({"state": str(self.state), "workers": 2, "metrics": f"127.0.0.1:{self._http}", "listeners": [listener], **more})
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[Daemon]:
+        with daemon.running(self.state, "--config", str(self.file), port=self.port) as running:
+            running.lines("monitors may ask")
+            yield running
+
+    def send(self, raw: bytes) -> None:
+        """Over a connection of its own, so that any worker may get it."""
+        with smtplib.SMTP("127.0.0.1", self.port, timeout=PATIENCE) as client:
+            client.sendmail("a@example.org", ["b@example.org"], raw)
+
+    def ask(self, page: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/{page}", timeout=PATIENCE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def values(self) -> Values:
+        """All samples: by name and the values of their labels, in the order of their names."""
+        status, text = self.ask("metrics")
+        assert status == 200
+        return {
+            (one.name, *(text for _, text in sorted(one.labels.items()))): one.value for family in parsed(text) for one in family.samples
+        }
+
+    def becomes(self, page: str, status: int, line: str) -> None:
+        found = (0, "")
+
+        def so() -> bool:
+            nonlocal found
+            found = self.ask(page)
+            return found[0] == status and re.search(line, found[1], re.MULTILINE) is not None
+
+        eventually(so, f"{page} {status} {line}; last: {found}")
+
+
+def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    line = [*COMMAND, "--state", str(state), "status", *options]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False, **settings)
+
+
+def counted(values: Values) -> Counter[str]:
+    """Messages by verdict."""
+    found: Counter[str] = Counter()
+    for name, value in values.items():
+        if name[0] == "spamguard_messages_total":
+            found[name[2]] += int(value)
+    return found
+
+
+def growing(values: Values) -> Values:
+    return {name: value for name, value in values.items() if name[0].endswith(("_total", "_bucket", "_count", "_sum"))}
+
+
+def told(running: Daemon) -> Counter[str]:
+    """Messages by verdict, as the log tells."""
+    return Counter(re.findall(r"verdict=(\S+)", running.log()))
+
+
+def children(running: Daemon, module: str) -> list[int]:
+    pids = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+    return [int(pid) for pid in pids if module in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path) -> None:
+    site = Monitored(state)
+    spam, ham = daemon.unseen("spam", 8), daemon.unseen("ham", 8)
+    with site.running() as running:
+        first = site.values()
+        assert counted(first) == {}
+        for raw in [*spam[:5], *ham[:5]]:
+            site.send(raw)
+        running.lines("verdict=", 10)
+        before = site.values()
+        assert counted(before) == told(running)
+        assert len(counted(before)) >= 2
+        assert before["spamguard_message_bytes_total",] == sum(map(int, re.findall(r" size=(\d+)", running.log())))
+        assert all(before["spamguard_stage_seconds_count", stage] == 10 for stage in ("receive", "judge", "hand_on"))
+        assert before["spamguard_state_usable",] == 1
+        assert before["spamguard_class_messages", "spam"] + before["spamguard_class_messages", "ham"] == daemon.MESSAGES
+
+        running.process.send_signal(signal.SIGHUP)
+        running.lines("serving", 2)
+        running.lines("has drained", 2)
+        assert growing(site.values()) == growing(before)
+        for raw in spam[5:]:
+            site.send(raw)
+        running.lines("verdict=", 13)
+
+        for worker in children(running, "daemon.worker"):
+            os.kill(worker, signal.SIGKILL)
+        running.lines("SIGKILL: replaced", 2)
+        assert counted(site.values()) == told(running)
+        (reporter,) = children(running, "daemon.reporting")
+        os.kill(reporter, signal.SIGKILL)
+        running.lines("monitors may ask", 2)
+        for raw in ham[5:]:
+            site.send(raw)
+        running.lines("verdict=", 16)
+        last = site.values()
+        assert counted(last) == told(running)
+        assert all(last[name] >= value for name, value in growing(before).items())
+
+
+def test_lessons_are_counted_whoever_teaches(state: Path) -> None:
+    site = Monitored(state)
+    spam, ham = daemon.unseen("spam", 2), daemon.unseen("ham", 1)
+    with site.running():
+        assert not any(name[0] == "spamguard_hours_since_lesson_by_person" for name in site.values())
+        with Filter.open(state) as spam_filter:
+            assert all(spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam)
+            assert spam_filter.learn(ham[0], "ham", origin="cli")
+        eventually(lambda: ("spamguard_lessons_total", "spam", "folder") in site.values(), "lessons are counted")
+        found = site.values()
+        assert found["spamguard_lessons_total", "spam", "folder"] == 2
+        assert found["spamguard_lessons_total", "ham", "cli"] == 1
+        assert 0 <= found["spamguard_hours_since_lesson_by_person",] < 1
+        assert found["spamguard_ledger_bytes",] == (state / "ledger.sqlite").stat().st_size
+
+
+def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
+    hop = Hop()
+    endpoint = f"smtp://127.0.0.1:{hop.port}"
+    site = Monitored(state, endpoint)
+    (raw,) = daemon.unseen("ham", 1)
+    with site.running() as running:
+        site.becomes("readyz", 503, f"^next hop {endpoint}: .*refused")
+        site.becomes("healthz", 200, "^alive$")
+        with pytest.raises((smtplib.SMTPException, OSError)):
+            site.send(raw)
+        found = site.values()
+        assert found["spamguard_next_hop_errors_total", "unreachable", endpoint] >= 1
+        answer = json.loads(status(state, "--json").stdout)["daemon"]
+        assert answer["ready"] is False
+        assert any(endpoint in line for line in answer["not_ready"])
+        assert any(endpoint in one["text"] for one in answer["last_errors"])
+        assert running.process.poll() is None
+        with hop.serving():
+            site.becomes("readyz", 200, "^ready$")
+
+
+def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
+    site = Monitored(state)
+    with site.running():
+        site.becomes("readyz", 200, "^ready$")
+        (state / "ledger.sqlite").rename(state / "elsewhere")
+        site.becomes("readyz", 503, "^state: ledger .*there is none$")
+        assert site.values()["spamguard_state_usable",] == 0
+        (state / "elsewhere").rename(state / "ledger.sqlite")
+        site.becomes("readyz", 200, "^ready$")
+        (tables,) = state.glob("tables-*.bin")
+        whole = tables.read_bytes()
+        tables.write_bytes(whole[:1000])
+        site.becomes("readyz", 503, "^state: .*tables")
+        tables.write_bytes(whole)
+        site.becomes("readyz", 200, "^ready$")
+
+
+def test_a_worker_that_hangs_is_told(state: Path) -> None:
+    site = Monitored(state)
+    with site.running() as running:
+        worker = children(running, "daemon.worker")[0]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        site.becomes("healthz", 200, "^alive$")
+
+
+def test_an_address_that_is_taken_costs_no_mail(state: Path) -> None:
+    site = Monitored(state)
+    site.configure(metrics=f"127.0.0.1:{site.port}")
+    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
+        running.lines("for monitors (")
+        site.send(daemon.unseen("ham", 1)[0])
+        running.lines("verdict=")
+
+
+def test_status_of_a_running_daemon(state: Path) -> None:
+    site = Monitored(state)
+    assert json.loads(status(state, "--json").stdout)["daemon"] is None
+    assert "daemon     none runs on this state directory\n" in status(state).stdout
+    with site.running() as running:
+        for raw in [*daemon.unseen("spam", 2), *daemon.unseen("ham", 2)]:
+            site.send(raw)
+        running.lines("verdict=", 4)
+        answer = json.loads(status(state, "--json").stdout)["daemon"]
+        assert (answer["pid"], answer["version"], answer["answers"], answer["ready"]) == (running.process.pid, __version__, True, True)
+        assert sum(one["number"] for one in answer["messages"]) == 4
+        assert {one["pid"] for one in answer["workers"]} == set(children(running, "daemon.worker"))
+        text = status(state).stdout
+        assert f"daemon     ready, pid {running.process.pid}, for " in text
+        assert f"listens on smtp://127.0.0.1:{site.port} (standalone), hands on to maildir:" in text
+        assert "4 messages: " in text
+        os.kill(running.process.pid, signal.SIGSTOP)
+        try:
+            stuck = status(state)
+            assert f"daemon     pid {running.process.pid} runs and does not answer" in stuck.stdout
+            assert json.loads(status(state, "--json").stdout)["daemon"]["answers"] is False
+        finally:
+            os.kill(running.process.pid, signal.SIGCONT)
+    assert not (state / "daemon.sock").exists()
+    assert "daemon     none runs" in status(state).stdout
+
+
+def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
+    site = Monitored(state)
+    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
+        running.process.kill()
+        running.process.wait()
+        assert (state / "daemon.sock").exists()
+        assert json.loads(status(state, "--json").stdout)["daemon"] is None
+        restarted = subprocess.Popen([*COMMAND, "run", "--config", str(site.file)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        try:
+            eventually(lambda: (json.loads(status(state, "--json").stdout)["daemon"] or {}).get("ready"), "it is ready again")
+        finally:
+            restarted.terminate()
+            restarted.wait(20)
+        running.process.returncode = 0  # what is looked at in the end
+
+
+def runs_as(user: int) -> bool:
+    try:
+        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=60)
+    except PermissionError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not runs_as(pwd.getpwnam("nobody").pw_uid), reason="needs root, and a Python that is not root's alone"
+)
+def test_status_for_root_and_for_the_user_of_the_service(taught: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    with open_directory() as place:
+        state = Path(shutil.copytree(taught, place / "state"))
+        for path in (state, *state.rglob("*")):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        site = Monitored(state, f"maildir:{state}/Maildir")
+        with site.running() as running:
+            for who in ({}, {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}):
+                answer = status(state, "--json", **who)
+                assert json.loads(answer.stdout)["daemon"]["pid"] == running.process.pid, answer.stderr
+            assert (state / "daemon.sock").stat().st_uid == nobody.pw_uid
+
+
+def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
+    """Every process writes objects; what a sender puts into an address stays in it."""
+    site = Monitored(state)
+    file = tmp_path / "journal"
+    with file.open("wb") as stream:
+        journal = f"{os.fstat(stream.fileno()).st_dev}:{os.fstat(stream.fileno()).st_ino}"
+        process = subprocess.Popen(
+            [*COMMAND, "run", "--config", str(site.file)], env=ENVIRONMENT | {"JOURNAL_STREAM": journal}, stdout=stream, stderr=stream
+        )
+    running = Daemon(process, state, file)
+    try:
+        running.lines("monitors may ask")
+        running.lines("serving")
+        raw = b"Subject: =?utf-8?q?a=0A=1B=5B2Jb?=\r\n" + daemon.unseen("ham", 1)[0]
+        site.send(raw)
+        running.lines('"message": "handled"')
+        os.kill(children(running, "daemon.worker")[0], signal.SIGKILL)
+        running.lines("SIGKILL")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+    lines = file.read_text().splitlines()
+    objects = [json.loads(re.sub(r"^<[2346]>", "", line)) for line in lines]
+    assert all(line.startswith("<") and line.isprintable() for line in lines)
+    assert all(list(one)[:4] == ["level", "logger", "process", "message"] for one in objects)
+    (handled,) = [one for one in objects if one["message"] == "handled"]
+    assert (handled["logger"], handled["from"], handled["client"]) == ("spamguard.mail", "<a@example.org>", "127.0.0.1")
+    assert {"id", "verdict", "action", "words", "reply", "judging", "size"} <= set(handled)
+    assert any(one["level"] == "error" and "SIGKILL" in one["message"] for one in objects)

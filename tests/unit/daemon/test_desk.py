@@ -1,0 +1,147 @@
+"""Where the master says how it is: told at once to whoever asks, and nobody waits for a master that hangs."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from spamguard.daemon import desk
+from spamguard.daemon.desk import Desk, ask
+from tests.e2e.ports import open_directory
+
+
+@pytest.fixture
+def selector():
+    with selectors.DefaultSelector() as made:
+        yield made
+
+
+def asked_while(selector, state):
+    """What is heard while a master serves what there is to serve."""
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(ask(state)))
+    asking.start()
+    while asking.is_alive():
+        for key, _ in selector.select(0.05):
+            key.data()
+    asking.join()
+    return answers[0]
+
+
+def test_whoever_asks_is_told(selector, tmp_path):
+    one = Desk(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
+    one.open(tmp_path)
+    assert (tmp_path / desk.NAME).stat().st_mode & 0o777 == 0o600
+    for _ in range(3):
+        assert asked_while(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
+    one.close()
+    one.close()
+    assert ask(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_nobody_is_there(tmp_path):
+    assert ask(tmp_path) is None
+    assert ask(tmp_path / "none") is None
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / desk.NAME))
+    assert ask(tmp_path) is None
+
+
+def test_the_name_of_the_state_directory_may_be_long(selector, tmp_path):
+    deep = tmp_path / ("x" * 100) / ("y" * 100)
+    deep.mkdir(parents=True)
+    one = Desk(selector, lambda: {"pid": 1})
+    one.open(deep)
+    assert asked_while(selector, deep) == {"pid": 1}
+    one.close()
+
+
+def test_one_that_hangs_is_not_waited_for(selector, tmp_path, monkeypatch):
+    monkeypatch.setattr(desk, "SECONDS", 0.2)
+    one = Desk(selector, lambda: {})
+    one.open(tmp_path)
+    assert ask(tmp_path) == {"pid": os.getpid()}
+    one.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
+def test_what_is_no_answer(tmp_path, said):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / desk.NAME))
+        listening.listen()
+
+        def serve():
+            connected, _ = listening.accept()
+            with connected:
+                connected.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert ask(tmp_path) == {"pid": os.getpid()}
+        thread.join()
+
+
+def test_who_goes_before_being_told_harms_nobody(selector, tmp_path):
+    one = Desk(selector, lambda: {"pid": 1})
+    one.open(tmp_path)
+    with socket.socket(socket.AF_UNIX) as hasty:
+        hasty.connect(str(tmp_path / desk.NAME))
+    assert asked_while(selector, tmp_path) == {"pid": 1}
+    one.close()
+
+
+def test_a_place_that_cannot_be_had_is_told(selector, tmp_path, caplog):
+    (tmp_path / desk.NAME).mkdir()
+    one = Desk(selector, lambda: {})
+    one.open(tmp_path)
+    assert "will not find this daemon" in caplog.text
+    one.close()
+
+
+SERVE = """
+import os, selectors, sys
+from pathlib import Path
+from spamguard.daemon.desk import Desk, ask
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+state = Path(sys.argv[1])
+with selectors.DefaultSelector() as selector:
+    one = Desk(selector, lambda: {"pid": os.getpid(), "uid": os.getuid()})
+    one.open(state)
+    if not os.fork():
+        os._exit(ask(state) != {"pid": os.getppid(), "uid": 65534})
+    print(flush=True)
+    for _ in range(2):
+        for key, _ in selector.select(20):
+            key.data()
+    one.close()
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_the_user_of_the_service_and_root_may_ask():
+    with open_directory() as place:
+        state = place / "state"
+        state.mkdir(mode=0o700)
+        os.chown(state, 65534, 65534)
+        with subprocess.Popen([sys.executable, "-c", SERVE, str(state)], stdout=subprocess.PIPE) as serving:
+            assert serving.stdout is not None
+            serving.stdout.readline()
+            assert ask(state) == {"pid": serving.pid, "uid": 65534}
+            assert serving.wait(20) == 0
+
+
+def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
+    first, second = Desk(selector, lambda: {"pid": 1}), Desk(selector, lambda: {"pid": 2})
+    first.open(tmp_path)
+    second.open(tmp_path)
+    first.close()
+    assert asked_while(selector, tmp_path) == {"pid": 2}
+    second.close()
