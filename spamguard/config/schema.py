@@ -1,7 +1,8 @@
 """The layout of the file: which keys there are, and the type of each. The defaults are those of `spamguard.settings`.
 
 A model's field has the name of the dataclass field it fills and, as alias, the name it has in the file. Only what was given is
-filled in (`given`); nothing here repeats a default.
+filled in (`given`); nothing here repeats a default. What is said about each is for editors (`schema_for_editors`): short; the whole
+is in config/spamguard.yaml.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class Part(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-def _named(alias: str) -> Any:
-    return Field(default=None, alias=alias)
+def _named(alias: str, about: str) -> Any:
+    return Field(default=None, alias=alias, description=about)
 
 
-def _needed(alias: str) -> Any:
-    return Field(alias=alias)
+def _needed(alias: str, about: str) -> Any:
+    return Field(alias=alias, description=about)
 
 
 def _tuples(given: dict[str, Any]) -> dict[str, Any]:
@@ -55,13 +56,13 @@ def _tuples(given: dict[str, Any]) -> dict[str, Any]:
 class HopPart(Part):
     """Fills `settings.Hop`."""
 
-    endpoint: values.Target = _needed("to")
-    tls: values.Secrecy = _named("tls")
-    connect_seconds: values.Seconds = _named("connect")
-    command_seconds: values.Seconds = _named("command")
-    data_seconds: values.Seconds = _named("data")
-    idle_seconds: values.Seconds = _named("idle")
-    sessions: values.Count = _named("sessions")
+    endpoint: values.Target = _needed("to", "Where mail goes on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
+    tls: values.Secrecy = _named("tls", "STARTTLS towards it; required: with a certificate that is checked")
+    connect_seconds: values.Seconds = _named("connect", "How long to wait for a connection; then the client is told to come again")
+    command_seconds: values.Seconds = _named("command", "How long to wait for each answer")
+    data_seconds: values.Seconds = _named("data", "How long to wait for the answer to the whole message")
+    idle_seconds: values.Seconds = _named("idle", "How long an open session is kept for the next message")
+    sessions: values.Count = _named("sessions", "Open sessions kept at most, in each worker")
 
     def build(self) -> Hop:
         """The value for the daemon."""
@@ -71,11 +72,11 @@ class HopPart(Part):
 class RulePart(Part):
     """Fills `settings.Rule`."""
 
-    label: values.Label = _needed("when")
-    action: values.Deed = _needed("action")
-    from_probability: values.Probability = _named("from_probability")
-    to: values.Mailbox = _named("to")
-    subject_prefix: values.Prefix = _named("subject_prefix")
+    label: values.Label = _needed("when", "A class; spam: every unwanted one; unsure")
+    action: values.Deed = _needed("action", "What is done; defer and reject only before the queue")
+    from_probability: values.Probability = _named("from_probability", "Probability of being unwanted from which on the rule fits")
+    to: values.Mailbox = _named("to", "Whom redirect sends it to")
+    subject_prefix: values.Prefix = _named("subject_prefix", "Put before the subject; breaks DKIM signatures")
 
     def build(self) -> Rule:
         """The value for the daemon."""
@@ -85,17 +86,17 @@ class RulePart(Part):
 class LimitsPart(Part):
     """Fills `settings.DoorLimits`."""
 
-    message_bytes: values.Size = _named("message_size")
-    header_bytes: values.Size = _named("header_size")
-    recipients: values.Count = _named("recipients")
-    connections: values.Count = _named("connections")
-    connections_per_client: values.Count = _named("connections_per_client")
-    idle_commands: values.Count = _named("idle_commands")
-    wrong_commands: values.Count = _named("wrong_commands")
-    bytes_in_flight: values.Size = _named("size_in_flight")
-    command_seconds: values.Seconds = _named("command_timeout")
-    data_seconds: values.Seconds = _named("data_timeout")
-    message_seconds: values.Seconds = _named("message_timeout")
+    message_bytes: values.Size = _named("message_size", "Of one message; announced as SIZE")
+    header_bytes: values.Size = _named("header_size", "Of the header of one message")
+    recipients: values.Count = _named("recipients", "Of one message")
+    connections: values.Count = _named("connections", "At once")
+    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address")
+    idle_commands: values.Count = _named("idle_commands", "NOOP, RSET, VRFY … since the last message")
+    wrong_commands: values.Count = _named("wrong_commands", "Refused or not understood, since the last message")
+    bytes_in_flight: values.Size = _named("size_in_flight", "Of all messages being received or handed on")
+    command_seconds: values.Seconds = _named("command_timeout", "For the next command")
+    data_seconds: values.Seconds = _named("data_timeout", "Between two pieces of a message")
+    message_seconds: values.Seconds = _named("message_timeout", "For a whole message, however steadily it drips")
 
     def build(self) -> DoorLimits:
         """The value for the daemon."""
@@ -105,8 +106,8 @@ class LimitsPart(Part):
 class CertificatePart(Part):
     """Fills `settings.Certificate`."""
 
-    certificate: values.File = _needed("certificate")
-    key: values.File = _needed("key")
+    certificate: values.File = _needed("certificate", "PEM file with the certificate and those above it")
+    key: values.File = _needed("key", "PEM file with its private key")
 
     def build(self) -> Certificate:
         """The value for the daemon."""
@@ -116,10 +117,12 @@ class CertificatePart(Part):
 class TeachByMailPart(Part):
     """Fills `settings.TeachByMail`."""
 
-    addresses: dict[values.TeachingAddress, values.Class] = Field(alias="addresses", min_length=1)
-    senders: list[values.Senders] = Field(alias="senders", min_length=1)
-    clients: list[values.Network] = _named("clients")
-    user: values.LessonOf = _named("user")
+    addresses: dict[values.TeachingAddress, values.Class] = Field(
+        alias="addresses", min_length=1, description="Addresses to forward mail to, each with the class it stands for"
+    )
+    senders: list[values.Senders] = Field(alias="senders", min_length=1, description="Whose mail is taken so: addresses, or *@DOMAIN")
+    clients: list[values.Network] = _named("clients", "Networks it must come from")
+    user: values.LessonOf = _named("user", "Whose lesson it is: the sender's whole address, or its local-part")
 
     def build(self) -> TeachByMail:
         """The value for the daemon."""
@@ -129,22 +132,28 @@ class TeachByMailPart(Part):
 class ListenerPart(Part):
     """Fills `settings.Listener` and its `settings.Policy`. speed_adjust: what the operator says of Postfix; for checks only."""
 
-    endpoint: values.Address = _needed("listen")
-    position: values.Where = _needed("position")
-    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop)] = _needed("next_hop")
-    speed_adjust: values.Flag = Field(default=False, alias="speed_adjust")
-    clients: list[values.Network] = _named("clients")
-    trusted: list[values.Network] = _named("trusted")
-    hostname: values.HostName = _named("hostname")
-    tls: CertificatePart | None = _named("tls")
-    odd_bytes: values.Odd = _named("odd_bytes")
-    on_error: values.Trouble = _named("on_error")
-    one_wrong_in: values.OneWrongIn = _named("spam_threshold")
-    tell_probability: values.Flag = _named("tell_probability")
-    forged: list[values.FieldName] = _named("forged")
-    rules: list[RulePart] = Field(default=[], alias="rules")
-    limits: LimitsPart = Field(default=LimitsPart(), alias="limits")
-    teach: TeachByMailPart | None = _named("teach")
+    endpoint: values.Address = _needed("listen", "Where mail comes in: smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, with an IP address")
+    position: values.Where = _needed("position", "Where it stands in the mail's way; decides what may be refused")
+    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop)] = _needed("next_hop", "Where mail goes on: in one word, or with how")
+    speed_adjust: values.Flag = Field(
+        default=False, alias="speed_adjust", description="Whether Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
+    )
+    clients: list[values.Network] = _named("clients", "Networks that may send here at all")
+    trusted: list[values.Network] = _named("trusted", "Networks whose XFORWARD and XCLIENT are believed")
+    hostname: values.HostName = _named("hostname", "For the greeting, EHLO and Received; empty: this machine's")
+    tls: CertificatePart | None = _named("tls", "STARTTLS at this listener; null: not offered")
+    odd_bytes: values.Odd = _named(
+        "odd_bytes", "Messages with bare CR, bare LF or NUL, which smuggle; auto: normalise after the queue, refuse elsewhere"
+    )
+    on_error: values.Trouble = _named("on_error", "A message that cannot be judged: pass it on unscored, or defer")
+    one_wrong_in: values.OneWrongIn = _named(
+        "spam_threshold", "From when on a message is called spam: fixed, or at most one good message in so many, as 1 in 1000"
+    )
+    tell_probability: values.Flag = _named("tell_probability", "Whether recipients see the exact probability")
+    forged: list[values.FieldName] = _named("forged", "Verdict fields removed from what comes in; * at the end for anything")
+    rules: list[RulePart] = Field(default=[], alias="rules", description="What is done beyond tagging: the first that fits")
+    limits: LimitsPart = Field(default=LimitsPart(), alias="limits", description="What clients may use, in each worker")
+    teach: TeachByMailPart | None = _named("teach", "Addresses to which people forward mail to say what it is")
 
     def build(self) -> Listener:
         """The value for the daemon."""
@@ -164,8 +173,8 @@ POLICY = ("rules", "one_wrong_in", "tell_probability", "forged", "on_error")
 class ScoringPart(Part):
     """Fills `settings.Scoring`."""
 
-    seconds: values.Seconds = _named("deadline")
-    scorers: values.Count = _named("scorers")
+    seconds: values.Seconds = _named("deadline", "For one message; its process is killed then, and on_error decides")
+    scorers: values.Count = _named("scorers", "Processes that judge, for each worker")
 
     def build(self) -> Scoring:
         """The value for the daemon."""
@@ -175,8 +184,8 @@ class ScoringPart(Part):
 class HistoryPart(Part):
     """Fills `settings.History`."""
 
-    days: values.Days = _named("age")
-    size: values.Size = _named("size")
+    days: values.Days = _named("age", "How long it is remembered what was judged: whole days")
+    size: values.Size = _named("size", "How much of it is remembered at most")
 
     def build(self) -> History:
         """The value for the daemon."""
@@ -186,9 +195,9 @@ class HistoryPart(Part):
 class HamEvidencePart(Part):
     """Fills `settings.HamEvidence`."""
 
-    answered: values.Flag = _named("answered")
-    flagged: values.Flag = _named("flagged")
-    read_after_seconds: values.Seconds | None = _named("read_after")
+    answered: values.Flag = _named("answered", "Whether having been answered says that a message is ham")
+    flagged: values.Flag = _named("flagged", "Whether being flagged says so")
+    read_after_seconds: values.Seconds | None = _named("read_after", "How long after it was read and left where it is; null: never")
 
     def build(self) -> HamEvidence:
         """The value for the daemon."""
@@ -198,15 +207,21 @@ class HamEvidencePart(Part):
 class WatchPart(Part):
     """Fills `settings.Watch`."""
 
-    maildir: values.MaildirPattern = _needed("maildir")
-    user: values.MailUser = _named("user")
-    folders: dict[str, values.Role] = _named("folders")
-    we_file: values.Flag | None = _named("we_file")
-    debounce_seconds: values.Seconds = _named("debounce")
-    rescan_seconds: values.Seconds = _named("rescan")
-    lessons_per_day: values.Allowance = _named("lessons_per_day")
-    ham_evidence: HamEvidencePart = Field(default=HamEvidencePart(), alias="ham_evidence")
-    spam_evidence: list[values.Keyword] = _named("spam_evidence")
+    maildir: values.MaildirPattern = _needed("maildir", "An absolute path; * and ? stand for any name")
+    user: values.MailUser = _named("user", "Whose they all are; empty: what the wildcards stand for, or the owner")
+    folders: dict[str, values.Role] = _named(
+        "folders", "What moving into a folder says: pattern of its name to a class, neutral, trash or ignored"
+    )
+    we_file: values.Flag | None = _named(
+        "we_file", "Whether what we tag as spam is filed into Junk; null: if a listener delivers into just this Maildir"
+    )
+    debounce_seconds: values.Seconds = _named("debounce", "From the first sign of a change to looking")
+    rescan_seconds: values.Seconds = _named("rescan", "Between two looks at everything")
+    lessons_per_day: values.Allowance = _named("lessons_per_day", "Of each user, within 24 hours; 0: no limit")
+    ham_evidence: HamEvidencePart = Field(
+        default=HamEvidencePart(), alias="ham_evidence", description="What else says that a message is ham"
+    )
+    spam_evidence: list[values.Keyword] = _named("spam_evidence", "Keywords that say that a message is spam")
 
     def build(self) -> Watch:
         """The value for the daemon."""
@@ -219,11 +234,11 @@ class WatchPart(Part):
 class TeachPart(Part):
     """Fills `settings.Teach`."""
 
-    socket: values.SocketPath | None = _named("socket")
-    mode: values.Mode = _named("mode")
-    spool: values.Directory | None = _named("spool")
-    for_others: list[values.Account] = _named("for_others")
-    lessons_per_day: values.Allowance = _named("lessons_per_day")
+    socket: values.SocketPath | None = _named("socket", "Where; null: teach.sock in the state directory")
+    mode: values.Mode = _named("mode", "Who may connect, in octal digits")
+    spool: values.Directory | None = _named("spool", "Where lessons are left while nobody listens; null: nowhere")
+    for_others: list[values.Account] = _named("for_others", "Accounts that may name another user")
+    lessons_per_day: values.Allowance = _named("lessons_per_day", "Of each user, within 24 hours; 0: no limit")
 
     def build(self) -> Teach:
         """The value for the daemon."""
@@ -233,18 +248,22 @@ class TeachPart(Part):
 class FilePart(Part):
     """The whole file; fills `settings.Settings`."""
 
-    state: values.Directory = _named("state")
-    user: values.UserName = _named("user")
-    workers: values.Processes = _named("workers")
-    listeners: list[ListenerPart] = Field(alias="listeners", min_length=1)
-    scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring")
-    history: HistoryPart = Field(default=HistoryPart(), alias="history")
-    watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(default=[], alias="watch")
-    watch_socket: values.SocketPath | None = _named("watch_socket")
-    teach: TeachPart | None = _named("teach")
-    personal: values.Flag = _named("personal")
-    aliases: dict[values.Alias, values.MailUser] = Field(default={}, alias="aliases")
-    metrics: values.Monitored | None = _named("metrics")
+    state: values.Directory = _named("state", "Directory of the filter: key, receipts, tables, history, quarantine")
+    user: values.UserName = _named("user", "Whom to run as when started as root; empty: the owner of the state directory")
+    workers: values.Processes = _named("workers", "Processes that speak SMTP; 0: one for each core")
+    listeners: list[ListenerPart] = Field(alias="listeners", min_length=1, description="Where mail comes in")
+    scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring", description="How messages are judged")
+    history: HistoryPart = Field(default=HistoryPart(), alias="history", description="What is remembered of what was judged")
+    watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(
+        default=[], alias="watch", description="Maildirs in which moving mail teaches: in one word, or with how"
+    )
+    watch_socket: values.SocketPath | None = _named("watch_socket", "Of the process that opens people's mailboxes for us; null: we do")
+    teach: TeachPart | None = _named("teach", "A Unix socket on which programs of this machine hand lessons over; null: none")
+    personal: values.Flag = _named("personal", "Whether mail is judged for each recipient by what that person has said")
+    aliases: dict[values.Alias, values.MailUser] = Field(
+        default={}, alias="aliases", description="Addresses, each with the user whose mail that is; empty: nobody's"
+    )
+    metrics: values.Monitored | None = _named("metrics", "Where monitors may ask by HTTP: ADDRESS:PORT; null: nowhere")
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""

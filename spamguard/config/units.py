@@ -8,6 +8,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SHOWN = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)")
+DURATION = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors, which know patterns only
+SIZE = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
 _LONGEST = 366 * 86400  # seconds
 _LARGEST = 1 << 50  # bytes
 

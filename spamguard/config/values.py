@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from spamguard.config import units
 from spamguard.config.units import shown
@@ -230,41 +230,79 @@ def _text(value: Any) -> str:
 
 _told = PlainSerializer(_text)
 
-Seconds = Annotated[float, PlainValidator(units.seconds), PlainSerializer(units.duration_text)]
-Days = Annotated[int, PlainValidator(units.days), PlainSerializer(units.days_text)]
-Size = Annotated[int, PlainValidator(units.size), PlainSerializer(units.size_text)]
-Count = Annotated[int, PlainValidator(_whole(1, 1_000_000))]
-Allowance = Annotated[int, PlainValidator(_whole(0, 1_000_000))]
-Processes = Annotated[int, PlainValidator(_whole(0, 1024))]
-Flag = Annotated[bool, PlainValidator(_flag)]
-Probability = Annotated[float, PlainValidator(_probability)]
-Network = Annotated[str, PlainValidator(_network)]
-Monitored = Annotated[Place, PlainValidator(_place), _told]
-Directory = Annotated[Path, PlainValidator(path), _told]
-File = Annotated[Path, PlainValidator(file), _told]
-Address = Annotated[Endpoint, PlainValidator(listen), _told]
-Target = Annotated[Endpoint, PlainValidator(endpoint), _told]
-Where = Annotated[Position, PlainValidator(_one_of(Position)), _told]
-Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told]
-Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told]
-Trouble = Annotated[OnError, PlainValidator(_one_of(OnError)), _told]
-Odd = Annotated[OddBytes | None, PlainValidator(_odd_bytes), PlainSerializer(lambda value: str(value or AUTO))]
-OneWrongIn = Annotated[int, PlainValidator(_one_wrong_in), PlainSerializer(_one_wrong_in_text)]
-Label = Annotated[str, PlainValidator(_matching(_LABEL, "the name of a class, spam or unsure"))]
-Mailbox = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True))]
-HostName = Annotated[str, PlainValidator(_matching(_NAME, "a host name", empty=True))]
-UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", empty=True))]
-MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a user of mail", empty=True))]
-MaildirPattern = Annotated[str, PlainValidator(_maildir)]
-Role = Annotated[str, PlainValidator(_role)]
-Keyword = Annotated[str, PlainValidator(_matching(_KEYWORD, "a keyword of IMAP such as $Junk"))]
-SocketPath = Annotated[Path, PlainValidator(_socket), _told]
-Mode = Annotated[int, PlainValidator(_mode), PlainSerializer(lambda value: f"{value:04o}")]
-Class = Annotated[str, PlainValidator(_class)]
-Account = Annotated[str, PlainValidator(_matching(_USER, "the name of a user"))]
-Senders = Annotated[str, PlainValidator(_matching(_SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"))]
-Alias = Annotated[str, PlainValidator(_matching(_ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"))]
-TeachingAddress = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as spam@example.org"))]
-LessonOf = Annotated[TeachingUser, PlainValidator(_one_of(TeachingUser)), _told]
-FieldName = Annotated[str, PlainValidator(_matching(_FIELD, "the name of a header field, * at its end for any"))]
-Prefix = Annotated[str, PlainValidator(_matching(_PREFIX, "at most 60 characters of ASCII", empty=True))]
+
+# ---- what editors are told: as much of it as a pattern can say
+
+
+def _text_like(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
+
+
+def _number(least: int, most: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "integer", "minimum": least, "maximum": most})
+
+
+def _any_of(*words: str) -> WithJsonSchema:
+    return WithJsonSchema({"enum": [str(word) for word in words]})
+
+
+# ---- the types
+
+
+Seconds = Annotated[float, PlainValidator(units.seconds), PlainSerializer(units.duration_text), _text_like(units.DURATION)]
+Days = Annotated[int, PlainValidator(units.days), PlainSerializer(units.days_text), _text_like(units.DURATION)]
+Size = Annotated[int, PlainValidator(units.size), PlainSerializer(units.size_text), _text_like(units.SIZE)]
+Count = Annotated[int, PlainValidator(_whole(1, 1_000_000)), _number(1, 1_000_000)]
+Allowance = Annotated[int, PlainValidator(_whole(0, 1_000_000)), _number(0, 1_000_000)]
+Processes = Annotated[int, PlainValidator(_whole(0, 1024)), _number(0, 1024)]
+Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"})]
+Probability = Annotated[float, PlainValidator(_probability), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Network = Annotated[str, PlainValidator(_network), _text_like(r"[0-9A-Fa-f:.]+(/[0-9]+)?")]
+Monitored = Annotated[Place, PlainValidator(_place), _told, _text_like(_PLACE.pattern)]
+Directory = Annotated[Path, PlainValidator(path), _told, _text_like("/.*")]
+File = Annotated[Path, PlainValidator(file), _told, _text_like("/.*")]
+Address = Annotated[Endpoint, PlainValidator(listen), _told, _text_like("(smtp|lmtp)://.+:[0-9]+")]
+Target = Annotated[Endpoint, PlainValidator(endpoint), _told, _text_like("(smtp|lmtp)://.+:[0-9]+|(lmtp|maildir):/.*")]
+Where = Annotated[Position, PlainValidator(_one_of(Position)), _told, _any_of(*Position)]
+Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told, _any_of(*Tls)]
+Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told, _any_of(*Action)]
+Trouble = Annotated[OnError, PlainValidator(_one_of(OnError)), _told, _any_of(*OnError)]
+Odd = Annotated[OddBytes | None, PlainValidator(_odd_bytes), PlainSerializer(lambda value: str(value or AUTO)), _any_of(AUTO, *OddBytes)]
+OneWrongIn = Annotated[int, PlainValidator(_one_wrong_in), PlainSerializer(_one_wrong_in_text), _text_like(f"{FIXED}|{_ONE_IN.pattern}")]
+Label = Annotated[str, PlainValidator(_matching(_LABEL, "the name of a class, spam or unsure")), _text_like(_LABEL.pattern)]
+Mailbox = Annotated[
+    str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True)), _text_like(f"({_MAILBOX.pattern})?")
+]
+HostName = Annotated[str, PlainValidator(_matching(_NAME, "a host name", empty=True)), _text_like(f"({_NAME.pattern})?")]
+UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", empty=True)), _text_like(f"({_USER.pattern})?")]
+MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a user of mail", empty=True)), _text_like(r"\S*")]
+MaildirPattern = Annotated[str, PlainValidator(_maildir), _text_like("/.*")]
+Role = Annotated[str, PlainValidator(_role), _text_like(_LABEL.pattern)]
+Keyword = Annotated[str, PlainValidator(_matching(_KEYWORD, "a keyword of IMAP such as $Junk")), _text_like(_KEYWORD.pattern)]
+SocketPath = Annotated[Path, PlainValidator(_socket), _told, _text_like("/.*")]
+Mode = Annotated[
+    int,
+    PlainValidator(_mode),
+    PlainSerializer(lambda value: f"{value:04o}"),
+    WithJsonSchema({"type": ["integer", "string"], "pattern": f"^({_MODE.pattern})$", "minimum": 0, "maximum": 777}),
+]
+Class = Annotated[str, PlainValidator(_class), _text_like(_LABEL.pattern)]
+Account = Annotated[str, PlainValidator(_matching(_USER, "the name of a user")), _text_like(_USER.pattern)]
+Senders = Annotated[
+    str,
+    PlainValidator(_matching(_SENDER, "an address such as anna@example.org, or *@example.org for all of a domain")),
+    _text_like(_SENDER.pattern),
+]
+Alias = Annotated[
+    str,
+    PlainValidator(_matching(_ALIAS, "an address, *@example.org for all of a domain, or what stands before the @")),
+    _text_like(_ALIAS.pattern),
+]
+TeachingAddress = Annotated[str, PlainValidator(_matching(_MAILBOX, "an address such as spam@example.org")), _text_like(_MAILBOX.pattern)]
+LessonOf = Annotated[TeachingUser, PlainValidator(_one_of(TeachingUser)), _told, _any_of(*TeachingUser)]
+FieldName = Annotated[
+    str, PlainValidator(_matching(_FIELD, "the name of a header field, * at its end for any")), _text_like(_FIELD.pattern)
+]
+Prefix = Annotated[
+    str, PlainValidator(_matching(_PREFIX, "at most 60 characters of ASCII", empty=True)), _text_like(f"({_PREFIX.pattern})?")
+]
