@@ -111,7 +111,10 @@ class Master:
 
     def _open(self, settings: Settings) -> None:
         """Listen where the settings say; what they no longer name stays open until its workers are gone."""
-        known = self._sockets | self._gone or sockets.inherited(os.environ)
+        if not self._sockets:
+            self._gone = sockets.inherited(os.environ)
+            sockets.check_inherited(self._gone, (one.endpoint for one in settings.listeners))
+        known = self._sockets | self._gone
         self._sockets = sockets.opened((one.endpoint for one in settings.listeners), known)
         self._gone = {name: one for name, one in known.items() if name not in self._sockets}
 

@@ -11,8 +11,9 @@ import os
 import socket
 import time
 from collections.abc import Iterable, MutableMapping
+from ipaddress import ip_address
 
-from spamguard.errors import StartError
+from spamguard.errors import ConfigError, StartError
 from spamguard.settings import Endpoint
 
 BACKLOG = 1024
@@ -30,7 +31,7 @@ _log = logging.getLogger("spamguard.daemon")
 
 def address(endpoint: Endpoint) -> Address:
     """What tells one listening socket from another."""
-    return endpoint.host, endpoint.port
+    return _written(endpoint.host), endpoint.port
 
 
 def opened(
@@ -101,7 +102,31 @@ def _take_over(descriptor: int, name: str, found: dict[Address, socket.socket]) 
         _log.warning("the inherited socket %d (%s) does not listen on TCP: not used", descriptor, name)
         one.close()
         return
-    found[one.getsockname()[:2]] = one
+    host, port = one.getsockname()[:2]
+    found[_written(host), port] = one
+
+
+def _written(host: str) -> str:
+    """An IP address as the kernel writes it: of IPv6 there are many ways."""
+    return str(ip_address(host.partition("%")[0]))
+
+
+def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[Endpoint]) -> None:
+    """ConfigError when none of what systemd has opened is a listener's: it would hold connections that nobody ever answers."""
+    wanted = {address(endpoint): endpoint for endpoint in endpoints}
+    others = [_text(one) for one in found if one not in wanted]
+    if not others:
+        return
+    told = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
+    remedy = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
+    if len(others) == len(found):
+        raise ConfigError(f"{told} ({', '.join(map(str, wanted.values()))}): {remedy}, or disable spamguard.socket")
+    _log.warning("%s: whoever connects there is never answered: %s", told, remedy)
+
+
+def _text(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def close(found: Iterable[socket.socket]) -> None:

@@ -96,8 +96,11 @@ class Daemon:
         settings = {"state": str(self.place / "state"), "workers": 2, "listeners": listeners, **others}
         self.file.write_text(yaml.safe_dump(settings))
 
-    def start(self, *timing: str, wait: bool = True, pass_fds: tuple[int, ...] = (), **environment: str) -> None:
-        command = [sys.executable, str(ROOT / "tests/unit/daemon/run_master.py"), str(self.file), *timing]
+    def start(
+        self, *timing: str, wait: bool = True, pass_fds: tuple[int, ...] = (), before: tuple[str, ...] = (), **environment: str
+    ) -> None:
+        """before: words in front of the command."""
+        command = [*before, sys.executable, str(ROOT / "tests/unit/daemon/run_master.py"), str(self.file), *timing]
         inherited = os.environ | {"PYTHONPATH": str(ROOT)} | environment
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.place, env=inherited, stderr=log, pass_fds=pass_fds)

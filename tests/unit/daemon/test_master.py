@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -314,10 +315,8 @@ def test_the_watchdog_is_fed_only_while_all_workers_are_heard(daemon: Daemon) ->
 
 
 def test_a_socket_of_systemd_is_used(daemon: Daemon) -> None:
-    """The number of the descriptor is fixed: it is put at 3 by a shell."""
     with socket.create_server(("127.0.0.1", 0)) as ours:
         daemon.configure([ours.getsockname()[1]])
-        os.set_inheritable(ours.fileno(), True)
         start_with_socket(daemon, ours.fileno())
         daemon.logged("serving")
     with daemon.client() as client:  # while nobody else holds it
@@ -329,19 +328,16 @@ def test_a_socket_of_systemd_is_used(daemon: Daemon) -> None:
     assert daemon.stop() == 0
 
 
-def start_with_socket(daemon: Daemon, descriptor: int) -> None:
-    """Started as systemd would, with the socket as file 3."""
-    saved = os.dup(3) if Path("/proc/self/fd/3").exists() else None
-    if descriptor != 3:
-        os.dup2(descriptor, 3)
+def start_with_socket(daemon: Daemon, *descriptors: int) -> None:
+    """Started as systemd would, with the sockets as files 3 and on: a shell puts them there."""
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for one in descriptors]
+    places = " ".join(f"{3 + place}<&{one} {one}<&-" for place, one in enumerate(high))
+    before = ("bash", "-c", f'exec {places}; exec "$@"', "bash")
     try:
-        daemon.start(wait=False, pass_fds=(3,), LISTEN="yes", LISTEN_FDS="1", LISTEN_FDNAMES="smtp")
+        daemon.start(wait=False, pass_fds=tuple(high), before=before, LISTEN="yes", LISTEN_FDS=str(len(high)), LISTEN_FDNAMES="smtp")
     finally:
-        if saved is not None:
-            os.dup2(saved, 3, inheritable=False)
-            os.close(saved)
-        elif descriptor != 3:
-            os.close(3)
+        for one in high:
+            os.close(one)
 
 
 def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
