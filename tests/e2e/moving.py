@@ -61,7 +61,7 @@ def all_seen(state: Path, mailbox: Path, count: int, folder: str = "") -> None:
 def votes(state: Path) -> list[Vote]:
     """Those in force that folders have cast, in the order in which they were."""
     with Filter.open(state) as spam_filter:
-        last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.votes() if vote.origin.startswith("folder ")}
+        last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.votes() if vote.origin.startswith(("folder ", "evidence "))}
     return [vote for vote in last.values() if vote.label is not None]
 
 
