@@ -26,8 +26,9 @@ from spamguard.metrics.totals import total
 from spamguard.settings import Place, Settings
 
 RETRY_SECONDS = 15.0  # when the address cannot be had
-_GOOD_FOR = 5.0  # seconds, what was seen of ledger, tables and next hops
-_PATIENCE = 4.0  # seconds for a look at them
+_STATE_GOOD_FOR = 5.0  # seconds, what was seen of ledger and tables
+_HOPS_GOOD_FOR = 10.0  # seconds: each look is a session that the next hop may log
+_PATIENCE = 5.0  # seconds for a look at either
 
 _log = logging.getLogger("spamguard.metrics")
 
@@ -39,8 +40,8 @@ class Reporter:
         self._board = board
         self._hops = [listener.next_hop for listener in settings.listeners]
         self._looker = Looker(settings.state, board.slot(REPORTER))
-        self._known = Lately(self._look, _GOOD_FOR, _PATIENCE)
-        self._unreachable = Lately(self._knock, _GOOD_FOR, _PATIENCE)
+        self._known = Lately(self._look, _STATE_GOOD_FOR, _PATIENCE)
+        self._unreachable = Lately(self._knock, _HOPS_GOOD_FOR, _PATIENCE)
 
     async def metrics(self) -> Answer:
         """For Prometheus."""

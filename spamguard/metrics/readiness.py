@@ -30,10 +30,9 @@ async def unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
 async def _trouble(hop: Hop, hostname: str) -> str:
     """What is wrong with it, "" if nothing is."""
     try:
-        async with asyncio.timeout(HOP_SECONDS):
-            if hop.endpoint.protocol is Protocol.MAILDIR:
-                return await asyncio.to_thread(_not_writable, hop.endpoint.path or Path("/"))
-            await _greet(hop, hostname)
+        if hop.endpoint.protocol is Protocol.MAILDIR:
+            return await asyncio.wait_for(asyncio.to_thread(_not_writable, hop.endpoint.path or Path("/")), HOP_SECONDS)
+        await _greet(hop, hostname)
     except TimeoutError:
         return f"no answer within {HOP_SECONDS:.0f} s"
     except Trouble as trouble:
@@ -44,8 +43,8 @@ async def _trouble(hop: Hop, hostname: str) -> str:
 async def _greet(hop: Hop, hostname: str) -> None:
     kind = LmtpHop if hop.endpoint.protocol is Protocol.LMTP else SmtpHop
     quick = replace(hop, connect_seconds=HOP_SECONDS, command_seconds=HOP_SECONDS)
-    session = await Opener(quick, kind.verbs, hostname).open()
-    await session.quit()
+    session = await asyncio.wait_for(Opener(quick, kind.verbs, hostname).open(), HOP_SECONDS)
+    await session.quit()  # waits for a second at most
 
 
 def _not_writable(maildir: Path) -> str:

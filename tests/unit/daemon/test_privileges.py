@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.daemon import privileges
+from spamguard.errors import StartError
+from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings
 from tests.unit.daemon.conftest import Daemon, eventually
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -125,3 +128,9 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     daemon.logged("serving", 2)
     eventually(lambda: len(daemon.workers()) == 2)
     assert daemon.stop() == 0
+
+
+def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
+    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 1), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)))
+    with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
+        privileges._as_root(Settings(tmp_path, (listener,), metrics=Place("0.0.0.0", 9110)))
