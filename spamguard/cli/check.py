@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from spamguard.cli import rim
@@ -10,20 +11,27 @@ from spamguard.errors import ConfigError
 
 ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
 
-Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0."""
-EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml"""
+Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0.
+
+With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
+`# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
+EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
+  spamguard check --schema > /etc/spamguard/schema.json"""
 
 
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "check", run, ABOUT, EXAMPLE)
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the configuration (YAML)")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration, for editors")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is in force, or what is wrong."""
+    """Print what is in force, or what is wrong, or what there is."""
     from spamguard import config
 
+    if options.schema:
+        return _schema()
     try:
         settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
     except ConfigError as error:
@@ -33,4 +41,11 @@ def run(options: argparse.Namespace) -> int:
     for warning in config.warnings(settings):
         rim.say(f"warning: {warning}")
     print(config.effective(settings), end="")
+    return 0
+
+
+def _schema() -> int:
+    from spamguard.config.editors import schema_for_editors
+
+    print(json.dumps(schema_for_editors(), indent=2, ensure_ascii=False))
     return 0

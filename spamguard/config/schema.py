@@ -134,7 +134,9 @@ class ListenerPart(Part):
 
     endpoint: values.Address = _needed("listen", "Where mail comes in: smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, with an IP address")
     position: values.Where = _needed("position", "Where it stands in the mail's way; decides what may be refused")
-    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop)] = _needed("next_hop", "Where mail goes on: in one word, or with how")
+    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop, json_schema_input_type=values.Target | HopPart)] = _needed(
+        "next_hop", "Where mail goes on: in one word, or with how"
+    )
     speed_adjust: values.Flag = Field(
         default=False, alias="speed_adjust", description="Whether Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
     )
@@ -254,7 +256,7 @@ class FilePart(Part):
     listeners: list[ListenerPart] = Field(alias="listeners", min_length=1, description="Where mail comes in")
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring", description="How messages are judged")
     history: HistoryPart = Field(default=HistoryPart(), alias="history", description="What is remembered of what was judged")
-    watch: list[Annotated[WatchPart, BeforeValidator(values.watch)]] = Field(
+    watch: list[Annotated[WatchPart, BeforeValidator(values.watch, json_schema_input_type=values.MaildirPattern | WatchPart)]] = Field(
         default=[], alias="watch", description="Maildirs in which moving mail teaches: in one word, or with how"
     )
     watch_socket: values.SocketPath | None = _named("watch_socket", "Of the process that opens people's mailboxes for us; null: we do")

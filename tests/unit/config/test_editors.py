@@ -1,0 +1,122 @@
+"""The JSON Schema for editors takes what `check` takes, and refuses slips of the finger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from spamguard.cli import main
+from spamguard.config import tree
+from spamguard.config.editors import schema_for_editors
+from spamguard.config.effective import plain
+from spamguard.errors import ConfigError
+from tests.unit.config.files import SHIPPED, listener
+from tests.unit.config.test_mistakes import MISTAKES
+
+SCHEMA = schema_for_editors()
+VALIDATOR = Draft202012Validator(SCHEMA)
+# What a pattern cannot say: that a port is none, that a network has host bits, a class that nobody can have, words of our own
+BEYOND = (
+    "5:5: expected a port",
+    "an address within",
+    "found '/home/../x'",
+    "at most 80 bytes",
+    "whole days",
+    "is no",
+    "above 0",
+    "state",
+    "found '1 in 1'",
+    "0.1:0'",
+)
+
+
+def parsed(text: str | bytes) -> Any:
+    found = tree.parse(text if isinstance(text, bytes) else text.encode())
+    return None if found.broken or found.problems else found.value
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.parent.glob("*.yaml")), ids=lambda path: path.name)
+def test_it_takes_the_files_that_we_ship(file: Path) -> None:
+    VALIDATOR.validate(parsed(file.read_bytes()))
+
+
+RICH = listener(
+    "    limits: {message_size: 1.5 GB, data_timeout: 90s}\n    spam_threshold: 1 in 1,000\n    tls: null\n"
+    "    rules: [{when: newsletter, action: redirect, to: a@example.org}]\n"
+    "    teach: {addresses: {s@example.org: spam}, senders: ['*@example.org'], user: local-part}\n"
+    "watch: [/home/*/Maildir, {maildir: /x, folders: {'Lists/*': ham, Bin: trash}, we_file: null}]\n"
+    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna, info: ''}\nmetrics: '[::1]:9110'\n",
+    listen="lmtp://[::1]:24",
+    hop="{to: lmtp:/run/x, tls: off}",
+)
+
+
+def test_it_takes_units_and_short_forms(load: Any) -> None:
+    VALIDATOR.validate(parsed(RICH))
+    VALIDATOR.validate(json.loads(json.dumps(plain(load(RICH)))))  # what `check` prints is a file again
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("listen:", "lisen:"),
+        ("when:", "wen:"),
+        ("folders:", "folder:"),
+        ("newsletter", "News letter"),
+        ("90s", "90"),
+        ("1.5 GB", "1.5 XB"),
+        ("standalone", "stand-alone"),
+        ("'*@example.org': anna", "'a b': anna"),
+        ("tls: off", "tls: on"),
+        ("mode: 0660", "mode: rw"),
+        ("1 in 1,000", "1 of 1,000"),
+    ],
+)
+def test_it_refuses_slips(right: str, wrong: str, load: Any) -> None:
+    text = RICH.replace(right, wrong)
+    assert text != RICH
+    assert not VALIDATOR.is_valid(parsed(text))
+    with pytest.raises(ConfigError):
+        load(text)
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES)
+def test_it_finds_the_mistakes_that_a_schema_can_find(text: str, told: list[str]) -> None:
+    value = parsed(text)
+    if value is not None and not any(word in told[0] for word in BEYOND):
+        assert not VALIDATOR.is_valid(value)
+
+
+def options(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    parts = {"": schema, **schema["$defs"]}
+    return {f"{part}.{name}": option for part, found in parts.items() for name, option in found["properties"].items()}
+
+
+def test_every_option_is_described() -> None:
+    found = options(SCHEMA)
+    assert len(found) > 70
+    assert [name for name, option in found.items() if not option.get("description")] == []
+
+
+def test_its_defaults_are_those_in_the_shipped_file() -> None:
+    shown = parsed(SHIPPED.read_bytes())
+    (one,) = shown["listeners"]
+    parts = {"": shown, "ListenerPart": one, "HopPart": one["next_hop"], "LimitsPart": one["limits"]}
+    told = {name: option["default"] for name, option in options(SCHEMA).items() if "default" in option}
+    checked = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+    both = told.keys() & checked.keys()
+    assert len(both) > 30
+    assert {name: told[name] for name in both} == {name: checked[name] for name in both}
+
+
+def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == SCHEMA
