@@ -155,7 +155,7 @@ class LocalMailboxes:
     def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int) -> Iterator[str]:
         """Watched first, then listed: what comes in between is told."""
         self._watches.add(directory, os.path.join(mailbox.path, name) if name else mailbox.path, mailbox, above=True)
-        below = _directories(directory)
+        below = _directories(directory, links=True)
         if "cur" in below and self._watch_parts(directory, Place(mailbox, name)):
             yield name
         for one in sorted(below - _NO_FOLDERS) if depth < _DEEPEST else ():

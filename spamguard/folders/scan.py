@@ -5,6 +5,7 @@ Reads only files that were never seen. Whatever a file or a folder is like ends 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -159,7 +160,8 @@ class Scanner:
         if isinstance(error, UnreadableError):
             self._once.warn((place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
         elif not isinstance(error, FileNotFoundError):
-            self._once.warn((place, file), "%s: cannot be read (%s)", where, error.strerror)
+            why = "is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror
+            self._once.warn((place, file), "%s: cannot be read (%s)", where, why)
 
     def read_signed(self, place: Place, file: File) -> tuple[bytes, bytes, Signed | None] | None:
         """A message, its digest and what we once said about it; None: it cannot be read, or not yet."""

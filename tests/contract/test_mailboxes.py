@@ -163,7 +163,7 @@ def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
         with pytest.raises(OSError, match=r"."):
             mailboxes.names(Place(mailbox, ".Half"))
     told = [record.getMessage() for record in caplog.records]
-    assert [text.partition(":")[0] for text in told] == [f"{home}/ben", f"{home}/carl/Maildir"]
+    assert [text.partition(":")[0] for text in told] == [f"{home}/ben", f"{home}/carl/Maildir", f"{box}/.Half/cur", f"{box}/.Linked"]
     assert all("symbolic link, which is not followed" in text for text in told)
 
 

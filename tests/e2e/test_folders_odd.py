@@ -213,4 +213,5 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
     assert "Traceback" not in log
     told = [line.partition(": ")[2] for line in log.splitlines() if "WARNING" in line or " warning " in line]
     assert len(told) == len(set(told))
+    assert sum("is a symbolic link, which is not followed" in line for line in told) == 2
     assert str(secret) not in log
