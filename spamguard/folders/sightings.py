@@ -67,6 +67,14 @@ class Marks(NamedTuple):
     names: Names
     since: Names
 
+    def changed(self, marks: Mapping[int, int], removed: Collection[int]) -> Marks:
+        """Some made or replaced, others removed."""
+        stay = ~np.isin(self.names, np.array([*marks, *removed], np.int64))
+        names = np.concatenate((self.names[stay], np.array([*marks], np.int64)))
+        since = np.concatenate((self.since[stay], np.array([*marks.values()], np.int64)))
+        order = np.argsort(names)
+        return Marks(names[order], since[order])
+
 
 _NO_MARKS = Marks(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -172,7 +180,8 @@ class Sightings:
             self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", ((number, name) for name in removed))
             self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", ((number, *mark) for mark in marks.items()))
         self._folders.pop(mailbox, None)
-        self._marks.pop(number, None)
+        if number in self._marks:
+            self._marks[number] = self._marks[number].changed(marks, removed)
 
     def mark_weighed(self, mailbox: str, asked: str) -> None:
         """All of a mailbox was looked at for this evidence."""

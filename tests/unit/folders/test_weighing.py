@@ -312,10 +312,15 @@ def test_marks_of_files_made_before_there_were_any(tmp_path):
             sightings._db.execute(f"DROP TABLE {table}")
     with Sightings.open(tmp_path / "sightings") as sightings:
         sightings.mark("box", ".A", {5: 0, -3: 7}, ())
-        sightings.mark("box", ".A", {4: 1}, (5,))
+        assert sightings.marks("box", ".A").names.tolist() == [-3, 5]
+        sightings.mark("box", ".A", {4: 1, -3: 8}, (5,))
+        assert (sightings.marks("box", ".A").names.tolist(), sightings.marks("box", ".A").since.tolist()) == ([-3, 4], [8, 1])
         sightings.mark_weighed("box", "read")
+    with Sightings.open(tmp_path / "sightings") as again:
+        assert again.marks("box", ".A").names.tolist() == [-3, 4]
+    with Sightings.open(tmp_path / "sightings") as sightings:
         marks = sightings.marks("box", ".A")
-        assert (marks.names.tolist(), marks.since.tolist()) == ([-3, 4], [7, 1])
+        assert (marks.names.tolist(), marks.since.tolist()) == ([-3, 4], [8, 1])
         assert sightings.marks("other", ".A").names.tolist() == []
         assert (sightings.weighed("box"), sightings.weighed("other")) == ("read", "")
         sightings.forget("box")
