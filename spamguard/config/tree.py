@@ -19,6 +19,11 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+_HINTS = {  # for what a parser says, or was doing
+    r"found character '\t' that cannot start any token": ": write blanks instead of a tab",
+    "while scanning an alias": ": put what begins with * into quotes",
+    "while scanning an anchor": ": put what begins with & into quotes",
+}
 
 Path = tuple[str | int, ...]
 
@@ -120,7 +125,9 @@ def _of_error(error: yaml.MarkedYAMLError) -> Place:
 def _told(error: yaml.MarkedYAMLError) -> str:
     """A parser's complaint in one line."""
     text = error.problem or error.context or "is not YAML"
-    return text if isinstance(error, _Refused) else f"is not YAML here: {text}"
+    if isinstance(error, _Refused):
+        return text
+    return f"is not YAML here: {text}" + "".join(hint for said, hint in _HINTS.items() if said in (error.problem, error.context))
 
 
 def _of(mark: yaml.Mark | yaml.Node) -> Place:

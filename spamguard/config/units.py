@@ -10,6 +10,7 @@ _SHOWN = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 10**9), (
 _QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)")
 DURATION = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors, which know patterns only
 SIZE = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
+_PASSWORD = re.compile(r"(?<=//)[^/\s]*@")
 _LONGEST = 366 * 86400  # seconds
 _LARGEST = 1 << 50  # bytes
 
@@ -44,12 +45,12 @@ def _quantity(given: object, units: dict[str, int], most: int, expected: str) ->
 
 
 def shown(given: object) -> str:
-    """What was found, for a message: short, in one line, as YAML would call it."""
+    """What was found, for a message: short, in one line, as YAML would call it, without what may be a password in an address."""
     if isinstance(given, dict | list):
         return "a mapping" if isinstance(given, dict) else "a list"
     if given is None or isinstance(given, bool):
         return {None: "nothing", True: "true", False: "false"}[given]
-    text = str(given)
+    text = _PASSWORD.sub("…@", str(given))
     return repr(text if len(text) <= 60 else text[:57] + "…") if isinstance(given, str) else text
 
 

@@ -5,13 +5,14 @@ Every check takes one plain value of the file and returns what the settings hold
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
@@ -113,10 +114,21 @@ def file(given: object) -> Path:
     """An absolute path of a file that is there and can be read."""
     found = path(given)
     try:
-        found.open("rb").close()
+        opened(found).close()
     except OSError as error:
         raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror})") from error
     return found
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file to read; a named pipe into which nobody writes is empty, instead of waited for. OSError."""
+    return open(path, "rb", opener=_at_once)  # noqa: PTH123  Path.open knows no opener
+
+
+def _at_once(name: str, flags: int) -> int:
+    descriptor = os.open(name, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def endpoint(given: object) -> Endpoint:
@@ -262,7 +274,7 @@ Monitored = Annotated[Place, PlainValidator(_place), _told, _text_like(_PLACE.pa
 Directory = Annotated[Path, PlainValidator(path), _told, _text_like("/.*")]
 File = Annotated[Path, PlainValidator(file), _told, _text_like("/.*")]
 Address = Annotated[Endpoint, PlainValidator(listen), _told, _text_like(r"(smtp|lmtp)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+")]
-Target = Annotated[Endpoint, PlainValidator(endpoint), _told, _text_like("(smtp|lmtp)://.+:[0-9]+|(lmtp|maildir):/.*")]
+Target = Annotated[Endpoint, PlainValidator(endpoint), _told, _text_like(r"(smtp|lmtp)://[^@/\s]+:[0-9]+|(lmtp|maildir):/.*")]
 Where = Annotated[Position, PlainValidator(_one_of(Position)), _told, _any_of(*Position)]
 Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told, _any_of(*Tls)]
 Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told, _any_of(*Action)]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spamguard import config
 from spamguard.config import tree
+from spamguard.config.schema import FilePart
 from spamguard.errors import ConfigError
 from spamguard.settings import (
     Settings,
@@ -23,6 +24,7 @@ from tests.unit.config.files import STATE, listener, parts
 
 _MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
 _ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
+KEYS_OF_FILE = [str(field.alias) for field in FilePart.model_fields.values()]
 MISTAKES = [
     ("", ["1:1: expected the key 'listeners'", "1:1: expected the key 'state', the directory of the filter"]),
     ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list"]),
@@ -94,7 +96,10 @@ MISTAKES = [
         listener("watch: [{maildir: /x, spam_evidence: ['a b']}]\n"),
         ["6:39: spam_evidence: expected a keyword of IMAP such as $Junk, found 'a b'"],
     ),
-    (listener("watch: [{maildir: /x, ham_evidence: {replied: true}}]\n"), ["6:38: unknown key 'replied': expected one of answered, flagged, read_after"]),
+    (
+        listener("watch: [{maildir: /x, ham_evidence: {replied: true}}]\n"),
+        ["6:38: unknown key 'replied': expected one of answered, flagged, read_after"],
+    ),
     (
         listener("watch: [{maildir: /x, debounce: 2}]\n"),
         ["6:23: debounce: expected a duration such as 30s, 10m, 2h or 1d, found 2 without a unit"],
@@ -136,6 +141,16 @@ MISTAKES = [
     ),
     (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed"]),
     (b"a: " + b"x" * tree.LONGEST, ["1:1: the file is larger than 1,000,000 bytes"]),
+    ("listeners:\n\t- x\n", [r"2:1: is not YAML here: found character '\t' that cannot start any token: write blanks instead of a tab"]),
+    (
+        listener("watch: [*/Maildir]\n"),
+        ["6:10: is not YAML here: expected alphabetic or numeric character, but found '/': put what begins with * into quotes"],
+    ),
+    (
+        listener(hop="smtp://anna:geheim@mx.example:25"),
+        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"],
+    ),
+    (listener("password: geheim\n"), ["6:1: unknown key 'password': expected one of " + ", ".join(KEYS_OF_FILE)]),
     ("[" * 50_000, ["1:21: nested deeper than 20 levels"]),
     ("a: &a x\nb: [" + "*a, " * 17 + "]\n", ["2:69: more than 16 aliases"]),
 ]
@@ -202,6 +217,14 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("text", "told"), CONTRADICTIONS, ids=[re.sub(r"\W+", "-", told)[:60] for _, told in CONTRADICTIONS])
 def test_what_contradicts_is_told(mistakes, text, told):
     assert mistakes(text) == [told]
+
+
+def test_nobody_waits_for_a_pipe_that_nobody_writes_into(tmp_path: Path, load: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="expected the key 'listeners'"):
+        config.load(tmp_path / "pipe")
+    (tmp_path / "key.pem").write_text("x")
+    load(listener(f"    tls: {{certificate: {tmp_path}/pipe, key: {tmp_path}/key.pem}}\n"))
 
 
 def test_all_mistakes_at_once(mistakes):
