@@ -1,0 +1,125 @@
+"""What `status` says of the daemon, whatever that says of itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from spamguard import __version__
+from spamguard.cli import running
+from spamguard.daemon import desk
+
+HEALTHY = {
+    "pid": 7,
+    "version": __version__,
+    "began": 1000,
+    "listeners": [],
+    "metrics": None,
+    "scoring": True,
+    "messages": [],
+    "bytes": 0,
+    "next_hop_errors": [],
+    "last_errors": [],
+    "stopping": False,
+    "workers": [{"pid": 8, "ready": True, "draining": False, "silent": 0.1}],
+}
+
+
+@contextmanager
+def saying(state, told):
+    """A daemon that says this, once."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(state / desk.NAME))
+        listening.listen()
+
+        def serve():
+            connected, _ = listening.accept()
+            with connected:
+                connected.sendall(json.dumps(told).encode())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+def values(state, **changes):
+    with saying(state, HEALTHY | changes):
+        return running.values(state)
+
+
+def test_all_is_well(tmp_path):
+    found = values(tmp_path, began=int(time.time()) - 11_000)
+    assert (found["ready"], found["not_ready"]) == (True, [])
+    head, workers, messages = running.lines(found)
+    assert head == "daemon     ready, pid 7, for 3 h 3 min"
+    assert workers.strip() == "1 worker: 8"
+    assert messages.strip() == "0 messages"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"stopping": True}, "it is stopping"),
+        ({"workers": []}, "workers: none accepts mail"),
+        ({"scoring": False}, "scorers: none is ready"),
+        (
+            {"listeners": [{"listen": "smtp://127.0.0.1:1", "position": "standalone", "next_hop": "lmtp:/none", "tls": "off"}]},
+            "next hop lmtp:/none",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path, changes, line):
+    found = values(tmp_path, **changes)
+    assert found["ready"] is False
+    assert found["not_ready"][0].startswith(line)
+    assert running.lines(found)[0].startswith("daemon     NOT READY, pid 7")
+    assert running.lines(found)[1].strip().startswith(f"not ready: {line}")
+
+
+def test_messages_and_errors(tmp_path):
+    found = values(
+        tmp_path,
+        metrics="127.0.0.1:9110",
+        messages=[
+            {"verdict": "spam", "action": "tag", "number": 1000},
+            {"verdict": "spam", "action": "quarantine", "number": 234},
+            {"verdict": "ham", "action": "tag", "number": 2},
+        ],
+        next_hop_errors=[{"next_hop": "smtp://a:1", "kind": "lost", "number": 2}],
+        last_errors=[{"time": 0, "text": "smtp://a:1: gone \x1b[2J"}],
+        workers=[{"pid": 8, "ready": True, "draining": True, "silent": 0}, {"pid": 9, "ready": False, "draining": False, "silent": 0}],
+    )
+    text = "\n".join(running.lines(found))
+    assert "1,236 messages: 1,234 spam, 2 ham" in text
+    assert "2 workers: 8 (drains), 9 (starts)" in text
+    assert "monitors may ask http://127.0.0.1:9110/metrics" in text
+    assert "2 errors of next hops" in text
+    assert "smtp://a:1: gone" in text
+    assert "\x1b" not in text
+
+
+def test_a_daemon_of_another_version_is_not_understood(tmp_path):
+    with saying(tmp_path, {"pid": 7, "version": "0.0.1", "odd": []}):
+        found = running.values(tmp_path)
+    assert found == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
+    assert running.lines(found) == [f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"]
+
+
+def test_one_that_does_not_answer_and_none_at_all(tmp_path):
+    assert running.lines(running.values(tmp_path)) == ["daemon     none runs on this state directory"]
+    (line,) = running.lines({"pid": 7, "version": None, "answers": False, "ready": False})
+    assert "pid 7 runs and does not answer" in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (172_799, "47 h 59 min"), (180_000, "2 d 2 h")],
+)
+def test_durations(seconds, text):
+    assert running._duration(seconds) == text
