@@ -122,7 +122,7 @@ def file(given: object) -> Path:
 
 def opened(path: Path) -> BinaryIO:
     """A file to read; a named pipe into which nobody writes is empty, instead of waited for. OSError."""
-    return open(path, "rb", opener=_at_once)  # noqa: PTH123  Path.open knows no opener
+    return open(path, "rb", opener=_at_once)
 
 
 def _at_once(name: str, flags: int) -> int:
