@@ -84,6 +84,7 @@ class Kept:
     # ----
 
     def _start(self, settings: Settings, now: float) -> None:
+        self._born = now
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         written = children.written(settings)
@@ -97,7 +98,7 @@ class Kept:
         finally:
             theirs.close()
             os.close(written)
-        self._channel, self._born = ours, now
+        self._channel = ours
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
 
     def _hear(self) -> None:

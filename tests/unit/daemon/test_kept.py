@@ -108,6 +108,21 @@ def test_one_that_stops_listening_is_killed(one, selector):
     assert not alive(pid)
 
 
+def test_one_that_cannot_be_started_is_tried_less_and_less_often(one, monkeypatch, caplog):
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(kept.children, "start", refused)
+    one.begin(SETTINGS)
+    pauses = []
+    for _ in range(3):
+        eventually(lambda: one.next_start() == 0)
+        one.tend()
+        pauses.append(one._pause)
+    assert pauses == pytest.approx([0.05, 0.1, 0.2])
+    assert caplog.text.count("cannot start the sleeper") == 3
+
+
 def watchers(daemon: Daemon) -> list[int]:
     """Children of the master that watch."""
     return [one for one in daemon.workers() if b"spamguard.daemon.watching" in Path(f"/proc/{one}/cmdline").read_bytes()]
