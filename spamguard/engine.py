@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spamguard import policy, secret
-from spamguard.bayes import blocks, experts, explanation
+from spamguard.bayes import blocks, experts, explanation, personal
 from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
@@ -21,6 +21,7 @@ from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.model import goodmail, snapshot, verdicts
 from spamguard.model.directory import bytes_of_tables, is_new, table_bits
+from spamguard.model.personal import People
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Explanation, Features, Scan, Status, Verdict
@@ -42,6 +43,7 @@ class Filter:
         self.directory = directory
         self._ledger = ledger
         self._store = store
+        self._people = People(ledger, store.tables.bits)
         self._profile = PROFILES[profile]
         self.key = key
         self._preparer = Preparer(key)
@@ -104,14 +106,15 @@ class Filter:
         """
         return self.judge_features(self._read(raw), user)
 
-    def judge_all(self, messages: Iterable[bytes]) -> Iterator[Verdict]:
+    def judge_all(self, messages: Iterable[bytes], *, user: str = "") -> Iterator[Verdict]:
         """The verdicts of many messages, in order: some are read ahead and judged together, which costs each of them less."""
         for some in chunks(messages, bytes):
             if self._profile.words_only:
                 yield from map(self.judge_features, self._preparer.extractor.read_words(some))
                 continue
             features = [found.features for found in self._preparer.extractor.read(some)]
-            yield from self._judge_together(features) if self._profile.name == DEFAULT else map(self.judge_features, features)
+            together = self._profile.name == DEFAULT and not user
+            yield from self._judge_together(features) if together else (self.judge_features(one, user) for one in features)
 
     def _judge_together(self, messages: list[Features]) -> Iterator[Verdict]:
         """As `judge_features` for each: what is taught meanwhile is in force from the next message on."""
@@ -129,13 +132,20 @@ class Filter:
     def judge_features(self, features: Features, user: str = "") -> Verdict:
         """The same for a message that was read already."""
         self._refresh()
-        return self._verdict(self._judgement(evidence(features, self._store.tables.bits)))
+        seen = evidence(features, self._store.tables.bits)
+        said = self._said(user)
+        if said is None:
+            return self._verdict(self._judgement(seen))
+        tables, known = self._store.tables, self._parameters()
+        weighed = explanation.weigh(tables, known, seen)
+        own = personal.correct(said, tables.classes, seen, personal.frequencies(tables, weighed.rows.counts))
+        return self._verdict(own.added(fused(tables, known, weighed.scores)))
 
     def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"", users: Sequence[str] = ()) -> Scan:
         """The verdict of `judge`, and what is kept of a message once it is gone.
 
         words: so many of the strongest each way, with the default profile only. on_top: as in `Preparer.named`. users: whose mail
-        it is; those of them who have said anything that counts get a verdict of their own.
+        it is; those of them who have said anything that counts get a verdict of their own, with the default profile only.
         """
         found, named = self._preparer.named(raw, on_top)
         self._refresh()
@@ -143,13 +153,26 @@ class Filter:
         seen = evidence(found.features, tables.bits)
         if self._profile.name == DEFAULT:
             weighed = explanation.weigh(tables, known, seen)
-            verdict = self._verdict(fused(tables, known, weighed.scores))
+            joint = fused(tables, known, weighed.scores)
+            verdict, by_user = self._verdict(joint), self._personal(users, seen, weighed, joint)
             parts = explanation.bucket_parts(weighed, tables, known, seen, *self._sides(verdict))
             chosen = explanation.strongest(parts, words)
             told = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
         else:
-            verdict, told = self._verdict(self._judgement(seen)), ()
-        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self.settling_due())
+            verdict, told, by_user = self._verdict(self._judgement(seen)), (), {}
+        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self.settling_due(), by_user)
+
+    def _personal(self, users: Sequence[str], seen: Evidence, weighed: explanation.Weighed, joint: list[float]) -> dict[str, Verdict]:
+        """The verdicts for those users who have said anything that counts."""
+        said = {user: found for user in users if (found := self._said(user)) is not None}
+        if not said:
+            return {}
+        tables = self._store.tables
+        shared = personal.frequencies(tables, weighed.rows.counts)
+        return {user: self._verdict(personal.correct(own, tables.classes, seen, shared).added(joint)) for user, own in said.items()}
+
+    def _said(self, user: str) -> personal.Said | None:
+        return self._people.said(user, self._store.seq) if user and self._profile.name == DEFAULT else None
 
     def _sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""
@@ -167,12 +190,16 @@ class Filter:
         if self._profile.name != DEFAULT:
             raise UsageError("explanations are of the default profile: leave --profile out")
         self._refresh()
-        tables = self._store.tables
+        tables, known = self._store.tables, self._parameters()
         seen = evidence(features, tables.bits)
-        verdict = self._verdict(self._judgement(seen))
-        favoured, against = verdicts.sides(verdict, self._unwanted)
-        found = dissect(tables, self._parameters(), seen, tables.classes.index(favoured), tables.classes.index(against))
-        return verdicts.explanation(verdict, self._spam_from, favoured, against, found, verdicts.clues(tables, texts, seen, found))
+        weighed = explanation.weigh(tables, known, seen)
+        joint, said = fused(tables, known, weighed.scores), self._said(user)
+        shared = personal.frequencies(tables, weighed.rows.counts)
+        own = None if said is None else personal.correct(said, tables.classes, seen, shared)
+        verdict = self._verdict(own.added(joint) if own else joint)
+        favoured, against = self._sides(verdict)
+        found = dissect(tables, known, seen, favoured, against)
+        return verdicts.explanation(tables, verdict, self._spam_from, (favoured, against), verdicts.Found(seen, found, own), texts)
 
     def _refresh(self) -> None:
         """Take in what was committed, lessons and classes, here or elsewhere."""

@@ -25,7 +25,8 @@ known now; its words are told as far as they were among the strongest then."""
 EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
-  spamguard explain 0iq5r8jo4c1n2f3g"""
+  spamguard explain 0iq5r8jo4c1n2f3g
+  spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
 OTHERS = "all other words"  # their sum would dwarf every bar
 _BAR = 24  # letters of the longest bar
@@ -39,6 +40,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "explain", run, ABOUT, EXAMPLE)
     parser.add_argument("--words", type=_number, default=10, metavar="N", help="how many words each way (default: 10)")
+    rim.add_user(parser)
     rim.add_json(parser)
     rim.add_paths(parser)
 
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         for row in known:
             _explain_row(spam_filter, row, options)
         for message in found:
-            why = spam_filter.explain(message.raw)
+            why = spam_filter.explain(message.raw, user=options.user)
             rim.answer(options, _text(message.name, why, options.words), _values(message.name, why, options.words))
             told += 1
     if not told:
@@ -76,7 +78,7 @@ def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> 
         rim.answer(options, remembered.as_text(row, options.words), then)
         return
     texts = {word.token: word.text for word in row.words}
-    why = spam_filter.explain_features(remembered.lesson(spam_filter, row).features, texts)
+    why = spam_filter.explain_features(remembered.lesson(spam_filter, row).features, texts, options.user)
     text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, options.words)}"
     rim.answer(options, text, then | _values(row.id, why, options.words))
 

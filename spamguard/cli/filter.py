@@ -22,7 +22,7 @@ EXAMPLE = """  spamguard filter < message.eml
 
   in .procmailrc:
     :0fw
-    | spamguard filter
+    | spamguard filter --user "$LOGNAME"
     :0
     * ^X-Spam-Flag: YES
     .Junk/"""
@@ -32,7 +32,7 @@ TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
-    rim.describe(commands, "filter", run, ABOUT, EXAMPLE)
+    rim.add_user(rim.describe(commands, "filter", run, ABOUT, EXAMPLE))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,11 +72,12 @@ def _judged(raw: bytes, options: argparse.Namespace) -> bytes:
     from spamguard.settings import Policy
 
     with rim.open_to_ask(options) as spam_filter:
-        found = spam_filter.scan(raw, words=0)
-        decision = policy.decide(found.verdict, Policy(), found.threshold)
+        found = spam_filter.scan(raw, words=0, users=(options.user,))
+        verdict = found.personal.get(options.user, found.verdict)
+        decision = policy.decide(verdict, Policy(), found.threshold)
         key = secret.derived(spam_filter.key, b"verdict")
-    signed = signature.sign(key, found.verdict, decision.action, token_hex(10), found.digest)
-    return with_fields(raw, policy.header_fields(found.verdict, decision, signed), policy.VERDICT_FIELDS)
+    signed = signature.sign(key, verdict, decision.action, token_hex(10), found.digest)
+    return with_fields(raw, policy.header_fields(verdict, decision, signed), policy.VERDICT_FIELDS)
 
 
 def _not_scanned(raw: bytes, reason: str) -> bytes:

@@ -19,6 +19,7 @@ ABOUT = """Judge messages. One line for each: label, probability of being unwant
 Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2 is an error."""
 EXAMPLE = """  spamguard judge message.eml
   spamguard judge --json ~/Maildir/.Junk
+  spamguard judge --user anna message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
 
 WANTED, UNWANTED, UNSURE = 0, 1, 3
@@ -28,6 +29,7 @@ _COLOURS = {WANTED: "32", UNWANTED: "31", UNSURE: "33"}
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "judge", run, ABOUT, EXAMPLE)
+    rim.add_user(parser)
     rim.add_json(parser)
     rim.add_paths(parser)
 
@@ -39,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     found = rim.with_progress(rim.messages(options.paths), options.paths, unless=sys.stdout.isatty())
     with rim.open_to_ask(options) as spam_filter:
         named, read = tee(found)
-        for message, verdict in zip(named, spam_filter.judge_all(one.raw for one in read), strict=True):
+        for message, verdict in zip(named, spam_filter.judge_all((one.raw for one in read), user=options.user), strict=True):
             kind = _kind(verdict, spam_filter.unwanted)
             seen.add(kind)
             print(_json(message.name, verdict) if options.json else _line(message.name, verdict, paint, _COLOURS[kind]))

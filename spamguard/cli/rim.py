@@ -65,6 +65,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """The option --user of those who judge."""
+    parser.add_argument(
+        "--user", default="", metavar="NAME", help="whose mail it is: what this user has said weighs more (default: nobody's)"
+    )
+
+
 # ---- errors
 
 

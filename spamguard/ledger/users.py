@@ -84,6 +84,14 @@ class Users:
         """Digests of the messages on which a user has cast, or taken back, a vote since then."""
         return [digest for (digest,) in self._ask(statements.DIGESTS_OF_USER, (user, since))]
 
+    def latest(self, user: str, upto_seq: int, extractor: int, most: int) -> list[tuple[str, bytes]]:
+        """Class and packed features of a user's votes in force at event `upto_seq`, the latest `most` by their time, in any order."""
+        return [(label, packed) for label, packed in self._ask(statements.LATEST_OF_USER, (user, upto_seq, extractor, most))]
+
+    def heard_between(self, after: int, upto: int) -> list[str]:
+        """Who has cast a vote, or taken one back, in the events after one number up to another."""
+        return [user for (user,) in self._ask(statements.USERS_BETWEEN, (after, upto))]
+
     def votes(self, user: str, digest: bytes) -> list[Vote]:
         """All votes of a user on a message that are still known, the one in force first."""
         return [Vote(*row) for row in self._ask(statements.VOTES_OF_KEY, (digest, user))]

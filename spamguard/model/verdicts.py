@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp, inf, log
+from typing import NamedTuple
 
 from spamguard import policy
 from spamguard.bayes import experts
 from spamguard.bayes.explanation import Dissection
+from spamguard.bayes.personal import Correction
 from spamguard.bayes.tables import Evidence, Tables
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.records import Clue, Explanation, Verdict
 
 _CERTAIN = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON and comparisons may not
+PERSONAL = "personal"
+"""In an explanation, among the experts: what the user's own votes add."""
 
 
 def verdict(tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float) -> Verdict:
@@ -45,33 +49,54 @@ def sides(found: Verdict, unwanted: frozenset[str]) -> tuple[str, str]:
     return max(bad, key=lambda name: probabilities[name]), max(good, key=lambda name: probabilities[name])
 
 
-def clues(tables: Tables, texts: Mapping[int, str], seen: Evidence, found: Dissection) -> list[Clue]:
-    """Every token of a message, the strongest first. texts: of those tokens whose text is known."""
-    named: dict[int, str] = {}
-    for token, text in texts.items():
-        named.setdefault(token >> (32 - tables.bits), text)
-    told = [
-        Clue(named.get(bucket, ""), part, dict(zip(tables.classes, counts, strict=True)))
-        for bucket, part, counts in zip(seen.buckets.tolist(), found.buckets.tolist(), found.counts.T.tolist(), strict=True)
-    ]
-    return sorted(told, key=lambda clue: -abs(clue.part))
+class Found(NamedTuple):
+    """What a message says, what was made of it, and what the user whose mail it is has said, if there is anything."""
+
+    seen: Evidence
+    parts: Dissection
+    own: Correction | None
 
 
-def explanation(verdict: Verdict, spam_from: float, favoured: str, against: str, found: Dissection, told: list[Clue]) -> Explanation:
-    """Why a verdict, from the parts of `favoured` against `against`."""
+def explanation(
+    tables: Tables, verdict: Verdict, spam_from: float, sides: tuple[int, int], found: Found, texts: Mapping[int, str]
+) -> Explanation:
+    """Why a verdict. sides: numbers of the class favoured and the one against it. texts: of those tokens whose text is known."""
+    parts = found.parts
+    shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
+    scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
+    log_odds, buckets = parts.log_odds, parts.buckets
+    if found.own:
+        shares[PERSONAL] = float(found.own.between(found.own.moved, *sides))
+        scores[PERSONAL] = float(found.own.between(found.own.evidence, *sides))
+        log_odds += shares[PERSONAL]
+        buckets[found.own.places] += found.own.between(found.own.parts, *sides)
+    clues = _clues(tables, texts, found)
     distance = policy.distance(verdict.log_odds, spam_from)
     return Explanation(
         verdict,
-        favoured,
-        against,
-        found.log_odds,
-        found.prior,
-        found.biases,
-        dict(zip(experts.EXPERTS, found.experts.tolist(), strict=True)),
-        dict(zip(experts.EXPERTS, found.scores.tolist(), strict=True)),
-        told,
-        dict(zip(TRAITS, found.traits.tolist(), strict=True)),
-        dict(zip(NUMBERS, found.numbers.tolist(), strict=True)),
+        tables.classes[sides[0]],
+        tables.classes[sides[1]],
+        log_odds,
+        parts.prior,
+        parts.biases,
+        shares,
+        scores,
+        clues,
+        dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
+        dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
         distance,
-        policy.flips([clue.part for clue in told], distance),
+        policy.flips([clue.part for clue in clues], distance),
     )
+
+
+def _clues(tables: Tables, texts: Mapping[int, str], found: Found) -> list[Clue]:
+    """Every token of a message, the strongest first."""
+    named: dict[int, str] = {}
+    for token, text in texts.items():
+        named.setdefault(token >> (32 - tables.bits), text)
+    buckets, parts, counts = found.seen.buckets.tolist(), found.parts.buckets.tolist(), found.parts.counts.T.tolist()
+    told = [
+        Clue(named.get(bucket, ""), part, dict(zip(tables.classes, each, strict=True)))
+        for bucket, part, each in zip(buckets, parts, counts, strict=True)
+    ]
+    return sorted(told, key=lambda clue: -abs(clue.part))
