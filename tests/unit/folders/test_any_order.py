@@ -1,0 +1,76 @@
+"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what teaches says, restarts or not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from spamguard.settings import HamEvidence
+from tests.unit.folders.maildirs import deliver, maildir, move
+from tests.unit.folders.watched import MAIL, Watched
+
+CLASSES = {"": "ham", ".Archive": "ham", ".Junk": "spam", ".Trash": "", ".Projects": ""}
+KEYWORDS = "0 $Junk\n1 NonJunk\n"
+MESSAGES = 6
+STEPS = 30
+
+
+class Message:
+    """One that people do things to. said: what its user has said by them."""
+
+    def __init__(self, box: Path, number: int) -> None:
+        self.said = ""
+        self._box = box
+        self._path = deliver(box, MAIL[number])
+        self._folder = ""
+        self._class = "ham"
+        self._flags: set[str] = set()
+
+    def move(self, folder: str) -> None:
+        before, now = CLASSES[self._folder], CLASSES[folder]
+        kept = before == now == "ham" and self._folder != folder
+        if now and (now != self._class or kept or (now == "spam" and not before)):
+            self.said = now
+        self._class = now or self._class
+        self._folder = folder
+        self._path = move(self._path, self._box / folder)
+        self._weigh()
+
+    def flag(self, letter: str) -> None:
+        self._flags ^= {letter}
+        name = f"{self._path.name.partition(':')[0]}:2,{''.join(sorted(self._flags))}"
+        self._path = self._path.rename(self._path.parents[1] / "cur" / name)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        ham = CLASSES[self._folder] == "ham" and bool(self._flags & {"R", "F"})
+        spam = CLASSES[self._folder] != "spam" and "a" in self._flags and "b" not in self._flags
+        if not self.said and ham != spam:
+            self.said = "ham" if ham else "spam"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_votes_are_what_was_said(tmp_path, seed):
+    chance = random.Random(seed)
+    one = Watched(tmp_path, ham_evidence=HamEvidence(answered=True, flagged=True), spam_evidence=("$Junk",), debounce_seconds=0.01)
+    for folder in CLASSES:
+        (maildir(one.box / folder) / "dovecot-keywords").write_text(KEYWORDS)
+    one.rest()
+    messages = [Message(one.box, number) for number in range(MESSAGES)]
+    one.rest()
+    for _ in range(STEPS):
+        message = chance.choice(messages)
+        if chance.random() < 0.5:
+            message.move(chance.choice(list(CLASSES)))
+        else:
+            message.flag(chance.choice("RFSab"))
+        one.rest()
+        if chance.random() < 0.1:
+            one.stop()
+            one.start()
+            one.rest()
+        assert one.votes() == {f"anna {number}": each.said for number, each in enumerate(messages) if each.said}
+    one.stop()
+    one.filter.close()
