@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +15,14 @@ from spamguard.errors import SpamguardError
 def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None)
+
+
+def copy(path: Path, target: Path, busy_seconds: float) -> None:
+    """Copy the database at `path`, as it is at one moment whoever writes, into an empty file, and wait for the disk."""
+    with closing(connect(path, busy_seconds)) as source, closing(connect(target, busy_seconds)) as new:
+        source.backup(new)
+    with target.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 @contextmanager

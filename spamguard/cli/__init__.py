@@ -34,6 +34,8 @@ COMMANDS = (
     "doctor",
     "evaluate",
     "rebuild",
+    "backup",
+    "restore",
     "export",
     "import",
 )

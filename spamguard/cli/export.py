@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
-from spamguard.files import create_private
+from spamguard.cli import output, rim
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Writer
@@ -40,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the file; say what is in it."""
     from spamguard.cli.portable import Writer
 
-    with rim.open_existing(options) as spam_filter, _output(options.file) as stream:
+    with rim.open_existing(options) as spam_filter, output.output(options.file) as stream:
         if not options.without_receipts:
             spam_filter.refuse_without_receipts()
         writer = Writer(stream, _header(spam_filter, options))
@@ -84,25 +78,3 @@ def _write_table(spam_filter: Filter, writer: Writer) -> str:
             while piece := file.read(PIECE):
                 writer.table(piece)
     return "the tables, without receipts"
-
-
-@contextmanager
-def _output(name: str) -> Iterator[BinaryIO]:
-    """Where to write. A regular file has its name only when it is complete; nobody but its owner may read it."""
-    path = Path(name)
-    if name == "-":
-        yield sys.stdout.buffer
-    elif path.exists() and not path.is_file():  # a pipe or a device is written as it is, never replaced
-        with path.open("wb") as stream:
-            yield stream
-    else:
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-        try:
-            with create_private(draft) as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(path)
-        finally:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)

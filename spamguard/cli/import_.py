@@ -8,15 +8,11 @@ from __future__ import annotations
 import argparse
 import io
 import secrets
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from spamguard.cli import rim
+from spamguard.cli.given import given
 from spamguard.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     path = None if options.file == "-" else Path(options.file)
     if path is not None and path.is_dir():
         return import_words.run(options, b"", path, io.BytesIO())
-    with _input(options.file) as stream:
+    with given(options.file) as stream:
         stream.seek(0)
         head = stream.read(import_words.HEAD_BYTES)
         stream.seek(0)
@@ -86,35 +82,6 @@ def _taken(options: argparse.Namespace, reader: Reader, header: Header, labels: 
     with rim.open_filter(options, bits=header.bits) as spam_filter:
         _define_classes(spam_filter, header, labels)
         return _merge(spam_filter, reader) if header.receipts else _adopt(spam_filter, reader)
-
-
-@contextmanager
-def _input(name: str) -> Iterator[BinaryIO]:
-    """The file; what cannot be read twice is kept in a temporary file meanwhile."""
-    if name != "-":
-        with _opened(name) as stream:
-            if stream.seekable():
-                yield stream
-                return
-            with _kept(stream) as copy:
-                yield copy
-    else:
-        with _kept(sys.stdin.buffer) as copy:
-            yield copy
-
-
-def _opened(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise SourceError(f"{name}: cannot be read ({error.strerror}); check the path and its permissions") from error
-
-
-@contextmanager
-def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(stream, copy)
-        yield copy
 
 
 def _refuse_extractor(name: str, header: Header) -> None:

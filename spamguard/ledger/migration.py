@@ -12,13 +12,11 @@ What the schemas are:
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from spamguard.files import create_private, sync_directory
-from spamguard.sqlitefile import connect, transaction
+from spamguard.sqlitefile import copy, transaction
 
 EVENTS_OF_USERS = "CREATE INDEX IF NOT EXISTS events_of_users ON events (user, time, origin, label)"
 """For `users`, some 200 bytes for each receipt."""
@@ -56,18 +54,10 @@ def _keep_copy(path: Path, version: int, busy_seconds: float) -> None:
     """Nobody else writes meanwhile, so one draft has room; what a killed process left of one is written anew."""
     draft = path.with_name(f".{path.name}.v{version}.new")
     draft.unlink(missing_ok=True)
+    create_private(draft).close()
     try:
         copy(path, draft, busy_seconds)
         draft.replace(path.with_name(f"{path.name}.v{version}"))
         sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def copy(path: Path, target: Path, busy_seconds: float) -> None:
-    """Copy the database at `path` as it is at one moment, writers or not, to a new file, and wait for the disk."""
-    create_private(target).close()
-    with closing(connect(path, busy_seconds)) as source, closing(connect(target, busy_seconds)) as new:
-        source.backup(new)
-    with target.open("rb") as written:
-        os.fsync(written.fileno())

@@ -193,5 +193,5 @@ def test_what_a_list_takes_in_the_ledger():
     tokens = np.sort(np.random.default_rng(1).choice(1 << 30, wordlists.MOST, replace=False)).astype(np.uint32)
     odds = np.random.default_rng(1).integers(-127, 128, wordlists.MOST).astype(np.int8)
     vote = wordlists.vote("x", About("x", "", 1, 1, 1, 1), tokens, odds, 0, EXTRACTOR)
-    assert len(vote.packed) < 450_000
+    assert len(vote.packed) < 140_000
     wordlists.check(vote.packed)

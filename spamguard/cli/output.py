@@ -1,0 +1,43 @@
+"""Where `export` and `backup` write to: a file has its name only when it is complete, and nobody but its owner may read it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from spamguard.files import create_private, sync_directory
+
+
+def is_file(name: str) -> bool:
+    """Whether it is, or will be, a regular file."""
+    return name != "-" and (not Path(name).exists() or Path(name).is_file())
+
+
+@contextmanager
+def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> Iterator[BinaryIO]:
+    """A stream to write to. check: is given what was written to a regular file, to be read, before the file has its name."""
+    path = Path(name)
+    if name == "-":
+        yield sys.stdout.buffer
+    elif not is_file(name):  # a pipe or a device is written as it is, never replaced
+        with path.open("wb") as stream:
+            yield stream
+    else:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+        try:
+            with create_private(draft) as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            with draft.open("rb") as written:
+                check(written)
+            draft.replace(path)
+            sync_directory(path.parent)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)

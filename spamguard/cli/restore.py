@@ -1,0 +1,66 @@
+"""`restore`: what `backup` wrote, put into a state directory. Proves it before it touches anything; what was there is kept."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spamguard.cli import rim
+from spamguard.cli.given import given
+from spamguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from spamguard.backup.archive import Archive, Header
+
+ABOUT = """Put what `backup` wrote into the state directory, whose daemon must have been stopped.
+
+The file is read to its end, its ledger opened and all tables made from it before anything there is touched; with --replace what was
+there is kept beside it in a directory before-restore-TIME."""
+EXAMPLE = """  systemctl stop spamguard; spamguard --state /var/lib/spamguard restore --replace backup; systemctl start spamguard
+  spamguard --state /new/place restore backup"""
+
+
+def add(commands: rim.Commands) -> None:
+    """The command's arguments."""
+    parser = rim.describe(commands, "restore", run, ABOUT, EXAMPLE)
+    rim.add_json(parser)
+    parser.add_argument("--replace", action="store_true", help="put aside what is in the state directory")
+    parser.add_argument("file", metavar="FILE", help="a file that `backup` wrote, or - for standard input")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, prove, replace; say what is there now."""
+    from spamguard.backup import restoring
+    from spamguard.backup.archive import Archive
+
+    state = rim.state_directory(options)
+    _refuse_running(state)
+    restoring.refuse_to_overwrite(state, replace=options.replace)
+    with given(options.file) as stream:
+        archive = Archive(options.file, stream)
+        header = archive.check()
+        aside = _restored(archive, header, state)
+    with rim.open_existing(options) as spam_filter:
+        classes = dict(spam_filter.status().classes)
+    made = datetime.fromtimestamp(header.time).strftime("%Y-%m-%d %H:%M")
+    kept = f"; what was there is in {aside}" if aside else ""
+    text = f"restored the backup of {made} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
+    rim.answer(options, text, {"state": str(state), "made": header.time, "classes": classes, "kept": str(aside) if aside else None})
+    return 0
+
+
+def _restored(archive: Archive, header: Header, state: Path) -> Path | None:
+    """Where what was there is kept."""
+    from spamguard.backup import restoring
+
+    with rim.progress(sum(header.sizes.values()), "B") as advance, restoring.proved(archive, header, state, advance) as draft:
+        return restoring.put_in_place(draft, state, lambda: _refuse_running(state))
+
+
+def _refuse_running(state: Path) -> None:
+    from spamguard.daemon import desk
+
+    if state.is_dir() and (daemon := desk.ask(state)) is not None:
+        raise UsageError(f"{state}: a daemon runs on it (process {daemon['pid']}): stop it, then restore")

@@ -1,0 +1,360 @@
+"""A backup made while others teach, and put back: whole or not at all, elsewhere or in place, and the same filter."""
+
+import io
+import json
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from spamguard import cli, secret
+from spamguard.backup import archive, restoring
+from spamguard.backup.archive import Archive, Header
+from spamguard.errors import LedgerError, SourceError, UsageError
+from spamguard.folders.sightings import Sightings
+from spamguard.framed import FrameWriter
+from spamguard.model.fold import settled
+from tests.support.disks import small_disk
+from tests.support.killing import killed_at
+from tests.unit.filters import BITS, ROOT, bits_of, held, mail, opened, teach
+
+LESSONS = mail(40)
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A filter in a state directory, taught 30 messages."""
+    with opened(tmp_path / "state") as one:
+        teach(one, LESSONS[:30])
+        one.settle()
+    Sightings.open(tmp_path / "state" / "sightings.sqlite").close()
+    return tmp_path / "state"
+
+
+def command(state: Path, *arguments: object) -> int:
+    return cli.main(["--state", str(state), *map(str, arguments)])
+
+
+@pytest.fixture
+def file(state, tmp_path):
+    assert command(state, "backup", tmp_path / "backup") == 0
+    return tmp_path / "backup"
+
+
+def state_of(directory: Path) -> dict[str, object]:
+    with opened(directory) as one:
+        return held(one)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(one.name for one in directory.iterdir())
+
+
+def test_there_and_back_it_is_the_same_filter(state, file, tmp_path):
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert command(tmp_path / "new", "restore", file) == 0
+    assert {"key", "ledger.sqlite", "sightings.sqlite"} < set(names(tmp_path / "new"))
+    assert not [name for name in names(tmp_path / "new") if name.startswith((".", "before"))]
+    assert state_of(tmp_path / "new") == state_of(state)
+    with opened(tmp_path / "new") as one, opened(state) as other:
+        assert one.key == other.key
+        label, raw = LESSONS[0]
+        assert one.learn_ready([one._preparer.ready(raw)], label) == [False]
+        assert list(one.ledger.votes()) == list(other.ledger.votes())
+
+
+def test_the_answer_in_json(state, tmp_path, capsys):
+    command(state, "backup", "--json", tmp_path / "backup")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bytes"] == (tmp_path / "backup").stat().st_size
+    assert set(answer["files"]) == {"key", "ledger.sqlite", "sightings.sqlite"}
+    command(tmp_path / "new", "restore", "--json", tmp_path / "backup")
+    answer = json.loads(capsys.readouterr().out)
+    assert sum(answer["classes"].values()) == 30
+    assert answer["kept"] is None
+
+
+def test_what_is_restored_is_a_node_of_its_own(state, file, tmp_path):
+    command(tmp_path / "new", "restore", file)
+    with opened(tmp_path / "new") as one, opened(state) as other:
+        assert one.ledger.node != other.ledger.node
+        teach(one, [("spam", LESSONS[30][1])])
+        teach(other, [("ham", LESSONS[31][1])])
+        one.ledger.merge(other.ledger.votes())
+        other.ledger.merge(one.ledger.votes())
+        one.settle()
+        other.settle()
+        assert held(one) == held(other)
+        assert sum(one.status().classes.values()) == 32
+
+
+TEACHING = """
+import itertools
+with opened(Path(sys.argv[1])) as one:
+    print(flush=True)
+    for number in itertools.count():
+        teach(one, [(label, raw + b"%d" % number) for label, raw in mail(20)])
+"""
+
+
+def test_while_others_teach_it_is_one_moment(tmp_path):
+    with opened(tmp_path / "state") as one:
+        teach(one, LESSONS)
+    head = "import sys; from pathlib import Path; from tests.unit.filters import *\n"
+    teacher = subprocess.Popen([sys.executable, "-c", head + TEACHING, str(tmp_path / "state")], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        teacher.stdout.readline()
+        for number in range(4):
+            time.sleep(0.2)
+            assert command(tmp_path / "state", "backup", tmp_path / f"{number}") == 0
+        assert teacher.poll() is None
+    finally:
+        teacher.kill()
+        teacher.communicate()
+    ends = []
+    for number in range(4):
+        assert command(tmp_path / f"state{number}", "restore", tmp_path / f"{number}") == 0
+        with opened(tmp_path / f"state{number}") as one, opened(tmp_path / "state") as other:
+            ends.append(one.ledger.last_seq())
+            assert held(one) == bits_of(settled(other.ledger, ends[-1], BITS))
+    assert ends == sorted(ends)
+    assert ends[0] < ends[-1]
+
+
+# Refusals
+
+
+def test_what_is_there_is_not_overwritten_unasked(state, file, capsys):
+    before = state_of(state)
+    assert command(state, "restore", file) == 2
+    assert "say --replace to put it aside" in capsys.readouterr().err
+    assert state_of(state) == before
+
+
+def test_replacing_keeps_what_was_there(state, file):
+    with opened(state) as one:
+        teach(one, LESSONS[30:])
+        one.settle()
+        later = held(one)
+    assert command(state, "restore", "--replace", file) == 0
+    with opened(state) as one:
+        assert sum(one.status().classes.values()) == 30
+    (aside,) = state.glob("before-restore-*")
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o700
+    assert state_of(aside) == later
+    assert len(list(state.glob("tables-*.bin"))) == 1
+
+
+def test_nobody_may_have_it_open(state, file, capsys):
+    before = state_of(state)
+    with opened(state) as one:
+        one.judge(LESSONS[0][1])
+        assert command(state, "restore", "--replace", file) == 2
+        assert "stop it, then restore" in capsys.readouterr().err
+        assert held(one) == before
+        teach(one, LESSONS[30:31])
+    assert command(state, "restore", "--replace", file) == 0
+
+
+def test_one_taught_with_another_key_is_replaced_too(tmp_path, file):
+    other = tmp_path / "other"
+    other.mkdir()
+    secret.store(other / "key", b"another key altogether, of 32 b.")
+    with opened(other) as one:
+        teach(one, LESSONS[:3])
+    assert command(other, "restore", "--replace", file) == 0
+    with opened(other) as one:
+        assert sum(one.status().classes.values()) == 30
+    (aside,) = other.glob("before-restore-*")
+    assert (aside / "key").read_bytes() == b"another key altogether, of 32 b."
+
+
+@pytest.mark.parametrize("damage", [b"", b"rubbish" * 1000])
+def test_a_damaged_ledger_is_what_backups_are_for(state, file, damage):
+    (state / "ledger.sqlite").write_bytes(damage)
+    assert command(state, "restore", "--replace", file) == 0
+    with opened(state) as one:
+        assert sum(one.status().classes.values()) == 30
+
+
+def test_damage_anywhere_restores_nothing(file, tmp_path, capsys):
+    whole = file.read_bytes()
+    for at in [*range(0, 60), *range(60, len(whole), len(whole) // 40), len(whole) - 1]:
+        for damaged in (whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :], whole[:at]):
+            file.write_bytes(damaged)
+            assert command(tmp_path / "new", "restore", file) == 2, at
+            told = capsys.readouterr().err
+            assert told.count("\n") == 1
+            assert "nothing was restored" in told
+    file.write_bytes(whole + b"x")
+    assert command(tmp_path / "new", "restore", file) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_of_something_else(state, tmp_path, capsys):
+    command(state, "export", tmp_path / "export")
+    for path in (tmp_path / "export", state / "ledger.sqlite", tmp_path / "missing"):
+        assert command(tmp_path / "new", "restore", path) == 2
+    assert capsys.readouterr().err.count("it is not a file that `spamguard backup` wrote; nothing was restored") == 2
+
+
+def written(**changes: object) -> Archive:
+    """A whole archive whose header or files are not such as a backup has."""
+    values = {"format": 1, "program": "", "fingerprint": "f", "time": 0, "sizes": {"key": 1, "ledger.sqlite": 1}}
+    stream = io.BytesIO()
+    writer = FrameWriter(stream, b"spamguard backup\n", json.dumps({**values, **changes.get("header", {})}).encode())
+    for name, pieces in changes.get("files", [(b"key", [b"k"]), (b"ledger.sqlite", [b"l"])]):
+        writer.frame(b"F", name)
+        for piece in pieces:
+            writer.piece(b"D", piece)
+    writer.end()
+    return Archive("it", stream)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"header": {"format": 2}}, "format 2, this program reads 1: update"),
+        ({"header": {"sizes": {"key": 1}}}, "its files are not those that it names"),
+        ({"files": [(b"../key", [b"k"])]}, "names a file that no backup has"),
+        ({"files": [(b"key", [b"k"]), (b"key", [b"k"])]}, "names a file that no backup has"),
+        ({"files": [(b"key", [b"k"])]}, "its files are not those that it names"),
+        ({"files": [(b"key", [b"kk"]), (b"ledger.sqlite", [b"l"])]}, "its files are not those"),
+    ],
+)
+def test_archives_made_to_deceive(changes, words):
+    with pytest.raises(SourceError, match=words):
+        written(**changes).check()
+    assert written().check() == Header(1, "", "f", 0, {"key": 1, "ledger.sqlite": 1})
+
+
+def test_a_whole_archive_of_nonsense_changes_nothing(tmp_path, state):
+    before = state_of(state)
+    with pytest.raises((SourceError, LedgerError)), restoring.proved(written(), written().check(), state, lambda _: None):
+        pass
+    assert state_of(state) == before
+    assert not list(state.glob(".restore-*"))
+
+
+def packed(state: Path, to: Path) -> Path:
+    """A backup of files as they are, whatever they hold."""
+    files = {name: state / name for name in ("key", "ledger.sqlite")}
+    header = Header(1, "", secret.fingerprint((state / "key").read_bytes()), 0, {name: path.stat().st_size for name, path in files.items()})
+    with to.open("wb") as stream:
+        archive.write(stream, header, files, lambda _: None)
+    return to
+
+
+def test_a_damaged_receipt_is_found_before_anything_is_touched(state, file, tmp_path, capsys):
+    bad = tmp_path / "bad"
+    shutil.copytree(state, bad)
+    with closing(sqlite3.connect(bad / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
+    before = state_of(state)
+    assert command(state, "restore", "--replace", packed(bad, tmp_path / "packed")) == 2
+    assert "receipt in the ledger is damaged" in capsys.readouterr().err
+    assert state_of(state) == before
+
+
+@pytest.mark.parametrize(("schema", "status"), [(1, 0), (99, 2)])
+def test_a_backup_of_another_time(state, tmp_path, schema, status, capsys):
+    with closing(sqlite3.connect(state / "ledger.sqlite")) as db:
+        db.execute(f"PRAGMA user_version = {schema}")
+    assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == status
+    assert ("has schema 99" in capsys.readouterr().err) == (status == 2)
+
+
+def test_tables_without_receipts_cannot_be_backed_up(state, tmp_path, capsys):
+    command(state, "export", "--without-receipts", "--with-key", tmp_path / "tables")
+    command(tmp_path / "judging", "import", tmp_path / "tables")
+    capsys.readouterr()
+    assert command(tmp_path / "judging", "backup", tmp_path / "backup") == 2
+    assert "without receipts" in capsys.readouterr().err
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys):
+    with opened(tmp_path / "state") as one:
+        teach(one, LESSONS)
+    path = tmp_path / "state" / "ledger.sqlite"
+    data = bytearray(path.read_bytes())
+    data[2 * 16384 : 4 * 16384] = b"\xff" * (2 * 16384)
+    path.write_bytes(data)
+    assert command(tmp_path / "state", "backup", tmp_path / "backup") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "backup").exists()
+
+
+def test_no_room(state, tmp_path, capsys):
+    with small_disk(tmp_path / "disk", "100k") as disk:
+        assert command(state, "backup", disk / "backup") == 2
+        assert "make room" in capsys.readouterr().err
+        assert names(disk) == []
+
+
+def test_no_filter_and_no_file(tmp_path, capsys):
+    assert command(tmp_path / "none", "backup", tmp_path / "backup") == 2
+    assert command(tmp_path / "none", "restore", tmp_path / "backup") == 2
+    assert "no filter there" in capsys.readouterr().err
+    assert names(tmp_path) == []
+
+
+# Killed
+
+
+def test_a_backup_that_is_killed_leaves_the_old_one_or_the_new_one(state, tmp_path):
+    file = tmp_path / "place" / "backup"
+    file.parent.mkdir()
+    command(state, "backup", file)
+    with opened(state) as one:
+        teach(one, LESSONS[30:])
+    for step in count():
+        status = killed_at(step, lambda: command(state, "backup", file))
+        with file.open("rb") as stream:
+            assert Archive("it", stream).check()
+        if status == 0:
+            break
+    assert step > 5
+    with pytest.raises(UsageError):
+        restoring.refuse_to_overwrite(state, replace=False)
+
+
+def fits(place: Path) -> bool:
+    """Whether the key is the ledger's. Between two renames it is not: loud, and mended by restoring again."""
+    try:
+        opened(place).close()
+    except LedgerError as error:
+        return "taught with key" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("same_key", [True, False])
+def test_a_restore_that_is_killed_leaves_the_old_one_or_the_new_one(tmp_path, file, same_key):
+    old = tmp_path / "old"
+    old.mkdir()
+    secret.store(old / "key", (tmp_path / "state" / "key").read_bytes() if same_key else b"another key altogether, of 32 b.")
+    with opened(old) as one:
+        teach(one, LESSONS[:3])
+    seen = set()
+    for step in count():
+        place = tmp_path / f"place{step}"
+        shutil.copytree(old, place)
+        status = killed_at(step, lambda place=place: command(place, "restore", "--replace", file))
+        if same_key or fits(place):
+            with opened(place) as one:
+                seen.add(sum(one.status().classes.values()))
+        assert command(place, "restore", "--replace", file) == 0
+        with opened(place) as one:
+            assert sum(one.status().classes.values()) == 30
+        assert not list(place.glob(".restore-*"))
+        shutil.rmtree(place)
+        if status == 0:
+            break
+    assert seen == {3, 30}
