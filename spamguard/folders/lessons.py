@@ -69,16 +69,30 @@ class Teacher:
         return again
 
     def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> set[bytes]:
-        """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach."""
+        """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach.
+
+        A mail program may have taken our own word for it: evidence that what we called spam is spam teaches nothing.
+        """
         places = {lesson.digest: found for lesson, found in lessons}
         done: set[bytes] = set()
         for batch in _batches(lesson for lesson, _ in lessons):
             admitted = self._allowance.admitted(mailbox, batch)
             done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
-            read = ((lesson, self._scanner.message(*places[lesson.digest][:2], lesson.digest)) for lesson in admitted)
-            messages = (_Taught(lesson, raw) for lesson, raw in read if raw is not None)
+            messages = self._not_our_own(admitted, places, done)
             done.update(self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory)))
         return done
+
+    def _not_our_own(self, lessons: Iterable[Lesson], places: Mapping[bytes, Found], ours: set[bytes]) -> Iterator[_Taught]:
+        """Those that can be read and do not only repeat our own verdict. ours: gets the digests of those that do."""
+        for lesson in lessons:
+            found = self._scanner.read_signed(places[lesson.digest].place, places[lesson.digest].file)
+            if found is None or found[1] != lesson.digest:
+                continue
+            raw, digest, signed = found
+            if signed is not None and {signed.label, lesson.label} <= self._filter.unwanted:
+                ours.add(digest)
+            else:
+                yield _Taught(lesson, raw)
 
     def _learn(self, user: str, messages: Iterable[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
         """Messages that all go into one folder; the digests of what is in the ledger now."""

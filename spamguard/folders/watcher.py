@@ -206,7 +206,7 @@ class Watcher:
         elif due:
             looked = self._look(box, list(due))
             again = yield from self._learn(box, looked)
-            yield from self._weigh(box, looked)
+            yield from self._weigh(box, looked, everything=due.keys() >= set(box.places.values()))
             # all of them: what is not finished came from one of them, and may be on its way to another
             self._look_soon(box, set(due) if again else set(), self._watch(box.mailbox).debounce_seconds)
 
@@ -242,12 +242,11 @@ class Watcher:
             self._weigher.prepare(place, asked)
         return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory), weighed)
 
-    def _weigh(self, box: _Box, looked: Looked) -> Work[None]:
+    def _weigh(self, box: _Box, looked: Looked, *, everything: bool) -> Work[None]:
         """Teach what follows from evidence, after what follows from moves."""
         asked = self._asked[box.mailbox.watch]
         if asked.signs:
-            there = {place for place in box.places.values() if asked.counts(self._into(place))}
-            yield from self._weigher.weigh(box.mailbox, looked.renamed, self._into, asked, everything=there <= looked.renamed.keys())
+            yield from self._weigher.weigh(box.mailbox, looked.renamed, self._into, asked, everything=everything)
 
     def _into(self, place: Place) -> Into:
         return target(self._rules(place.mailbox), place.directory)

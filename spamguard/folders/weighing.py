@@ -50,7 +50,7 @@ class Weigher:
     def prepare(self, place: Place, what: Asked) -> None:
         """Before a look: where messages were read long enough ago, all names are to be told."""
         marks = self._sightings.marks(place.mailbox.path, place.directory)
-        if np.any((marks.since != _DONE) & (marks.since <= time.time() - what.read_after)):
+        if Sign.READ in what.signs and np.any((marks.since != _DONE) & (marks.since <= time.time() - what.read_after)):
             self._scanner.look_anew(place)
 
     def weigh(

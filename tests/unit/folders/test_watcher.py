@@ -5,18 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 import time
-from dataclasses import replace
 
 import pytest
 
 from corpora import synthetic
-from spamguard import secret, signature
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
-from spamguard.settings import Action
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
+from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 
 
 def test_what_lies_there_at_first_teaches_nothing(tmp_path):
@@ -92,13 +89,6 @@ def test_roles_as_configured(tmp_path):
     assert one.filter.ledger.classes()["newsletter"] is False
     one.stop()
     one.filter.close()
-
-
-def signed_by(one: Watched, raw: bytes, label: str) -> bytes:
-    verdict = replace(one.filter.judge(raw), label=label)
-    key = secret.derived(one.filter.key, b"verdict")
-    value = signature.sign(key, verdict, Action.TAG, f"id{label}", one.filter._preparer.digest(raw))
-    return b"Return-Path: <x@example.org>\r\nX-Spam-Status: Yes\r\nX-Spamguard: " + value + b"\r\nX-Spamguard: spam\r\n" + raw
 
 
 @pytest.mark.parametrize("we_file", [True, False])

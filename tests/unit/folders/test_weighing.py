@@ -12,12 +12,13 @@ import pytest
 
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher, weighing
+from spamguard.folders.contract import Place
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE
 from spamguard.settings import HamEvidence
 from spamguard.undo import Chosen, messages, undo
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.watched import MAIL, Watched
+from tests.unit.folders.watched import MAIL, Watched, signed_by
 
 DAY = 86_400.0
 HAM = HamEvidence(answered=True, flagged=True, read_after_seconds=7 * DAY)
@@ -138,6 +139,41 @@ def test_keywords_are_spam_wherever_nobody_filed_it_as_such(tmp_path):
         one.rest()
         assert one.votes() == {"anna 0": "spam", "anna 1": "spam"}
         assert origins(one) == {"evidence keyword INBOX": "spam", "evidence keyword Trash": "spam"}
+
+
+def test_keywords_that_only_repeat_what_we_said_teach_nothing(tmp_path):
+    """Mail programs may set them because of our own header."""
+    with weighed(tmp_path) as one:
+        (one.box / "dovecot-keywords").write_text("0 Junk\n")
+        messages = [deliver(one.box, signed_by(one, MAIL[number], label)) for number, label in enumerate(("spam", "ham", "unsure", "spam"))]
+        one.rest()
+        for message in messages[:3]:
+            flag(message, "Sa")
+        flag(messages[3], "RS")
+        one.rest()
+        assert one.votes() == {"anna 1": "spam", "anna 2": "spam", "anna 3": "ham"}
+
+
+def test_a_folder_that_cannot_be_read_keeps_the_others_from_nothing(tmp_path):
+    with weighed(tmp_path) as one:
+        message = deliver(one.box, MAIL[0])
+        real = one.mailboxes.names
+
+        def refused(place: Place) -> dict[str, list[str]]:
+            if place.directory == ".Archive":
+                raise PermissionError(13, "no")
+            return real(place)
+
+        one.stop()
+        ben = maildir(tmp_path / "home" / "ben", ".Archive")
+        other = deliver(ben, MAIL[1])
+        one.start()
+        one.mailboxes.names = refused  # type: ignore[method-assign]
+        one.rest()
+        flag(message, "F")
+        flag(other, "F")
+        one.rest()
+        assert one.votes() == {"anna 0": "ham", "ben 1": "ham"}
 
 
 def test_a_keyword_whose_name_is_written_late(tmp_path, caplog):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from corpora import synthetic
-from spamguard import Filter
+from spamguard import Filter, secret, signature
 from spamguard.folders.contract import File, Place
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.watcher import Watcher
-from spamguard.settings import Listener, Settings, Watch
+from spamguard.settings import Action, Listener, Settings, Watch
 from tests.unit.folders.maildirs import maildir
 
 MAIL = [raw for _, raw in synthetic.generate(60, 5)]
@@ -59,3 +59,11 @@ class Watched:
         numbers = {self.filter._preparer.digest(raw): number for number, raw in enumerate(MAIL)}
         last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.votes()}
         return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
+
+
+def signed_by(one: Watched, raw: bytes, label: str) -> bytes:
+    """As it comes from us, with our verdict on top."""
+    verdict = replace(one.filter.judge(raw), label=label)
+    key = secret.derived(one.filter.key, b"verdict")
+    value = signature.sign(key, verdict, Action.TAG, f"id{label}", one.filter._preparer.digest(raw))
+    return b"Return-Path: <x@example.org>\r\nX-Spam-Status: Yes\r\nX-Spamguard: " + value + b"\r\nX-Spamguard: spam\r\n" + raw
