@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +69,13 @@ def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> l
 
 
 @contextmanager
-def running(state: Path, *arguments: str, port: int, log: Path | None = None) -> Iterator[Daemon]:
-    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time."""
+def running(state: Path, *arguments: str, port: int, log: Path | None = None, before: Sequence[str] = ()) -> Iterator[Daemon]:
+    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time. before: words before the command."""
     file = log or state.with_name(f"{state.name}.log")
     with file.open("ab") as stream:
-        process = subprocess.Popen([*COMMAND, "--state", str(state), "run", *arguments], stdout=stream, stderr=stream, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            [*before, *COMMAND, "--state", str(state), "run", *arguments], stdout=stream, stderr=stream, env=ENVIRONMENT
+        )
     daemon = Daemon(process, state, file)
     try:
         try:

@@ -6,11 +6,12 @@ import os
 import pwd
 import shutil
 import signal
+import smtplib
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ import yaml
 from spamguard.folders import packets
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
+from tests.e2e.moving import all_seen, eventually, said
 from tests.e2e.ports import free_port, open_directory
-from tests.e2e.test_folders import all_seen, eventually, said
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -61,7 +62,9 @@ class Place:
             "user": self.user,
             "watch_socket": str(self.socket),
             "watch": [{"maildir": one, "debounce": "1s"} for one in (f"{self.directory}/home/*/Maildir", *others)],
-            "listeners": [{"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": "maildir:/nowhere"}],
+            "listeners": [
+                {"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": f"maildir:{self.state}/Maildir"}
+            ],
         }
         self.file.write_text(yaml.safe_dump(settings))
 
@@ -72,10 +75,10 @@ class Place:
             path.chmod(0o700 if path.is_dir() else 0o600)
 
     @contextmanager
-    def opening(self) -> Iterator[subprocess.Popen[bytes]]:
-        """`spamguard open-mailboxes`, ended by SIGTERM unless it was killed."""
+    def opening(self, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+        """`spamguard open-mailboxes`, ended by SIGTERM unless it was killed. before: words before the command."""
         self.socket.unlink(missing_ok=True)
-        command = [*COMMAND, "open-mailboxes", "--config", str(self.file), "--user", OPENER]
+        command = [*before, *COMMAND, "open-mailboxes", "--config", str(self.file), "--user", OPENER]
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
         try:
@@ -244,3 +247,54 @@ def test_mistakes_have_their_exit_status(place: Place) -> None:
     assert (status, "`watch_socket` is not set" in told) == (78, True)
     place.file.write_text("listeners: []\n")
     assert tried()[0] == 78
+
+
+CONFINED = (sys.executable, str(daemon.ROOT / "tests/support/confined.py"))
+REFUSED = ("not permitted", "Permission denied", "Bad system call", "Traceback")
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
+def test_both_work_within_the_bounds_of_their_units(place: Place) -> None:
+    """Each with what its unit leaves it of capabilities and system calls: a filter is made, mail comes, moves teach, all is reloaded."""
+    units = daemon.ROOT / "systemd"
+    if not place.user:
+        place.user = "root"  # this interpreter is for root only
+        place.configure()
+    of_opener = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search", "--bounding-set=-all,+dac_read_search")
+    opener = (*_as(OPENER, *of_opener), *CONFINED, str(units / "spamguard-watch.service"))
+    ours = (*_as(place.user, "--inh-caps=-all", "--bounding-set=-all"), *CONFINED, str(units / "spamguard.service"))
+    shutil.rmtree(place.state)
+    for directory, user in ((place.state, place.user), (place.socket.parent, OPENER)):
+        directory.mkdir()
+        shutil.chown(directory, user)
+    log = place.directory / "log"
+    log.touch()
+    shutil.chown(log, place.user)
+    with (
+        place.opening(opener) as one,
+        daemon.running(place.state, "--config", str(place.file), port=place.port, log=log, before=ours) as two,
+    ):
+        for process in (one.pid, two.process.pid, *children(two.process.pid)):
+            assert "Seccomp:\t2\n" in Path(f"/proc/{process}/status").read_text()
+        all_seen(place.state, place.box, 10)
+        with smtplib.SMTP("127.0.0.1", place.port) as client:
+            for number in range(100, 110):
+                client.sendmail("a@x.example", ["anna@x.example"], MAIL.format(number))
+        delivered = [path for path in (place.state / "Maildir").rglob("*") if path.is_file()]
+        assert len(delivered) == 10
+        assert all(b"X-Spamguard: " in path.read_bytes() for path in delivered)
+        place.move("", ".Junk", 5)
+        eventually(lambda: said(place.state) == {"anna": " ".join(["spam"] * 5)}, "the moves are learnt")
+        for process in (one, two.process):
+            process.send_signal(signal.SIGHUP)
+        two.lines("serving", 2)
+        place.logged("opening messages of", 2)
+    said_both = two.log() + place.log.read_text()
+    assert [line for line in said_both.splitlines() if any(word in line for word in REFUSED)] == []
+
+
+def _as(name: str, *capabilities: str) -> tuple[str, ...]:
+    """As systemd starts a service of theirs."""
+    user = pwd.getpwnam(name)
+    return ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--no-new-privs", *capabilities)

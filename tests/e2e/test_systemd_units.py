@@ -1,0 +1,110 @@
+"""The units: systemd finds no fault with them and exposes little by them; what they say fits the program and its configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spamguard import cli, config
+from spamguard.cli import run
+from tests.e2e.daemon import ROOT
+from tests.support.confined import options
+
+UNITS = ROOT / "systemd"
+SERVICES = ("spamguard.service", "spamguard-watch.service")
+INSTALLED = "/opt/spamguard/bin/spamguard"
+MOST_EXPOSED = 1.5
+analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give directories to others")
+
+
+def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "SYSTEMD_COLORS": "0"})
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """A copy in which the program is where we have it: systemd wants it to be there."""
+    for name in (*SERVICES, "spamguard.socket"):
+        (tmp_path / name).write_text((UNITS / name).read_text().replace(INSTALLED, sys.executable))
+    return tmp_path
+
+
+@analyze
+def test_systemd_finds_no_fault(units: Path) -> None:
+    done = ran("systemd-analyze", "verify", "--man=no", *sorted(units.iterdir()))
+    about = [line for line in done.stderr.splitlines() if "spamguard" in line]  # it speaks of the machine's other units, too
+    assert (done.returncode, about) == (0, []), done.stderr
+
+
+@analyze
+def test_a_fault_would_be_found(units: Path) -> None:
+    unit = units / SERVICES[0]
+    unit.write_text(unit.read_text().replace("ProtectHome=yes", "ProtectHouse=yes"))
+    assert "ProtectHouse" in ran("systemd-analyze", "verify", "--man=no", unit).stderr
+
+
+@analyze
+@pytest.mark.parametrize("name", SERVICES)
+def test_little_is_exposed(name: str) -> None:
+    done = ran("systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name)
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) <= MOST_EXPOSED, done.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_started_is_a_command_of_ours(name: str) -> None:
+    (line,) = options(UNITS / name)["ExecStart"]
+    program, *arguments = shlex.split(line)
+    assert program == INSTALLED
+    parsed = cli.parser().parse_args(arguments)
+    assert str(parsed.config) == "/etc/spamguard/spamguard.yaml"
+    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(run.CONFIG)]
+
+
+def test_who_may_read_everything_can_reach_no_network() -> None:
+    watch = options(UNITS / SERVICES[1])
+    assert watch["RestrictAddressFamilies"] == ["AF_UNIX"]
+    assert watch["PrivateNetwork"] == ["yes"]
+    assert watch["CapabilityBoundingSet"] == watch["AmbientCapabilities"] == ["CAP_DAC_READ_SEARCH"]
+    daemon = options(UNITS / SERVICES[0])
+    assert daemon["CapabilityBoundingSet"] == daemon["AmbientCapabilities"] == [""]
+    assert daemon["ProtectHome"] == ["yes"]
+    assert daemon["User"] != watch["User"]
+
+
+def test_the_socket_is_where_the_smallest_configuration_listens() -> None:
+    (listener,) = config.load(ROOT / "config/minimal.yaml").listeners
+    assert options(UNITS / "spamguard.socket")["ListenStream"] == [f"{listener.endpoint.host}:{listener.endpoint.port}"]
+
+
+def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
+    shown = re.search(r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$", (ROOT / "config/spamguard.yaml").read_text("utf-8"), re.M)
+    assert shown is not None
+    assert options(UNITS / SERVICES[1])["RuntimeDirectory"] == [shown[1]]
+    assert shown[0].removeprefix("# ") in (UNITS / SERVICES[1]).read_text()
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="needs systemd-tmpfiles: apt-get install systemd")
+def test_users_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    done = ran("systemd-sysusers", f"--root={tmp_path}", UNITS / "sysusers.d/spamguard.conf")
+    assert done.returncode == 0, done.stderr
+    users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
+    assert {options(UNITS / name)["User"][0] for name in SERVICES} <= set(users)
+    assert users["spamguard"][5] == "/var/lib/spamguard"
+    done = ran("systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "tmpfiles.d/spamguard.conf")
+    assert done.returncode == 0, done.stderr
+    for path, user, mode in (("lib/spamguard", "spamguard", 0o700), ("spool/spamguard/teach", "spamguard", 0o3733)):
+        found = (tmp_path / "var" / path).stat()
+        assert (str(found.st_uid), stat.S_IMODE(found.st_mode)) == (users[user][2], mode)
