@@ -1,0 +1,144 @@
+"""Two people who disagree get the same mail: each as they have said themselves, where the next hop can tell them apart."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spamguard import Filter
+from tests.e2e import daemon, dovecot, peers
+from tests.e2e.daemon import Daemon
+from tests.e2e.ports import free_port
+from tests.e2e.test_folders import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
+from tests.e2e.test_positions import body, fields
+from tests.e2e.test_ways_on import spamguard
+
+TAUGHT = range(100, 115)  # of a campaign: spam for anna, ham for ben
+ANNA, BEN, CARL = "anna@example.net", "ben@example.net", "carl@example.net"
+AT_ALL = "personal: true\naliases: {sales@example.net: anna}\n"
+
+
+@contextmanager
+def running(state: Path, doors: dict[int, str], hop: str, more: str = AT_ALL, rules: str = "[]") -> Iterator[Daemon]:
+    """The daemon with doors, by port the protocol of each, before one next hop."""
+    file = state.parent / "spamguard.yaml"
+    listeners = [
+        f"  - {{listen: '{protocol}://127.0.0.1:{port}', position: standalone, next_hop: '{hop}', rules: {rules}}}\n"
+        for port, protocol in doors.items()
+    ]
+    file.write_text(f"{more}listeners:\n{''.join(listeners)}")
+    with daemon.running(state, "--config", str(file), port=next(iter(doors))) as found:
+        yield found
+
+
+def disagreeing(state: Path) -> None:
+    with Filter.open(state) as spam_filter:
+        for number in TAUGHT:
+            spam_filter.learn(sibling(number), "spam", user="anna")
+            spam_filter.learn(sibling(number), "ham", user="ben")
+
+
+def send_to_all(port: int, raw: bytes, *recipients: str) -> list[bytes]:
+    """One LMTP transaction; the answer to each recipient."""
+    with smtplib.LMTP("127.0.0.1", port, timeout=30) as client:
+        client.ehlo()
+        client.mail("news@offers.example")
+        for one in recipients:
+            assert client.rcpt(one)[0] == 250
+        client.docmd("DATA")
+        client.send(raw + b".\r\n")
+        replies = [client.getreply() for _ in recipients]
+    assert [code for code, _ in replies] == [250] * len(recipients)
+    return [text for _, text in replies]
+
+
+def name_of(raw: bytes) -> str:
+    """The id of a copy."""
+    return fields(raw, "X-Spamguard")[0].split("id=")[1][:16]
+
+
+@needs_dovecot
+def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state: Path) -> None:
+    lmtp, smtp = free_port(), free_port()
+    with dovecot.running() as server:
+        watch = f"{AT_ALL}watch: ['{server.root}/mail/*']\n"
+        with running(state, {lmtp: "lmtp", smtp: "smtp"}, f"lmtp:{server.lmtp_socket}", watch) as log:
+            for number in TAUGHT:
+                send_to_all(lmtp, sibling(number), ANNA, BEN)
+            for user in ("anna", "ben"):
+                all_seen(state, server.root / "mail" / user, len(TAUGHT))
+            with mail_program(server) as anna, mail_program(server, "ben") as ben:
+                ok(ben.create("Archive"))
+                for number in TAUGHT:
+                    move(anna, number, "INBOX", "Junk")
+                    move(ben, number, "INBOX", "Archive")
+            log.lines("lesson user=", 2 * len(TAUGHT), seconds=30)
+            assert said(state) == {"anna": " ".join(["spam"] * len(TAUGHT)), "ben": " ".join(["ham"] * len(TAUGHT))}
+
+            texts = send_to_all(lmtp, sibling(1), ANNA, BEN, "sales+x@example.net")
+            assert b"ben" in texts[1]
+            (hers,), (his,), (sales,) = server.delivered("anna"), server.delivered("ben"), server.delivered("sales")
+            assert [fields(raw, "X-Spam-Flag") for raw in (hers, his, sales)] == [["YES"], [], ["YES"]]
+            assert body(hers) == body(his) == body(sibling(1))
+            assert name_of(hers) == name_of(sales) != name_of(his)
+            (line,) = log.lines(f"id={name_of(hers)} ")
+            assert "verdict=spam" in line
+            assert "personal=anna:spam" in line
+            told = json.loads(spamguard(state, "explain", "--json", name_of(hers)))["then"]
+            assert (told["label"], told["personal"], told["to"]) == ("spam", {"anna": "spam"}, [ANNA, "sales+x@example.net"])
+
+            with smtplib.SMTP("127.0.0.1", smtp, timeout=30) as client:
+                refused = client.sendmail("news@offers.example", [ANNA, BEN], sibling(2))
+                assert {one: code for one, (code, _) in refused.items()} == {BEN: 452}
+                assert client.sendmail("news@offers.example", [BEN], sibling(2)) == {}
+            assert fields(server.delivered("anna", 2)[-1], "X-Spam-Flag") == ["YES"]
+            assert [fields(raw, "X-Spam-Flag") for raw in server.delivered("ben", 2)] == [[], []]
+
+
+def test_into_one_maildir_each_copy_goes_where_its_person_wants_it(state: Path) -> None:
+    port = free_port()
+    disagreeing(state)
+    with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir") as log:
+        send_to_all(port, sibling(1), ANNA, BEN, CARL)
+        log.lines("verdict=", 2)
+        junk, inbox = (sorted((state / "Maildir" / part / "new").iterdir()) for part in (".Junk", "."))
+        assert [fields(path.read_bytes(), "Delivered-To") for path in junk] == [[ANNA]]
+        assert {one for path in inbox for one in fields(path.read_bytes(), "Delivered-To")} == {BEN, CARL}
+        name = name_of(junk[0].read_bytes())
+    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--user", "anna", "--id", name))["taught"] == {"ham": 1}
+
+
+def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
+    port = free_port()
+    disagreeing(state)
+    with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir", rules="[{when: spam, action: quarantine}]"):
+        held, _ = send_to_all(port, sibling(1), ANNA, BEN)
+    told = json.loads(spamguard(state, "quarantine", "list", "--json"))
+    assert told["to"] == [ANNA]
+    assert told["id"].encode() in held
+    (his,) = (state / "Maildir" / "new").iterdir()
+    assert fields(his.read_bytes(), "Delivered-To") == [BEN]
+
+
+def test_where_the_next_hop_has_one_answer_the_mildest_verdict_is_for_all(state: Path) -> None:
+    port = free_port()
+    disagreeing(state)
+    with peers.Hop().serving() as hop, running(state, {port: "smtp"}, f"smtp://127.0.0.1:{hop.port}") as log:
+        with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+            for recipients in ([ANNA, BEN], [ANNA], [BEN]):
+                assert client.sendmail("news@offers.example", recipients, sibling(1)) == {}
+        assert [fields(raw, "X-Spam-Flag") for raw in hop.messages] == [[], ["YES"], []]
+        (line, *_) = log.lines("verdict=", 3)
+        assert "personal=anna:spam" in line
+
+
+def test_nobody_is_judged_for_themselves_unless_that_is_wanted(state: Path) -> None:
+    port = free_port()
+    disagreeing(state)
+    with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir", more="") as log:
+        send_to_all(port, sibling(1), ANNA, BEN)
+        (line,) = log.lines("verdict=")
+        assert "personal" not in line
