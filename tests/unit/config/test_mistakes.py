@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spamguard import config
@@ -248,6 +248,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first text takes seconds where nothing is cached
 @given(st.dictionaries(KEYS, TREES, max_size=6))
 def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / f"any-{os.getpid()}.yaml"

@@ -1,0 +1,27 @@
+"""How setuptools makes the source distribution: with everything that the tests need, of which it would leave out most.
+
+Named in pyproject.toml; run by builders, in an environment that has setuptools only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools.command import sdist
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # which builders do not do
+
+from tests.support.sources import sources  # noqa: E402
+
+
+class SourceDistribution(sdist.sdist):
+    """All sources, as they are."""
+
+    def make_distribution(self) -> None:
+        """Besides the package, its metadata and what it is built from, which are listed by now."""
+        self.filelist.extend(sources(ROOT))
+        self.filelist.sort()
+        self.filelist.remove_duplicates()
+        super().make_distribution()
