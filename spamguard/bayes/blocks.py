@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import Floats, Integers, Parameters
 from spamguard.bayes.tables import SETS, Tables, read_rows
@@ -35,6 +36,10 @@ class Placed(NamedTuple):
 def place(tokens: NDArray[np.uint32], offsets: Integers, traits: NDArray[np.uint8], numbers: NDArray[np.int16], bits: int) -> Placed:
     """Where the tokens (n,) of m messages, cut at offsets (m+1,), lie in tables of 2**bits buckets."""
     messages = len(offsets) - 1
+    compiled = kernel.functions()
+    if compiled is not None:
+        found, runs = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp), messages * SETS
+        return Placed(found[2 * runs :], found[runs : 2 * runs].reshape(-1, SETS), traits.astype(np.intp), numbers.astype(np.int64))
     places = (tokens >> np.uint32(32 - bits)).astype(np.intp)
     places += (np.arange(messages) << bits).repeat(np.diff(offsets))  # those of each message above those of the one before
     again = (places[1:] == places[:-1]).nonzero()[0]

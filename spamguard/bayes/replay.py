@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import blocks, experts, fusion, logistic, prior
+from spamguard.bayes import blocks, cells, experts, fusion, logistic, prior
 from spamguard.bayes.blocks import Placed
+from spamguard.bayes.cells import Cells
 from spamguard.bayes.experts import Floats, Integers
-from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables
+from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, base_columns, class_index, count_column, empty_tables
 
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
@@ -58,33 +59,14 @@ def replay(
     return player.finish()
 
 
-class _Weights(NamedTuple):
-    """The weights of one class: cells number bucket * width + first of a whole table, which can be gathered without its neighbours."""
-
-    cells: NDArray[np.int32]
-    width: int
-    first: int
-
-    def places(self, buckets: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Where in the cells the weights of these buckets are."""
-        return np.asarray(buckets * self.width + self.first)
-
-    def gather(self, places: NDArray[np.intp], found: NDArray[np.int32]) -> None:
-        """Fill `found`. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
-        self.cells.take(places, out=found, mode="clip")  # no place is outside: so nothing need be checked
-        if np.maximum.reduce(found, initial=0) > logistic.MAX_WEIGHT or np.minimum.reduce(found, initial=0) < -logistic.MAX_WEIGHT:
-            found[:] = logistic.capped(found)
-            self.cells[places] = found
-
-
-def _all_weights(tables: Tables) -> list[_Weights]:
+def _all_weights(tables: Tables) -> list[Cells]:
     """Of every class but the first."""
-    of_spam = _Weights(tables.rows.reshape(-1), tables.rows.shape[1], len(BASE_CLASSES))
-    return [of_spam, *(_Weights(column.reshape(-1), 2, 1) for column in tables.columns)]
+    of_spam = Cells(tables.rows.reshape(-1), tables.rows.shape[1], np.array([len(BASE_CLASSES)]))
+    return [of_spam, *(Cells(column.reshape(-1), 2, np.array([1])) for column in tables.columns)]
 
 
 class _Step(NamedTuple):
-    """m lessons that are learnt together. places: of each class's weights; starts, runs (m * SETS,): of each token set of each lesson.
+    """m lessons that are learnt together. places: in each class's weights; starts, runs (m * SETS,): of each token set of each lesson.
 
     roots and gains (m, SETS, 1); true (m, 1, K-1).
     """
@@ -124,7 +106,7 @@ class _Player:
 
     def _counts(self, buckets: NDArray[np.intp]) -> NDArray[np.int32]:
         """How often these have been counted in each class, (K, n)."""
-        base = self.tables.rows.view(np.int64).reshape(-1).take(buckets * 2, mode="clip").view(np.int32).reshape(-1, 2).T
+        base = base_columns(self.tables, buckets, len(BASE_CLASSES))
         if len(self.counts) == len(base):
             return base
         return np.concatenate((base, [column[buckets] for column in self.counts[len(base) :]]))
@@ -161,18 +143,14 @@ class _Player:
                 np.add.at(self.counts[numbers[lesson]], placed.buckets[borders[lesson] : borders[lesson + 1]], _ONE)
 
         if max(numbers) >= len(BASE_CLASSES):
-            return by_lesson
-        cells = placed.buckets * rows.shape[1]
-        cells += targets.repeat(np.diff(borders))  # all in one table: all in one go
-        return lambda first, last: np.add.at(rows.reshape(-1), cells[borders[first] : borders[last]], _ONE)
+            return by_lesson  # else all are in one table, and counted in one go
+        sizes = np.diff(borders)
+        return lambda first, last: cells.count(rows, placed.buckets[borders[first] : borders[last]], sizes[first:last], targets[first:last])
 
     def _step(self, step: _Step) -> Integers:
         """Learn it; the log-odds before."""
-        found = np.empty((len(step.places), len(step.places[0])), np.int32)
-        for weights, here, row in zip(self.weights, step.places, found, strict=True):
-            weights.gather(here, row)
-        sums = experts.run_sums(found, step.starts, step.runs)
-        margins = logistic.margins(sums.T.reshape(step.true.shape[0], SETS, -1), self.tables.biases.T, step.roots)
+        sums = [weights.sums(here, step.starts, step.runs) for weights, here in zip(self.weights, step.places, strict=True)]
+        margins = logistic.margins(np.stack(sums, axis=1).reshape(step.true.shape[0], SETS, -1), self.tables.biases.T, step.roots)
         errors = logistic.errors_against(margins, step.true)
         self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
         self._move(step, logistic.steps_by(errors, step.gains).reshape(len(step.runs), -1))
@@ -183,12 +161,9 @@ class _Player:
         return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
 
     def _move(self, step: _Step, moves: NDArray[np.int32]) -> None:
-        """Add a move to the weights of each run of features; many runs have none to make."""
-        moving = moves.any(axis=1)
-        moved = step.runs * moving
-        chosen = moving.repeat(step.runs)
-        for weights, here, move in zip(self.weights, step.places, moves.T, strict=True):
-            np.add.at(weights.cells, here[chosen], move.repeat(moved))
+        """Add a move to the weights of each run of features."""
+        for weights, here, move in zip(self.weights, step.places, np.ascontiguousarray(moves.T), strict=True):
+            weights.add(here, step.runs, move)
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
         for first in range(0, len(targets), STEP):

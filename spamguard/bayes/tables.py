@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.errors import TableError
 from spamguard.records import TOKEN_SETS, Features
 
@@ -48,6 +49,10 @@ def evidence(features: Features, bits: int) -> Evidence:
 
     The tokens need not be unique here, only sorted.
     """
+    compiled = kernel.functions()
+    if compiled is not None:
+        found = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
+        return Evidence(found[2 * SETS :], found[SETS : 2 * SETS], found[:SETS], features.traits, features.numbers)
     narrow = features.tokens >> _dropped(bits)
     if len(narrow) > 1:
         keep = np.empty(len(narrow), np.bool_)
@@ -135,12 +140,22 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
 
 def read_rows(tables: Tables, buckets: Buckets) -> Rows:
     """Counts and weights of these buckets: one gather per table."""
-    base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)
+    base = base_columns(tables, buckets, 3)
     if not tables.columns:
         return Rows(base[:2], base[2:3])
     others = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in others)])
     return Rows(counts, np.vstack([base[2:3], *(other[1:] for other in others)]))
+
+
+def base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
+    """The first columns of these rows, (number, n)."""
+    compiled = kernel.functions()
+    if compiled is None:
+        return np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:number]
+    found = np.empty((number, len(buckets)), np.int32)
+    compiled.gather(tables.rows, buckets, found, tables.rows.shape[1])
+    return found
 
 
 def write_rows(tables: Tables, buckets: Buckets, rows: Rows) -> None:

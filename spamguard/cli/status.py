@@ -22,6 +22,10 @@ Of each user: when somebody's move of a message into a folder was last learnt, t
 because of lessons_per_day. Warnings tell what should teach and does not.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens."""
+_KERNELS = {
+    "compiled": "compiled",
+    "numpy": "numpy (no C compiler was there at the installation: the same verdicts, slower)",
+}
 _ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
 EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
-    from spamguard import __version__, policy
+    from spamguard import __version__, kernel, policy
     from spamguard.bayes.profiles import PROFILES
     from spamguard.ledger.migration import SCHEMA_VERSION
 
@@ -51,6 +55,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     return {
         "state": str(spam_filter.directory),
         "versions": {"program": __version__, "extractor": found.extractor, "ledger": SCHEMA_VERSION},
+        "kernel": kernel.in_force(),
         "key": found.fingerprint,
         "profile": profile,
         "profiles": {one.name: one.about for one in PROFILES.values()},
@@ -95,6 +100,7 @@ def _text(values: dict[str, Any]) -> str:
         (
             f"state      {values['state']}" + ("" if values["receipts"] else " (tables without receipts: can only judge)"),
             f"version    spamguard {versions['program']}, extractor {versions['extractor']}, ledger {versions['ledger']}",
+            f"kernel     {_KERNELS[values['kernel']]}",
             f"key        {values['key']}",
             f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
             f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.errors import LedgerError
 from spamguard.records import Features
 
@@ -112,12 +113,38 @@ def unpack_tokens(packed: Sequence[bytes]) -> Columns:
     sizes, shapes, evidence, lows, middles, bitmaps = _columns([_cut(one) for one in packed])
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
+    tokens = _whole_tokens(counts, lows, middles, bitmaps)
+    if tokens is None:
+        tokens = _tokens(sizes, counts, offsets, lows, middles, bitmaps)
+    return Columns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
+
+
+def _whole_tokens(
+    counts: NDArray[np.int64], lows: Sequence[bytes], middles: Sequence[bytes], bitmaps: Sequence[bytes]
+) -> NDArray[np.uint32] | None:
+    """The tokens by the kernel; None without it, and of damaged receipts, so that what is wrong with them is told in one place."""
+    compiled = kernel.functions()
+    if compiled is None:
+        return None
+    tokens = np.empty(int(counts.sum()), np.uint32)
+    return tokens if compiled.receipts(counts, tokens, tuple(lows), tuple(middles), tuple(bitmaps), _MANY) else None
+
+
+def _tokens(
+    sizes: Sequence[int],
+    counts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    lows: Sequence[bytes],
+    middles: Sequence[bytes],
+    bitmaps: Sequence[bytes],
+) -> NDArray[np.uint32]:
+    """The same by numpy; LedgerError when a receipt is damaged."""
     tokens = _high_bits(bitmaps, counts, offsets)
     # Little-endian: a token's first two bytes are its low plane, the third begins with its middle bits.
     tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
     tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
     _refuse_disorder(tokens, offsets)
-    return Columns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
+    return tokens
 
 
 def check(packed: bytes) -> None:

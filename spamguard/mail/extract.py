@@ -21,6 +21,7 @@ from spamguard.records import Features, Word
 _UNPAIRED = frozenset(
     (b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
 )
+_BODY = frozenset((b"",))
 # Pairs with a gap are made of so many tokens from the start on, the body's first (RESULTS.md, "How much text")
 _SKIPPED = 100
 _KINDS = np.array((WORDS, CLUES, PAIRS, SKIPS))
@@ -43,10 +44,10 @@ class Extractor:
     def repeating(self, raw: bytes) -> Features:
         """The same, but tokens may repeat: whoever wants buckets finds some that repeat anyway, and need not look twice."""
         content = reading.read(raw, self._limits)
-        if content.spaceless:
-            return self._reading(raw, content, self._tokens([content])[0]).features
-        tokens = self._tokens_of_one(content.sections)
-        tokens.sort()
+        tokens = self._compiled(content)
+        if tokens is None:
+            tokens = self._tokens([content])[0] if content.spaceless else self._tokens_of_one(content.sections)
+            tokens.sort()
         return self._reading(raw, content, tokens).features
 
     def read(self, messages: Sequence[bytes]) -> list[Reading]:
@@ -77,12 +78,17 @@ class Extractor:
     def read_words(self, messages: Sequence[bytes]) -> list[Features]:
         """The same for several messages in one pass."""
         contents = [reading.read(raw, self._limits, body_only=True) for raw in messages]
+        return [Features(mine, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)) for mine in self._words(contents)]
+
+    def _words(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
+        if len(contents) == 1 and not contents[0].spaceless:
+            found = self._hasher.distinct(contents[0].sections, _BODY, 0)
+            if found is not None:
+                return [found]
         run = self._hasher.run([content.sections[0] for content in contents])
         owner = np.arange(len(contents)).repeat(run.counts)
         groups = [Group(narrow(run.hashes) | WORDS, owner, run, np.arange(len(owner))), *self._spaceless(contents, pairs=False)]
-        return [
-            Features(mine, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)) for mine in _counted(groups, len(contents))
-        ]
+        return _counted(groups, len(contents))
 
     def texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash: for explanations only (one Python object per token)."""
@@ -93,6 +99,16 @@ class Extractor:
 
     def _tokens(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         """The distinct tokens of each message, sorted."""
+        found = [self._compiled(content) for content in contents]
+        others = [content for content, tokens in zip(contents, found, strict=True) if tokens is None]
+        rest = iter(self._by_numpy(others) if others else ())
+        return [next(rest) if tokens is None else tokens for tokens in found]
+
+    def _compiled(self, content: Content) -> NDArray[np.uint32] | None:
+        """Those of one message, if the kernel can: it knows nothing of scripts without spaces."""
+        return None if content.spaceless else self._hasher.distinct(content.sections, _UNPAIRED, _SKIPPED)
+
+    def _by_numpy(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         if len(contents) == 1 and not contents[0].spaceless:
             return [unique(self._tokens_of_one(contents[0].sections))]
         return _counted(self._groups(contents), len(contents))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.mail.fields import Section
 
 Hashes = NDArray[np.uint64]
@@ -89,7 +90,21 @@ class TokenHasher:
     def __init__(self, key: bytes) -> None:
         self._seeds = _Seeds(key)
         multipliers = np.frombuffer(blake2b(b"multipliers", key=key, digest_size=64).digest(), "<u8") | np.uint64(1)
+        self._multipliers = multipliers.tobytes()
         self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = map(np.array, multipliers)
+
+    def distinct(self, sections: list[Section], unpaired: Set[bytes], skipped: int) -> NDArray[np.uint32] | None:
+        """The distinct tokens of one message, sorted, pairs and skips of its first `skipped` tokens among them; None without the kernel.
+
+        The first section is the text of the body. What `run` and `with_neighbours` find, in one go.
+        """
+        compiled = kernel.functions()
+        if compiled is None:
+            return None
+        names, texts = zip(*sections, strict=True)
+        seeds = b"".join(map(self._seeds.__getitem__, names))
+        apart = bytes(map(unpaired.__contains__, names))
+        return np.frombuffer(compiled.tokens(texts, seeds, apart, self._multipliers, _CLASS, skipped), np.uint32)
 
     def run(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> Run:
         """Hashes of all tokens of all sections, in order. unpaired: names of sections whose tokens make no pairs."""

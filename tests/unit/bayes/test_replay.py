@@ -86,15 +86,6 @@ def test_contradicting_lessons_stay_far_from_overflow_too() -> None:
     assert int(np.abs(tables.rows[:, 2]).max()) < _MUCH
 
 
-def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 1000
-    monkeypatch.setattr(logistic, "MAX_WEIGHT", np.int32(most))
-    row = np.zeros(3, np.int32)
-    weights = replaying._Weights(np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1), 3, 2)
-    weights.gather(weights.places(np.arange(3)), row)
-    assert row.tolist() == weights.cells[2::3].tolist() == [most, 7, -most]
-
-
 @pytest.mark.parametrize(("window", "scored"), [(10 * BLOCK, [0, BLOCK, 2 * BLOCK]), (BLOCK, [2 * BLOCK])], ids=["all", "the last"])
 def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.MonkeyPatch, window: int, scored: list[int]) -> None:
     seen: list[int] = []

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from spamguard import Filter, __version__
+from spamguard import Filter, __version__, kernel
 from spamguard.bayes.tables import counted_state
 from spamguard.ledger.migration import SCHEMA_VERSION
 from spamguard.model import goodmail
@@ -36,6 +36,13 @@ def test_text(run, taught, counts):
     assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
     assert __version__ in out
     assert "multinomial-ml" in out
+
+
+def test_which_kernel_is_in_force(run, taught, monkeypatch):
+    for name, words in (("numpy", r"numpy \(no C compiler .*\)"), ("compiled", "compiled")):
+        monkeypatch.setattr(kernel, "in_force", lambda name=name: name)
+        assert run(taught, "status", "--json").json["kernel"] == name
+        assert re.search(rf"^kernel     {words}$", run(taught, "status").out, re.MULTILINE)
 
 
 def test_which_threshold_and_why(run, taught):

@@ -1,0 +1,64 @@
+"""One number of every row of a table, summed and changed over runs of buckets: the inner loop of the replay.
+
+Compiled where there is a compiler, else by numpy: whole numbers, so both give the same bits. What the numbers mean is the
+caller's business.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard import kernel
+from spamguard.bayes import experts, logistic
+
+Places = NDArray[np.intp]
+_ONE = np.int32(1)
+
+
+class Cells(NamedTuple):
+    """Cell number bucket * width + first of a whole table, so that its neighbours need not be gathered. first: (1,)."""
+
+    cells: NDArray[np.int32]
+    width: int
+    first: Places
+
+    def places(self, buckets: Places) -> Places:
+        """What the other functions want for these buckets. Made once for many calls, since a part of it serves a part of the buckets."""
+        return buckets if kernel.functions() is not None else np.asarray(buckets * self.width + self.first)
+
+    def sums(self, places: Places, starts: Places, sizes: Places) -> NDArray[np.int64]:
+        """Sums over runs of weights. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
+        compiled = kernel.functions()
+        if compiled is None:
+            return np.asarray(experts.run_sums(self._gathered(places)[np.newaxis], starts, sizes)[0])
+        found = np.empty(len(sizes), np.int64)
+        compiled.run_sums(self.width, self.cells, self.first, places, sizes, found, int(logistic.MAX_WEIGHT))
+        return found
+
+    def _gathered(self, places: Places) -> NDArray[np.int32]:
+        found = self.cells.take(places, mode="clip")  # no place is outside: so nothing need be checked
+        if np.maximum.reduce(found, initial=0) > logistic.MAX_WEIGHT or np.minimum.reduce(found, initial=0) < -logistic.MAX_WEIGHT:
+            found[:] = logistic.capped(found)
+            self.cells[places] = found
+        return found
+
+    def add(self, places: Places, sizes: Places, moves: NDArray[np.int32]) -> None:
+        """Add to each run of places a number of its own; many runs get none."""
+        compiled = kernel.functions()
+        if compiled is None:
+            moving = moves != 0
+            np.add.at(self.cells, places[moving.repeat(sizes)], moves.repeat(sizes * moving))
+        else:
+            compiled.add_runs(self.width, self.cells, self.first, places, sizes, moves)
+
+
+def count(rows: NDArray[np.int32], buckets: Places, sizes: Places, columns: Places) -> None:
+    """Add one in each of these rows, for each run of buckets in its own column."""
+    compiled, width = kernel.functions(), rows.shape[1]
+    if compiled is None:
+        np.add.at(rows.reshape(-1), buckets * width + columns.repeat(sizes), _ONE)
+    else:
+        compiled.add_runs(width, rows, columns, buckets, sizes, np.ones(len(sizes), np.int32))

@@ -1,0 +1,82 @@
+"""The inner loops in C, where they could be compiled: hashing tokens, reading receipts, whole numbers in tables.
+
+Optional: numpy does the same, bit for bit, only slower, and a state directory may go from one to the other at any time. No formula
+may stand there, and nothing may be learnt or judged differently because of it. Whoever would loop asks for `functions()`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Buffer = bytes | NDArray[Any]
+
+_VERSION = 1  # of the functions below; that of module.c
+_VARIABLE = "SPAMGUARD_KERNEL"
+
+
+class Functions(Protocol):
+    """The compiled functions. Buffers are contiguous arrays, or bytes, of the items named; ValueError, IndexError and TypeError say
+    that they do not fit together, which is a mistake of the caller."""
+
+    def tokens(
+        self, texts: tuple[bytes, ...], seeds: Buffer, unpaired: Buffer, multipliers: Buffer, classes: Buffer, skipped: int, /
+    ) -> bytes:
+        """The distinct tokens of one message, sorted, uint32, as `mail.tokens` defines them; the first text is the body's.
+
+        seeds: uint64 of each text; unpaired: a byte of each, 1 where no pairs are made; multipliers: eight uint64; classes: 256 bytes,
+        1 where a byte belongs to tokens; skipped: of how many tokens from the start on there are pairs with a gap.
+        """
+
+    def receipts(
+        self, counts: Buffer, out: Buffer, lows: tuple[bytes, ...], middles: tuple[bytes, ...], bitmaps: tuple[bytes, ...], most_few: int, /
+    ) -> bool:
+        """Fill `out` (uint32) with the tokens of receipts of so many (int64) each, from the planes of `ledger.codec`.
+
+        False: a receipt is damaged. most_few: up to so many tokens the low part has 24 bits.
+        """
+
+    def place(self, tokens: Buffer, offsets: Buffer | None, bits: int, /) -> bytes:
+        """Where tokens (uint32, sorted in each message) lie in tables of 2**bits buckets: starts, sizes, buckets, one intp array.
+
+        Starts and sizes are of the four token sets of each message; offsets (int64) cut the tokens into messages, None: there is one.
+        """
+
+    def gather(self, rows: Buffer, buckets: Buffer, out: Buffer, width: int, /) -> None:
+        """Fill `out`, int32 (k, n), with the first k columns of these rows (intp) of a table of int32, so wide."""
+
+    def run_sums(self, width: int, cells: Buffer, firsts: Buffer, buckets: Buffer, sizes: Buffer, sums: Buffer, most: int, /) -> None:
+        """Sums (int64) over runs of buckets (all intp) in one column of a table, each cell (int32) first brought inside -most..most.
+
+        firsts: the column of each run, or one for all.
+        """
+
+    def add_runs(self, width: int, cells: Buffer, firsts: Buffer, buckets: Buffer, sizes: Buffer, moves: Buffer, /) -> None:
+        """Add to the cells of each run a number (int32) of its own; the rest as in `run_sums`."""
+
+
+def _load() -> Functions | None:
+    if os.environ.get(_VARIABLE) == "numpy":  # for tests, which must all pass without the kernel
+        return None
+    try:
+        found = import_module("spamguard.kernel.compiled")
+    except ImportError:  # no compiler when this was installed, or built for another machine
+        return None
+    return cast("Functions", found) if getattr(found, "VERSION", 0) == _VERSION else None
+
+
+_functions = _load()
+
+
+def functions() -> Functions | None:
+    """The compiled functions, or None: numpy has to do."""
+    return _functions
+
+
+def in_force() -> str:
+    """Which of the two works here, in words."""
+    return "numpy" if _functions is None else "compiled"

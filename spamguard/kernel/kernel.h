@@ -1,0 +1,40 @@
+/* What the files of the kernel share: arguments as arrays of known item size. Only the stable interface of CPython 3.11. */
+#ifndef SPAMGUARD_KERNEL_H
+#define SPAMGUARD_KERNEL_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Tokens are hashed, and receipts written, lowest byte first. Elsewhere numpy does all the work. */
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the kernel is for little-endian machines"
+#endif
+
+/* An argument's memory while a call lasts. */
+typedef struct {
+    Py_buffer view;
+    void *data;
+    size_t count; /* items */
+} Fixed;
+
+/* What an argument must be: bytes of an item, and whether it is written to. */
+typedef struct {
+    size_t item;
+    int written;
+} Shape;
+
+/* All these arguments, or -1 with an error set and nothing held. */
+int fix(Fixed *views, PyObject *const *arguments, const Shape *shapes, size_t number);
+void release(Fixed *views, size_t number);
+
+PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+
+#endif

@@ -1,0 +1,59 @@
+/* The module `spamguard.kernel.compiled`, and how its functions get at the memory of their arguments. */
+#include "kernel.h"
+
+static int fix_one(Fixed *fixed, PyObject *argument, const Shape *shape) {
+    Py_buffer *view = &fixed->view;
+    if (PyObject_GetBuffer(argument, view, shape->written ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+        return -1;
+    fixed->data = view->buf;
+    fixed->count = (size_t)view->len / shape->item;
+    /* Bytes may hold items of any size; an array must have been made for this one. */
+    int fits = view->itemsize == (Py_ssize_t)shape->item || (view->itemsize == 1 && !shape->written);
+    if (fits && (size_t)view->len % shape->item == 0 && (uintptr_t)view->buf % shape->item == 0)
+        return 0;
+    PyBuffer_Release(view);
+    PyErr_Format(PyExc_ValueError, "an argument is no array of items of %zu bytes", shape->item);
+    return -1;
+}
+
+int fix(Fixed *views, PyObject *const *arguments, const Shape *shapes, size_t number) {
+    for (size_t at = 0; at < number; at++)
+        if (fix_one(views + at, arguments[at], shapes + at) < 0) {
+            release(views, at);
+            return -1;
+        }
+    return 0;
+}
+
+void release(Fixed *views, size_t number) {
+    for (size_t at = 0; at < number; at++)
+        PyBuffer_Release(&views[at].view);
+}
+
+#define FUNCTION(name, about) {#name, (PyCFunction)(void (*)(void))kernel_##name, METH_FASTCALL, about}
+
+static PyMethodDef functions[] = {
+    FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
+    FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
+    FUNCTION(place, "Where tokens lie in tables, as bytes."),
+    FUNCTION(gather, "The first columns of some rows."),
+    FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),
+    FUNCTION(add_runs, "Adds to each run of cells a number of its own."),
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "compiled", "The inner loops of spamguard, compiled.", 0, functions, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit_compiled(void);
+
+/* VERSION is what `spamguard.kernel` asks for, so that a module left over from an older source is never called: it rises with
+ * every change of what a function takes or gives. */
+PyMODINIT_FUNC PyInit_compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 1) == 0)
+        return module;
+    Py_DECREF(module);
+    return NULL;
+}

@@ -1,0 +1,233 @@
+/* Text to token hashes: the loop over bytes of `spamguard.mail.tokens`, whose comments say what is hashed and why.
+ *
+ * Tokens are runs of bytes that the caller's table marks; a token is hashed from its section's seed, its first sixteen bytes, its
+ * last eight and its length; neighbours, and early tokens with one other between, are hashed as pairs. Bit for bit what
+ * numpy gives: unsigned arithmetic wraps in both.
+ */
+#include "kernel.h"
+
+#include <string.h>
+
+enum { FIRST, SECOND, LAST, LENGTH, LEFT, RIGHT, SKIP, FINAL, MULTIPLIERS };
+enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_SKIP };
+
+#define CLASSES 256
+#define WINDOW 64
+#define MOST_TOKENS (UINT32_MAX / 64) /* single ones, of texts far beyond what is ever read: all numbers of tokens fit 32 bits */
+#define BOXES(tokens) (2 * (tokens) + 256)
+#define KIND_SHIFT 30
+#define NARROW_SHIFT 34 /* thirty bits of a hash stay, below the two of its kind */
+#define EARLY_BORDER 2  /* a token is no left half of a skip unless so many follow it */
+
+typedef struct {
+    uint64_t hash;
+    uint64_t joined; /* whether the next token makes a pair with this one */
+} Token;
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    uint64_t seed;
+    uint64_t joins; /* whether its tokens make pairs */
+} Section;
+
+typedef struct {
+    uint64_t by[MULTIPLIERS];
+    const uint8_t *classes;
+    size_t skipped;
+} Hasher;
+
+static uint64_t fold(uint64_t value) { return value ^ (value >> 32); }
+
+/* Up to eight bytes as a number, the first one lowest; nothing behind them is read. */
+static uint64_t load(const uint8_t *bytes, size_t size) {
+    uint64_t value = 0;
+    memcpy(&value, bytes, size < sizeof value ? size : sizeof value);
+    return value;
+}
+
+/* The same where eight bytes may be read, which saves a call for every token but the last few of a text. */
+static uint64_t load_within(const uint8_t *bytes, size_t size, const uint8_t *end) {
+    uint64_t value;
+    if ((size_t)(end - bytes) < sizeof value)
+        return load(bytes, size);
+    memcpy(&value, bytes, sizeof value);
+    return size < sizeof value ? value & ((UINT64_C(1) << (8 * size)) - 1) : value;
+}
+
+static uint64_t hash_token(const Hasher *hasher, const uint8_t *start, size_t size, const Section *section) {
+    const uint8_t *end = section->bytes + section->size;
+    uint64_t value = fold((load_within(start, size, end) ^ section->seed) * hasher->by[FIRST]);
+    if (size > 8) {
+        value = fold((value ^ load_within(start + 8, size - 8, end)) * hasher->by[SECOND]);
+        value ^= load(start + size - 8, 8) ^ ((uint64_t)size * hasher->by[LENGTH]);
+        value = fold(value * hasher->by[LAST]);
+    }
+    return fold(value * hasher->by[FINAL]);
+}
+
+/* Which of up to 64 bytes belong to tokens, the first one in the lowest bit. */
+static uint64_t marks(const uint8_t *classes, const uint8_t *bytes, size_t size) {
+    uint64_t found = 0;
+    for (size_t at = 0; at < size && at < WINDOW; at++)
+        found |= (uint64_t)(classes[bytes[at]] & 1) << at;
+    return found;
+}
+
+/* The tokens of one section, in order. There is room for (size + 1) / 2 of them: between any two is a byte that is none.
+ * Goes from edge to edge, 64 bytes at a time: to ask byte for byte costs a wrong guess of the processor at both ends of each token. */
+static size_t hash_section(const Hasher *hasher, const Section *section, Token *found) {
+    size_t count = 0, start = 0;
+    uint64_t inside = 0; /* whether the byte before belongs to a token */
+    for (size_t window = 0; window <= section->size; window += WINDOW) { /* one window behind the last byte, where its token ends */
+        uint64_t marked = marks(hasher->classes, section->bytes + window, section->size - window);
+        uint64_t open = inside;
+        for (uint64_t edges = marked ^ (marked << 1 | inside); edges; edges &= edges - 1, open ^= 1) {
+            size_t here = window + (size_t)__builtin_ctzll(edges);
+            if (!open)
+                start = here;
+            else
+                found[count++] = (Token){hash_token(hasher, section->bytes + start, here - start, section), section->joins};
+        }
+        inside = marked >> (WINDOW - 1);
+    }
+    if (count)
+        found[count - 1].joined = 0; /* pairs never reach into the next section */
+    return count;
+}
+
+static uint32_t narrow(uint64_t hash, uint32_t kind) { return (uint32_t)(hash >> NARROW_SHIFT) | (kind << KIND_SHIFT); }
+
+static uint32_t pair(const Hasher *hasher, uint64_t left, uint64_t right, uint64_t gap, uint32_t kind) {
+    uint64_t mixed = left * hasher->by[LEFT] + right * hasher->by[RIGHT] + gap * hasher->by[SKIP];
+    return narrow(fold(mixed) * hasher->by[FINAL], kind);
+}
+
+/* All tokens that count, in no order: at most two and a skip for each single one. words: how many belong to the text of the body. */
+static size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out) {
+    size_t count = 0, early = singles < hasher->skipped ? singles : hasher->skipped;
+    for (size_t at = 0; at < singles; at++) {
+        out[count++] = narrow(single[at].hash, at < words ? KIND_WORD : KIND_CLUE);
+        if (!single[at].joined)
+            continue;
+        out[count++] = pair(hasher, single[at].hash, single[at + 1].hash, 0, KIND_PAIR);
+        if (at + EARLY_BORDER < early && single[at + 1].joined)
+            out[count++] = pair(hasher, single[at].hash, single[at + 2].hash, 1, KIND_SKIP);
+    }
+    return count;
+}
+
+/* Two to the power of this many boxes hold one or two tokens each. */
+static uint32_t box_bits(size_t count) {
+    uint32_t bits = 8;
+    while (bits < 24 && (size_t)1 << bits < count)
+        bits++;
+    return bits;
+}
+
+/* Puts tokens, which are as good as random below their two top bits, into boxes by their top bits. boxes: room for twice as many. */
+static void box(const uint32_t *tokens, size_t count, uint32_t *boxes, uint32_t *out) {
+    uint32_t bits = box_bits(count), before = 0;
+    memset(boxes, 0, sizeof *boxes << bits);
+    for (size_t at = 0; at < count; at++)
+        boxes[tokens[at] >> (32 - bits)]++;
+    for (size_t number = 0; number < (size_t)1 << bits; number++) {
+        uint32_t here = boxes[number];
+        boxes[number] = before;
+        before += here;
+    }
+    for (size_t at = 0; at < count; at++)
+        out[boxes[tokens[at] >> (32 - bits)]++] = tokens[at];
+}
+
+/* What is nearly in order put in order, without repeats; how many are left. Nobody without the key can fill one box with
+ * different tokens, and equal ones cost nothing. */
+static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
+    size_t kept = 0;
+    for (size_t at = 0; at < count; at++) {
+        size_t to = kept;
+        while (to && out[to - 1] > boxed[at])
+            to--;
+        if (to && out[to - 1] == boxed[at])
+            continue;
+        memmove(out + to + 1, out + to, (kept - to) * sizeof *out);
+        out[to] = boxed[at];
+        kept++;
+    }
+    return kept;
+}
+
+/* Hashes, sorts and returns the distinct tokens as bytes. longest: room for so many single tokens. */
+static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number, size_t longest) {
+    size_t most = 3 * longest, singles = 0, words = 0;
+    Token *single = PyMem_Malloc(longest * sizeof *single + (2 * most + BOXES(most)) * sizeof(uint32_t));
+    if (single == NULL)
+        return PyErr_NoMemory();
+    uint32_t *tokens = (uint32_t *)(single + longest);
+    for (size_t at = 0; at < number; at++) {
+        singles += hash_section(hasher, sections + at, single + singles);
+        words = at == 0 ? singles : words; /* the first section is the text of the body */
+    }
+    size_t count = narrowed(hasher, single, singles, words, tokens);
+    box(tokens, count, tokens + 2 * most, tokens + most);
+    count = insert_all(tokens + most, count, tokens);
+    PyObject *result = PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
+    PyMem_Free(single);
+    return result;
+}
+
+/* Fills in the sections; how many single tokens they can have at most, or -1 with an error set. */
+static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed *unpaired, Section *sections) {
+    size_t longest = 0;
+    for (size_t at = 0; at < unpaired->count; at++) {
+        PyObject *text = PyTuple_GetItem(texts, (Py_ssize_t)at); /* borrowed: the caller's tuple holds it */
+        char *bytes;
+        Py_ssize_t size;
+        if (text == NULL || PyBytes_AsStringAndSize(text, &bytes, &size) < 0)
+            return -1;
+        longest += ((size_t)size + 1) / 2;
+        if (longest > MOST_TOKENS) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        sections[at].bytes = (const uint8_t *)bytes;
+        sections[at].size = (size_t)size;
+        sections[at].seed = ((const uint64_t *)seeds->data)[at];
+        sections[at].joins = !((const uint8_t *)unpaired->data)[at];
+    }
+    return (Py_ssize_t)longest;
+}
+
+static PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped) {
+    const Fixed *seeds = views, *unpaired = views + 1, *multipliers = views + 2, *classes = views + 3;
+    Py_ssize_t number = PyTuple_Size(texts); /* with an error set unless it is a tuple */
+    if (number < 0)
+        return NULL;
+    if ((size_t)number != seeds->count || seeds->count != unpaired->count || multipliers->count != MULTIPLIERS || classes->count != CLASSES)
+        return PyErr_Format(PyExc_ValueError, "sizes do not fit together");
+    Hasher hasher = {.classes = classes->data, .skipped = skipped};
+    memcpy(hasher.by, multipliers->data, sizeof hasher.by);
+    Section *sections = PyMem_Malloc(((size_t)number + 1) * sizeof *sections);
+    if (sections == NULL)
+        return PyErr_NoMemory();
+    Py_ssize_t longest = take_sections(texts, seeds, unpaired, sections);
+    PyObject *result = longest < 0 ? NULL : distinct(&hasher, sections, (size_t)number, (size_t)longest);
+    PyMem_Free(sections);
+    return result;
+}
+
+PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
+    static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, unpaired, multipliers, classes */
+    Fixed views[4];
+    (void)module;
+    if (number != 6)
+        return PyErr_Format(PyExc_TypeError, "tokens(texts, seeds, unpaired, multipliers, classes, skipped)");
+    size_t skipped = PyLong_AsSize_t(arguments[5]);
+    if (skipped == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    if (fix(views, arguments + 1, shapes, 4) < 0)
+        return NULL;
+    PyObject *result = of_sections(arguments[0], views, skipped);
+    release(views, 4);
+    return result;
+}

@@ -1,0 +1,133 @@
+"""The kernel places, gathers, sums and adds as numpy does; the settled state is the same bits, whichever made it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora.synthetic import generate
+from spamguard import Filter
+from spamguard.bayes import blocks, cells, logistic
+from spamguard.bayes.cells import Cells
+from spamguard.bayes.tables import Evidence, Tables, class_index, evidence, read_rows
+from spamguard.records import Features
+from tests.unit.bayes.lessons import counted, empty, features, learnt, made_up, replayed
+from tests.unit.kernel.both import both, needs_kernel, repeatable
+
+pytestmark = needs_kernel
+seeds = st.integers(0, 2**32 - 1)
+tokens = st.lists(st.integers(0, 2**32 - 1) | st.sampled_from((0, 2**30, 2**31, 2**32 - 1)), max_size=60).map(
+    lambda some: np.array(sorted(some), np.uint32)
+)
+
+
+def of_tokens(some: np.ndarray) -> Features:
+    return Features(some, np.zeros(3, np.uint8), np.zeros(2, np.int16))
+
+
+@repeatable
+@given(tokens, st.integers(8, 28))
+def test_evidence(some: np.ndarray, bits: int) -> None:
+    compiled, plain = both(lambda: evidence(of_tokens(some), bits))
+    for name in ("buckets", "sizes", "starts"):
+        one, other = getattr(compiled, name), getattr(plain, name)
+        assert (one.tolist(), one.dtype) == (other.tolist(), other.dtype)
+
+
+@repeatable
+@given(st.lists(tokens, min_size=1, max_size=6), st.integers(8, 28))
+def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
+    compiled, plain = both(lambda: blocks.side_by_side([of_tokens(one) for one in several], bits))
+    for one, other in zip(compiled, plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+@pytest.mark.parametrize("classes", [(), ("news",), ("alpha", "news", "zoo")])
+def test_rows(classes: tuple[str, ...]) -> None:
+    random = np.random.default_rng(1)
+    tables = empty()
+    for name in classes:
+        class_index(tables, name)
+    for table in (tables.rows, *tables.columns):
+        table[:] = random.integers(-(2**31), 2**31, table.shape)
+    for size in (0, 1, 30, 1000):
+        seen: Evidence = evidence(features(random, size), tables.bits)
+        compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))  # type: ignore[misc]
+        np.testing.assert_array_equal(compiled.counts, plain.counts)
+        np.testing.assert_array_equal(compiled.weights, plain.weights)
+
+
+@repeatable
+@given(seeds, st.lists(st.integers(0, 20), max_size=12))
+def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
+    random = np.random.default_rng(seed)
+    sizes = np.array(lengths, np.intp)
+    buckets = random.integers(0, 40, sizes.sum())  # so few that runs share some
+    most = int(logistic.MAX_WEIGHT)
+    table = random.integers(-most - 9, most + 9, (40, 4)).astype(np.int32)
+    moves = random.integers(-5, 6, len(sizes)).astype(np.int32)
+    columns = random.integers(0, 2, len(sizes))
+
+    def work() -> tuple[list[int], list[int]]:
+        rows = table.copy()
+        weights = Cells(rows.reshape(-1), 4, np.array([2]))
+        places = weights.places(buckets)
+        sums = weights.sums(places, sizes.cumsum() - sizes, sizes)
+        weights.add(places, sizes, moves)
+        cells.count(rows, buckets, sizes, columns)
+        return sums.tolist(), rows.ravel().tolist()
+
+    compiled, plain = both(work)
+    assert compiled == plain
+
+
+def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1000
+    monkeypatch.setattr(logistic, "MAX_WEIGHT", np.int32(most))
+
+    def work() -> tuple[list[int], list[int]]:
+        weights = Cells(np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1), 3, np.array([2]))
+        sums = weights.sums(weights.places(np.arange(3)), np.arange(3), np.ones(3, np.intp))
+        return sums.tolist(), weights.cells[2::3].tolist()
+
+    compiled, plain = both(work)
+    assert compiled == plain == ([most, 7, -most], [most, 7, -most])
+
+
+def bits_of(tables: Tables) -> tuple[object, object]:
+    return counted(tables), learnt(tables)
+
+
+@pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "news"), ("ham", "spam", "alpha", "news", "zoo")])
+def test_the_settled_state(classes: tuple[str, ...]) -> None:
+    for seed in range(12):
+        lessons = made_up(seed, 30 * seed + 1, classes)
+        compiled, plain = both(lambda lessons=lessons: bits_of(replayed(lessons)))  # type: ignore[misc]
+        assert compiled == plain
+
+
+def test_generated_mail_taught_settled_and_judged(tmp_path: Path) -> None:
+    mail = list(generate(260, 4))
+    with Filter.open(tmp_path / "new", bits=16):
+        pass
+
+    def work() -> tuple[object, ...]:
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "new", tmp_path / "copy")  # the same key
+        with Filter.open(tmp_path / "copy", durable=False) as spam_filter:
+            for label, raw in mail[:200]:
+                spam_filter.learn(raw, label)
+            for label, raw in mail[:20]:
+                spam_filter.learn(raw, "news" if label == "ham" else "ham")
+            spam_filter.settle()
+            verdicts = [spam_filter.judge(raw) for _, raw in mail]
+            return bits_of(spam_filter._store.tables), verdicts, list(spam_filter.judge_all(raw for _, raw in mail))
+
+    compiled, plain = both(work)
+    assert compiled == plain
