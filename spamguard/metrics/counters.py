@@ -68,11 +68,6 @@ class Slot:
         self._rows = {field: {name: at for at, name, _ in self._found(field)} for field in _NAMED}
         self._places: dict[str, int] = {}
 
-    @classmethod
-    def unshared(cls) -> Slot:
-        """Counts for itself, seen by nobody else."""
-        return cls(memoryview(bytearray(_SLOT * WORD)).cast("q"), 0)
-
     # ---- adding
 
     def message(self, verdict: str, action: str, size: int) -> None:

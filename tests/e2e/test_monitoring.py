@@ -225,6 +225,24 @@ def test_a_worker_that_hangs_is_told(state: Path) -> None:
         site.becomes("healthz", 200, "^alive$")
 
 
+def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
+    site = Monitored(state)
+    site.configure(metrics=None)
+    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
+        site.send(daemon.unseen("ham", 1)[0])
+        running.lines("verdict=")
+        assert children(running, "daemon.reporting") == []
+        site.configure()
+        running.process.send_signal(signal.SIGHUP)
+        running.lines("monitors may ask")
+        assert counted(site.values()) == told(running)
+        site.configure(metrics=None)
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: children(running, "daemon.reporting") == [], "nobody may ask")
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            site.ask("metrics")
+
+
 def test_an_address_that_is_taken_costs_no_mail(state: Path) -> None:
     site = Monitored(state)
     site.configure(metrics=f"127.0.0.1:{site.port}")

@@ -11,6 +11,7 @@ import pytest
 from spamguard.metrics import counters
 from spamguard.metrics.counters import BOUNDS, STAGES, Board, Slot
 from spamguard.metrics.totals import total
+from tests.unit.metrics.slots import unshared
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_there_is_an_end_to_slots(board, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.0005, *BOUNDS, 601.0, 1e6])
 def test_where_a_time_falls(seconds):
-    slot = Slot.unshared()
+    slot = unshared()
     slot.took(1, seconds)
     counts, whole = slot.stage(1)
     below = [number for number, bound in enumerate(BOUNDS) if seconds <= bound]
@@ -115,7 +116,7 @@ def test_where_a_time_falls(seconds):
 
 
 def test_what_has_no_row_left_or_too_long_a_name_is_counted_as_other():
-    slot = Slot.unshared()
+    slot = unshared()
     for number in range(100):
         slot.message(f"class-{number}", "tag", 1)
     found = dict(slot.named("messages"))
@@ -130,7 +131,7 @@ def test_what_has_no_row_left_or_too_long_a_name_is_counted_as_other():
 
 
 def test_the_longest_class_and_text_of_any_script_have_room():
-    slot = Slot.unshared()
+    slot = unshared()
     slot.message("c" * 32, "quarantine", 1)
     slot.next_hop_failed("lmtp:/" + "p" * 200, "unreachable", "ж" * 300, 9)
     assert dict(slot.named("messages")) == {("c" * 32, "quarantine"): 1}
@@ -151,7 +152,7 @@ def test_the_last_trouble_of_each_next_hop(board):
 
 
 def test_how_far_lessons_are_counted():
-    slot = Slot.unshared()
+    slot = unshared()
     assert slot.seq == -1
     slot.seq = 0
     assert slot.seq == 0

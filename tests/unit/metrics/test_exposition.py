@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from spamguard.metrics import exposition, page
-from spamguard.metrics.counters import BOUNDS, Slot
+from spamguard.metrics.counters import BOUNDS
 from spamguard.metrics.knowledge import Known
 from spamguard.metrics.totals import total
 from spamguard.records import Status
+from tests.unit.metrics.slots import unshared
 
 STATUS = Status({"ham": 7, "spam": 5}, frozenset({"spam"}), 1 << 20, {"words": 9}, {"words": 0.25}, 12, 3, 4096, 8192, 1, "abc")
 
 
 def whole() -> str:
-    slot = Slot.unshared()
+    slot = unshared()
     slot.message("spam", "tag", 500)
     slot.message("not-scanned", "none", 20)
     slot.took(1, 0.003)

@@ -8,9 +8,9 @@ import pytest
 
 from spamguard import Filter
 from spamguard.errors import SpamguardError
-from spamguard.metrics.counters import Slot
 from spamguard.metrics.knowledge import Looker
 from tests.unit.filters import mail
+from tests.unit.metrics.slots import unshared
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def teach(state, label, origin, count=1, skip=0, user="anna"):
 
 def test_lessons_are_counted_from_the_first_look_on(state):
     teach(state, "ham", "cli", 2)
-    slot = Slot.unshared()
+    slot = unshared()
     looker = Looker(state, slot)
     assert looker.look().status.classes == {"ham": 2, "spam": 0}
     assert dict(slot.named("lessons")) == {}
@@ -46,7 +46,7 @@ def test_lessons_are_counted_from_the_first_look_on(state):
 
 
 def test_what_is_taken_back_is_no_lesson(state):
-    slot = Slot.unshared()
+    slot = unshared()
     looker = Looker(state, slot)
     looker.look()
     teach(state, "spam", "folder Junk")
@@ -58,7 +58,7 @@ def test_what_is_taken_back_is_no_lesson(state):
 
 
 def test_an_older_ledger_that_was_restored_is_counted_from_its_end(state):
-    slot = Slot.unshared()
+    slot = unshared()
     slot.seq = 1000
     Looker(state, slot).look()
     teach(state, "spam", "folder Junk")
@@ -70,18 +70,18 @@ def test_an_older_ledger_that_was_restored_is_counted_from_its_end(state):
     ("origin", "by_person"), [("folder Junk", True), ("mail", True), ("teach-pipe", True), ("cli", False), ("folders, x", False)]
 )
 def test_when_a_person_last_taught(state, origin, by_person):
-    looker = Looker(state, Slot.unshared())
+    looker = Looker(state, unshared())
     assert looker.look().person is None
     before = int(time.time())
     teach(state, "spam", origin)
-    for one in (looker, Looker(state, Slot.unshared())):  # as it goes on, and from the start
+    for one in (looker, Looker(state, unshared())):  # as it goes on, and from the start
         person = one.look().person
         assert (person is not None and before <= person <= time.time()) if by_person else person is None
 
 
 def test_nothing_is_created(tmp_path):
     with pytest.raises(SpamguardError, match="there is none"):
-        Looker(tmp_path / "none", Slot.unshared()).look()
+        Looker(tmp_path / "none", unshared()).look()
     assert not (tmp_path / "none").exists()
 
 
@@ -89,4 +89,4 @@ def test_nothing_is_created(tmp_path):
 def test_what_cannot_be_read_is_told(state, name):
     (state / name).write_bytes(b"x" * 4096)
     with pytest.raises(SpamguardError):
-        Looker(state, Slot.unshared()).look()
+        Looker(state, unshared()).look()
