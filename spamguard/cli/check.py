@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
-from spamguard.errors import ConfigError
+from spamguard.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from spamguard.settings import Settings
 
 ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
 
@@ -38,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         for problem in error.problems:
             rim.say(problem)
         return rim.ERROR
-    for warning in config.warnings(settings):
+    for warning in [*config.warnings(settings), *_mailboxes(settings)]:
         rim.say(f"warning: {warning}")
     print(config.effective(settings), end="")
     return 0
@@ -49,3 +55,18 @@ def _schema() -> int:
 
     print(json.dumps(schema_for_editors(), indent=2, ensure_ascii=False))
     return 0
+
+
+def _mailboxes(settings: Settings) -> Iterator[str]:
+    """What the daemon's user has no right to, where that can be told."""
+    from spamguard.daemon import privileges
+
+    if not settings.watch or settings.watch_socket is not None:
+        return
+    from spamguard.doctor import access
+
+    with suppress(StartError):  # the user is on another machine, or yet to come
+        account = privileges.service_account(settings)
+        found = access.of_user(settings, account)
+        if found is not None and found.closed:
+            yield f"{found.told(account.pw_name)}: moving mail there teaches nothing; {access.REMEDY}"

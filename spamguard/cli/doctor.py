@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
-from spamguard.errors import SpamguardError, UsageError
+from spamguard.errors import SpamguardError, StartError, UsageError
 
 if TYPE_CHECKING:
-    from spamguard.doctor.box import Owner
+    from spamguard.doctor.owner import Owner
     from spamguard.doctor.step import Step
     from spamguard.engine import Filter
     from spamguard.settings import Settings
@@ -69,7 +69,8 @@ def _line(step: Step) -> str:
 
 
 def _steps(options: argparse.Namespace) -> Iterator[Step]:
-    from spamguard.doctor import checks
+    from spamguard.daemon import privileges
+    from spamguard.doctor import access, checks
     from spamguard.doctor.step import failed, ok
 
     settings = _settings(options)
@@ -77,6 +78,11 @@ def _steps(options: argparse.Namespace) -> Iterator[Step]:
     yield from checks.installation(state)
     yield from checks.watching(state)
     yield checks.file_events(settings)
+    if settings and settings.watch:
+        try:
+            yield access.step(settings, privileges.service_account(settings))
+        except StartError as error:
+            yield failed("mailboxes", str(error), "")
     yield checks.dovecot(settings)
     if settings:
         yield from checks.next_hops(settings)
@@ -137,7 +143,7 @@ def _maildir(options: argparse.Namespace) -> Path:
 
 
 def _owner(options: argparse.Namespace, path: Path) -> Owner:
-    from spamguard.doctor.box import Owner, owner_of
+    from spamguard.doctor.owner import Owner, owner_of
 
     if options.user is None:
         return owner_of(path)

@@ -10,11 +10,11 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
+from spamguard.doctor.owner import Owner
 from spamguard.folders import names
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.rules import role_of
@@ -26,38 +26,6 @@ _JUNK = Role(Kind.CLASS, "spam")
 _PARTS = ("new", "cur")
 _WORDS = 40
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose rights to act with; of no use unless we are root."""
-
-    user: int
-    group: int
-
-    @contextmanager
-    def acting(self) -> Iterator[None]:
-        """With these rights, in this process."""
-        if os.geteuid() != 0 or self.user == 0:
-            yield
-            return
-        groups = os.getgroups()
-        group = os.getegid()
-        os.setgroups([self.group])
-        os.setegid(self.group)
-        os.seteuid(self.user)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-            os.setegid(group)
-            os.setgroups(groups)
-
-
-def owner_of(path: Path) -> Owner:
-    """OSError: there is no such directory."""
-    found = path.stat()
-    return Owner(found.st_uid, found.st_gid)
 
 
 def message() -> bytes:

@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from spamguard.bayes.tables import counted_state
-from spamguard.doctor.box import Box, Owner
+from spamguard.doctor.box import Box
+from spamguard.doctor.owner import Owner
 from spamguard.doctor.step import Step, failed, ok
 from spamguard.engine import Filter
 from spamguard.folders.opener import LocalMailboxes, Pattern

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from spamguard.doctor import box as module
 from spamguard.doctor import proof
-from spamguard.doctor.box import Box, Owner, junk_of, message
+from spamguard.doctor.box import Box, junk_of, message
+from spamguard.doctor.owner import Owner, owner_of
 from spamguard.folders import watcher
 from spamguard.settings import Watch
 from tests.unit.filters import held, mail, opened, teach
@@ -141,7 +141,7 @@ def test_acting_with_the_rights_of_the_owner():
 def acts_as_the_owner(path):
     for directory in (path, *path.rglob("*")):
         os.chown(directory, 65534, 65534)
-    owner = module.owner_of(path)
+    owner = owner_of(path)
     box = Box(path, ".Junk", owner, path, lambda: None)
     box.deliver()
     (found,) = (path / "new").iterdir()

@@ -1,0 +1,95 @@
+"""Whether mailboxes can be read by the daemon's user is told, with the remedy; what only root can set up is tried as root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from spamguard import cli
+from spamguard.doctor import access
+from spamguard.doctor.step import Outcome
+from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from tests.unit.folders.maildirs import deliver, maildir
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
+NOBODY = pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where others get through."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    for name in ("anna", "ben"):
+        deliver(maildir(tmp_path / "home" / name), b"x", "cur")
+    return tmp_path
+
+
+def settings(place: Path, **others: object) -> Settings:
+    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, Hop(Endpoint(Protocol.MAILDIR, path=place / "none")))
+    return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)  # type: ignore[arg-type]
+
+
+@needs_root
+@pytest.mark.parametrize("closed", ["home/anna", "home/anna/cur", "home/anna/cur/*"])
+def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
+    assert access.of_user(settings(place), NOBODY) == access.Access([f"{place}/home/anna", f"{place}/home/ben"], [])
+    next(place.glob(closed)).chmod(0o600)
+    found = access.of_user(settings(place), NOBODY)
+    assert found is not None
+    assert found.closed == [f"{place}/home/anna"]
+    step = access.step(settings(place), NOBODY)
+    assert step.outcome is Outcome.FAILED
+    assert step.detail == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna"
+    assert "spamguard-watch.service" in step.remedy
+    assert os.geteuid() == 0
+
+
+@needs_root
+def test_who_is_in_the_group_may_read(place: Path) -> None:
+    (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
+    os.chown(place / "home/anna", 0, group)
+    (place / "home/anna").chmod(0o750)
+    found = access.of_user(settings(place), NOBODY)
+    assert found is not None
+    assert found.closed == []
+
+
+def test_a_mailbox_that_is_empty_or_not_whole(place: Path) -> None:
+    maildir(place / "home" / "carl")
+    (place / "home" / "dora").mkdir()
+    found = access.of_user(settings(place), pwd.getpwuid(os.getuid()))
+    assert found is not None
+    assert (len(found.seen), found.closed) == (4, [])
+
+
+def test_a_socket_where_nobody_listens(place: Path) -> None:
+    step = access.step(settings(place, watch_socket=place / "none.sock"), NOBODY)
+    assert step.outcome is Outcome.FAILED
+    assert "nobody opens mailboxes there" in step.detail
+    assert step.remedy == "systemctl status spamguard-watch"
+
+
+@needs_root
+def test_check_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = place / "spamguard.yaml"
+    text = f"""
+state: {place}/state
+user: nobody
+watch: ["{place}/home/*"]
+listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
+"""
+    file.write_text(text)
+    assert cli.main(["check", str(file)]) == 0
+    assert capsys.readouterr().err == ""
+    (place / "home/ben").chmod(0o700)
+    assert cli.main(["check", str(file)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith(f"spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as {place}/home/ben: moving mail there")
+    assert "spamguard-watch.service" in told
+    file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
+    assert cli.main(["check", str(file)]) == 0
+    assert capsys.readouterr().err == ""
