@@ -33,6 +33,7 @@ COMMANDS = (
     "status",
     "doctor",
     "evaluate",
+    "corpus",
     "rebuild",
     "backup",
     "restore",

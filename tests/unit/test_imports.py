@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 LAYERS = (
     ("cli",),
     ("daemon", "doctor"),
-    ("bulk", "undo", "backup", "moving_in", "evaluation", "doors", "web", "folders", "metrics"),
+    ("bulk", "undo", "backup", "moving_in", "corpus", "evaluation", "doors", "web", "folders", "metrics"),
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
