@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import smtplib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,8 +41,8 @@ def disagreeing(state: Path) -> None:
             spam_filter.learn(sibling(number), "ham", user="ben")
 
 
-def send_to_all(port: int, raw: bytes, *recipients: str) -> list[bytes]:
-    """One LMTP transaction; the answer to each recipient."""
+def send_to_all(port: int, raw: bytes, *recipients: str, codes: Sequence[int] = ()) -> list[bytes]:
+    """One LMTP transaction; the answer to each recipient. codes: of these, all 250 unless told."""
     with smtplib.LMTP("127.0.0.1", port, timeout=30) as client:
         client.ehlo()
         client.mail("news@offers.example")
@@ -51,7 +51,7 @@ def send_to_all(port: int, raw: bytes, *recipients: str) -> list[bytes]:
         client.docmd("DATA")
         client.send(raw + b".\r\n")
         replies = [client.getreply() for _ in recipients]
-    assert [code for code, _ in replies] == [250] * len(recipients)
+    assert [code for code, _ in replies] == list(codes or [250] * len(recipients))
     return [text for _, text in replies]
 
 
@@ -121,6 +121,24 @@ def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
     assert told["id"].encode() in held
     (his,) = (state / "Maildir" / "new").iterdir()
     assert fields(his.read_bytes(), "Delivered-To") == [BEN]
+
+
+def test_one_copy_that_is_not_taken_is_told_to_its_recipients_only(state: Path) -> None:
+    """Spam is refused by this hop, for now: whoever got the message already is not sent it again."""
+    port = free_port()
+    disagreeing(state)
+
+    def dot(heard: peers.Heard, line: bytes) -> bytes:
+        return b"452 4.2.2 full\r\n" if heard.messages[-1].startswith(b"X-Spam-Flag: YES") else b"250 2.0.0 kept\r\n"
+
+    with (
+        peers.Hop({"dot": dot}, each=True).serving() as hop,
+        running(state, {port: "lmtp"}, f"lmtp://127.0.0.1:{hop.port}"),
+    ):
+        replies = send_to_all(port, sibling(1), ANNA, BEN, "sales@example.net", codes=(452, 250, 452))
+        assert replies == [b"4.2.2 full", b"2.0.0 kept", b"4.2.2 full"]
+        assert [body(raw) for raw in hop.messages] == [body(sibling(1))] * 2
+        assert len(hop.lines(b"RCPT")) == 3 + 3
 
 
 def test_where_the_next_hop_has_one_answer_the_mildest_verdict_is_for_all(state: Path) -> None:
