@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.engine import Filter
-from spamguard.ledger import NewVote
+from spamguard.ledger import NewVote, wordlists
 from spamguard.ledger.users import origins
 from spamguard.records import Vote
 
@@ -32,7 +32,8 @@ class Chosen(NamedTuple):
         """Whether it is one of them."""
         exact, beginning = origins(self.origin)
         from_there = not self.origin or vote.origin == exact or vote.origin.startswith(beginning)
-        return vote.time >= self.since and vote.origin != ORIGIN and from_there
+        an_opinion = vote.origin != ORIGIN and not wordlists.is_list(vote.extractor)
+        return vote.time >= self.since and an_opinion and from_there
 
 
 class Done(NamedTuple):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from spamguard import undo
 from spamguard.bayes.tables import counted_state
 from spamguard.errors import LedgerError, SourceError, UsageError
 from spamguard.ledger import wordlists
@@ -111,6 +112,15 @@ def test_folding_its_event_changes_nothing_until_settled(tmp_path):
         assert held(one) == held(beside) == bits
         assert not taking.take_in(one, "old", about, odds)  # as after an interrupted import: now it is in force
         assert held(one) == held(beside) != bits
+
+
+def test_taking_back_what_the_site_taught_leaves_it(fresh):
+    teach(fresh, mail(4))
+    bring(fresh)
+    chosen = undo.Chosen("")
+    done = [one for batch in undo.undo(fresh, undo.messages(fresh, chosen), chosen) for one in batch]
+    assert len(done) == 4
+    assert [one.name for one in fresh.ledger.word_lists()] == ["old"]
 
 
 def test_own_lessons_overrule_it(fresh):
