@@ -101,3 +101,15 @@ def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
     out = run(taught, "explain", "--words", "100", path).out
     assert out.isascii() or all(letter.isprintable() or letter == "\n" for letter in out)
     assert "\x1b" not in out
+
+
+def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(clear["ham"])
+    for user in ("anna", "ben", "cleo"):
+        run(taught, "learn", "--as", "spam" if user == "anna" else "ham", "--user", user, path)
+    done = run(taught, "explain", "--user", "anna", path)
+    (by_expert, first), (by_feature, second) = tables(done.out)
+    assert sum(by_expert) == first == second == sum(by_feature) > 0
+    assert re.search(r" \+\d+\.\d+  personal +\++\n", done.out)
+    assert "  personal " not in run(taught, "explain", path).out

@@ -243,3 +243,11 @@ def test_mail_that_cannot_be_written_is_kept_by_the_delivery_agent(taught, monke
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full(), flush=lambda: None, fileno=lambda: -1))
     assert main(["--state", str(taught), "filter"]) == 75
     assert "could not be passed on: No space left on device" in capsys.readouterr().err
+
+
+def test_for_a_user_as_that_user_has_said(run, taught, clear):
+    with Filter.open(taught) as spam_filter:
+        for user in ("anna", "ben", "cleo"):
+            spam_filter.learn(clear["ham"], "spam" if user == "anna" else "ham", user=user)
+    assert run(taught, "filter", "--user", "anna", stdin=clear["ham"]).raw.startswith(b"X-Spam-Flag: YES\nX-Spam-Status: Yes, ")
+    assert run(taught, "filter", stdin=clear["ham"]).raw.startswith(b"X-Spam-Status: No, ")

@@ -106,3 +106,12 @@ def test_judging_never_writes(run, taught, corpus):
     before = files()
     run(taught, "judge", corpus / "data")
     assert files() == before
+
+
+def test_for_a_user_as_that_user_has_said(run, taught, clear, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(clear["ham"])
+    for user in ("anna", "ben", "cleo"):
+        assert run(taught, "learn", "--as", "spam" if user == "anna" else "ham", "--user", user, path).status == 0
+    assert [run(taught, "judge", "--user", user, path).status for user in ("anna", "ben", "dora")] == [1, 0, 0]
+    assert run(taught, "judge", path).out == run(taught, "judge", "--user", "dora", path).out

@@ -167,3 +167,15 @@ def test_either_paths_or_ids(taught, capsys, command, names):
 def test_a_slip_in_an_id_makes_no_filter(run, tmp_path):
     assert run(tmp_path / "none", "learn", "--as", "ham", "--id", ID).failed("no history there", "--state")
     assert not (tmp_path / "none").exists()
+
+
+def test_now_for_a_user(run, taught, tmp_path):
+    remember(taught)
+    path = tmp_path / "message.eml"
+    path.write_bytes(SPAM)
+    for user in ("anna", "ben", "cleo"):
+        run(taught, "learn", "--as", "ham" if user == "anna" else "spam", "--user", user, path)
+    (of_id,) = run(taught, "explain", "--json", "--user", "anna", ID).lines
+    (of_file,) = run(taught, "explain", "--json", "--user", "anna", path).lines
+    assert of_id["experts"]["personal"] == of_file["experts"]["personal"]
+    assert of_id["experts"]["personal"]["share"] < -1

@@ -59,6 +59,38 @@ def test_votes_of_a_user_and_on_a_message(ledger, packed):
     assert [(vote.user, vote.label) for vote in ledger.users.of_message(b"a")] == [("anna", "ham")]
 
 
+def latest(ledger, user, upto, most=9):
+    return sorted(label for label, _ in ledger.users.latest(user, upto, 1, most))
+
+
+def test_the_latest_votes_of_a_user_as_of_an_event(ledger, packed):
+    cast(ledger, packed, (b"a", "anna", "spam", "cli", 1), (b"b", "anna", "promo", "cli", 3), (b"c", "anna", "ham", "cli", 2))
+    cast(ledger, packed, (b"a", "ben", "ham", "cli", 9), (b"a", "anna", "news", "cli", 4), (b"b", "anna", None, "cli", 5))
+    assert [latest(ledger, "anna", upto) for upto in range(7)] == [
+        [],
+        ["spam"],
+        ["promo", "spam"],
+        ["ham", "promo", "spam"],
+        ["ham", "promo", "spam"],
+        ["ham", "news", "promo"],
+        ["ham", "news"],
+    ]
+    assert [latest(ledger, "anna", 6, most) for most in (0, 1)] == [[], ["news"]]
+    assert latest(ledger, "cleo", 6) == []
+    assert ledger.users.latest("anna", 6, 2, 9) == []
+    assert dict(ledger.users.latest("ben", 6, 1, 9)) == {"ham": packed}
+
+
+def test_who_was_heard_between_two_events(ledger, packed):
+    cast(ledger, packed, (b"a", "anna", "spam", "cli", 1), (b"b", "ben", "ham", "cli", 1), (b"a", "anna", None, "cli", 1))
+    assert [sorted(ledger.users.heard_between(*events)) for events in ((0, 0), (0, 2), (1, 3), (2, 3))] == [
+        [],
+        ["anna", "ben"],
+        ["anna", "ben"],
+        ["anna"],
+    ]
+
+
 def test_no_question_walks_the_log(ledger):
     """What would take minutes in a large ledger."""
     for statement, values in (
@@ -67,6 +99,8 @@ def test_no_question_walks_the_log(ledger):
         (statements.CAST_BY_USER, ("", 0, "", "", 1)),
         (statements.LAST_OF_USER, ("", "", "")),
         (statements.DIGESTS_OF_USER, ("", 0)),
+        (statements.LATEST_OF_USER, ("", 1, 1, 1)),
+        (statements.USERS_BETWEEN, (1, 2)),
         (statements.VOTES_OF_KEY, (b"", "")),
         (statements.USERS_OF_DIGEST, (b"",)),
     ):

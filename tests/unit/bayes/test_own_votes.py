@@ -1,0 +1,140 @@
+"""One user's votes beside what all have said: counted in any order, and moving only what they speak about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.bayes import blocks, personal
+from spamguard.bayes.personal import HALF, LIMIT, SCALE, Correction, Said
+from spamguard.bayes.tables import evidence, read_rows
+from tests.unit.bayes.lessons import BITS, Taught, add, empty, folded, made_up
+from tests.unit.bayes.support import assert_same, repeatable, seeds
+
+CLASSES = ("ham", "spam", "promo")
+
+
+def said(votes: list[Taught]) -> Said:
+    return personal.counted([one.label for one in votes], blocks.side_by_side([one.features for one in votes], BITS))
+
+
+def corrected(votes: list[Taught], about: Taught, lessons: list[Taught]) -> Correction:
+    """What votes change about a message, where all have taught these lessons."""
+    tables = folded(lessons)
+    seen = evidence(about.features, BITS)
+    shared = personal.frequencies(tables, read_rows(tables, seen.buckets).counts)
+    return personal.correct(said(votes), tables.classes, seen, shared)
+
+
+@repeatable
+@given(seeds, st.integers(1, 12), st.randoms(use_true_random=False))
+def test_the_same_votes_in_any_order_are_the_same_bits(seed, size, shuffled):
+    votes = made_up(seed, size, CLASSES)
+    other = list(votes)
+    shuffled.shuffle(other)
+    for name in Said.__dataclass_fields__:
+        assert_same(getattr(said(votes), name), getattr(said(other), name))
+
+
+def test_what_is_counted():
+    votes = made_up(3, 9, CLASSES)
+    found = said(votes)
+    assert found.classes == tuple(sorted({one.label for one in votes}))
+    assert found.votes.sum() == 9
+    by_hand = {}
+    for one in votes:
+        for bucket in evidence(one.features, BITS).buckets.tolist():
+            by_hand[bucket, one.label] = by_hand.get((bucket, one.label), 0) + 1
+    counted = {
+        (bucket, name): count
+        for name, row in zip(found.classes, found.counts.tolist(), strict=True)
+        for bucket, count in zip(found.buckets.tolist(), row, strict=True)
+        if count
+    }
+    assert counted == by_hand
+
+
+def test_who_has_said_nothing_about_any_of_its_tokens_changes_nothing():
+    lessons = made_up(1, 20)
+    one, other = lessons[0], lessons[1]
+    tokens = np.setdiff1d(one.features.tokens >> np.uint32(32 - BITS), other.features.tokens >> np.uint32(32 - BITS))
+    apart = one._replace(features=replace(one.features, tokens=tokens << np.uint32(32 - BITS)))
+    found = corrected([other], apart, lessons)
+    assert not found.moved.any()
+    assert found.added([0.0, -3.25]) == [0.0, -3.25]
+
+
+def test_votes_for_a_class_that_nobody_else_knows_do_not_count():
+    lessons = made_up(1, 20)
+    found = corrected([lessons[0]._replace(label="promo")], lessons[0], lessons)
+    assert not found.moved.any()
+
+
+@repeatable
+@given(seeds, st.integers(2, 3), st.integers(1, 8))
+def test_the_parts_sum_to_what_is_moved(seed, classes, size):
+    lessons = made_up(seed, 12, CLASSES[:classes])
+    found = corrected(made_up(seed + 1, size, CLASSES[:classes]), lessons[0], lessons)
+    assert found.parts.sum(axis=1) == pytest.approx(found.moved, abs=1e-9)
+    assert found.moved == pytest.approx(personal.believed(found.evidence))
+    for favoured, against in ((1, 0), (0, 1), (len(found.moved), 1)):
+        joint = found.added([0.0] * (len(found.moved) + 1))
+        assert found.between(found.moved, favoured, against) == joint[favoured] - joint[against]
+
+
+def test_more_votes_say_more_and_those_against_take_it_back():
+    lessons = [one._replace(label="ham") for one in made_up(5, 15)] + [one._replace(label="spam") for one in made_up(6, 15)]
+    about, contrary = lessons[0]._replace(label="spam"), lessons[0]
+    heard = [corrected([about] * times, about, lessons).moved[0] for times in (1, 2, 4, 8)]
+    assert 0 < heard[0] < heard[1] < heard[2] < heard[3] <= LIMIT
+    assert 0 < corrected([about, about, contrary], about, lessons).moved[0] < heard[1]
+    assert corrected([contrary] * 3, about, lessons).moved[0] < 0
+
+
+def with_words(tokens: list[int]) -> list[Taught]:
+    """Nine lessons of ham and nine of spam that have these words and no others."""
+    words = (np.array(tokens, np.uint32) << np.uint32(32 - BITS)).astype(np.uint32)
+    both = [one._replace(label="ham") for one in made_up(1, 9)] + [one._replace(label="spam") for one in made_up(2, 9)]
+    return [one._replace(features=replace(one.features, tokens=words)) for one in both]
+
+
+def test_by_hand():
+    """One word, in 3 of 9 lessons of ham and in none of 9 of spam; a user has called 2 messages spam, both with it."""
+    some, none = with_words([5]), with_words([])
+    found = corrected([some[0]._replace(label="spam")] * 2, some[0], some[:3] + none[3:])
+    plain = np.array([3 + 0.05 / 2, 0.05 / 2]) / 10
+    spam = 0.9 * plain[1] + 0.1 * plain.mean()
+    evidence_of_it = SCALE * np.log((2 + spam) / (2 + 1) / spam)
+    assert found.evidence == pytest.approx([evidence_of_it])
+    assert found.moved == pytest.approx([evidence_of_it**3 / (evidence_of_it**2 + HALF**2)])
+
+
+def test_what_everybody_has_moves_next_to_nothing():
+    """Each message has the same hundred words: to have called ten such spam and none ham is no reason."""
+    lessons = with_words(list(range(100)))
+    found = corrected([lessons[-1]] * 10, lessons[0], lessons)
+    assert len(found.places) == 100
+    assert abs(found.moved[0]) < 0.01
+
+
+def test_little_is_hardly_believed_and_much_nearly_whole():
+    amounts = np.array([-1000.0, -HALF, -1.0, 0.0, 0.5, 1.0, HALF, 30.0, 1000.0])
+    found = personal.believed(amounts)
+    assert found.tolist() == [-LIMIT, -HALF / 2, -found[5], 0.0, found[4], found[5], HALF / 2, found[7], LIMIT]
+    assert (np.diff(found) > 0).all()
+    assert found[5] < 0.01
+    assert (np.abs(found) <= np.abs(amounts)).all()
+
+
+def test_nothing_taught_yet_is_no_trouble():
+    tables, one = empty(), made_up(1, 1)[0]
+    seen = evidence(one.features, BITS)
+    shared = personal.frequencies(tables, read_rows(tables, seen.buckets).counts)
+    assert (shared > 0).all()
+    assert np.isfinite(personal.correct(said([one]), tables.classes, seen, shared).moved).all()
+    add(tables, one)
+    assert np.isfinite(personal.frequencies(tables, read_rows(tables, seen.buckets).counts)).all()
