@@ -10,8 +10,10 @@ import array
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +27,7 @@ _GREETING_SECONDS = 30.0
 _ANSWER_SECONDS = 300.0  # disks may be slow
 _AGAIN_SECONDS = 1.0  # between two attempts to connect
 _LONGEST_WAIT = 240.0  # seconds for changes, in one question: less than for an answer
+_AHEAD = 32  # files that are asked for at once, if it is known that they will be opened
 _ROOM = socket.CMSG_SPACE(array.array("i").itemsize)  # for one descriptor
 _REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
 
@@ -38,6 +41,8 @@ class RemoteMailboxes:
         self._path = path
         self._fingerprint = packets.fingerprint((one.path, one.user) for one in patterns)
         self._channel: socket.socket | None = None
+        self._expected: deque[tuple[Place, File]] = deque()
+        self._asked: deque[tuple[Place, File]] = deque()  # to open, without having heard the answers
         with suppress(MailboxesError):  # it may come yet
             self._connect()
         self._missed = False  # whether to tell that nobody knows what has changed; who has only begun has missed nothing
@@ -61,10 +66,22 @@ class RemoteMailboxes:
         """As `contract.Mailboxes.keywords`."""
         return self._ask(packets.keywords, "keywords", *packets.of_place(place))
 
+    def expect(self, messages: Iterable[tuple[Place, File]]) -> None:
+        """As `contract.Mailboxes.expect`: else both sides would wait for one another at every message."""
+        self._hear_out()
+        self._expected = deque(messages)
+
     def open(self, place: Place, file: File) -> int:
         """As `contract.Mailboxes.open`."""
+        if next(chain(self._asked, self._expected), None) != (place, file):
+            self.expect([(place, file)])
+        if len(self._asked) <= _AHEAD // 2:
+            while self._expected and len(self._asked) < _AHEAD:
+                self._say("open", *packets.of_message(*self._expected[0]))
+                self._asked.append(self._expected.popleft())
+        self._asked.popleft()
         descriptors: list[int] = []
-        self._ask(packets.unpack, "open", *packets.of_message(place, file), descriptors=descriptors)
+        self._answer(packets.unpack, descriptors)
         if not descriptors:
             raise self._lost("an answer without what was asked for")
         return descriptors[0]
@@ -84,6 +101,7 @@ class RemoteMailboxes:
 
     def close(self) -> None:
         """Hang up."""
+        self._asked.clear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -118,18 +136,26 @@ class RemoteMailboxes:
         if served != [self._fingerprint]:
             raise self._lost("its `watch` is not ours: systemctl reload spamguard-watch")
 
-    def _ask(self, understand: Callable[[bytes], Found], verb: str, *values: str, descriptors: list[int] | None = None) -> Found:
-        """What was answered. OSError: what the other side was told when it tried. MailboxesError: there is no other side.
+    def _ask(self, understand: Callable[[bytes], Found], verb: str, *values: str) -> Found:
+        """What was answered. OSError: what the other side was told when it tried. MailboxesError: there is no other side."""
+        self._hear_out()
+        self._say(verb, *values)
+        return self._answer(understand)
 
-        descriptors: gets the one that comes with the answer.
-        """
+    def _hear_out(self) -> None:
+        """Answers to what is no longer wanted."""
+        while self._asked and self._channel is not None:
+            self._asked.popleft()
+            with suppress(OSError, MailboxesError):
+                self._answer(packets.unpack)
+
+    def _say(self, verb: str, *values: str) -> None:
         if self._channel is None:
             raise self._lost("it has ended")
         try:
             self._channel.send(packets.pack([verb, *values]))
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from error
-        return self._answer(understand, descriptors)
 
     def _answer(self, understand: Callable[[bytes], Found], descriptors: list[int] | None = None) -> Found:
         received = bytearray()

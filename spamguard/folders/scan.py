@@ -129,8 +129,9 @@ class Scanner:
         for place in [place for place in self._listings if place.mailbox == mailbox]:
             self.look_anew(place)
 
-    def arrivals(self, found: Iterable[Found], again: set[Place]) -> list[Arrival]:
+    def arrivals(self, found: Sequence[Found], again: set[Place]) -> list[Arrival]:
         """What was found, read. again: gets the folders of what is not whole yet. Some of it is held for `message`."""
+        self._mailboxes.expect((one.place, one.file) for one in found)
         arrived = [self._arrival(one, again) for one in found]
         return [one for one in arrived if one is not None]
 

@@ -205,6 +205,33 @@ def test_keywords_of_a_folder_by_their_letters(opened, tmp_path):
             mailboxes.keywords(Place(mailbox, ".Missing"))
 
 
+def test_what_is_expected_is_opened_as_anything_else(opened, tmp_path):
+    """In this order or not, all of it or not, and whatever has become of it."""
+    box = maildir(tmp_path / "anna", ".Junk")
+    messages = [deliver(box if number % 3 else box / ".Junk", b"%d" % number, "cur") for number in range(100)]
+    with opened(box) as mailboxes:
+        (mailbox,) = mailboxes.users()
+        asked = [(Place(mailbox, "" if number % 3 else ".Junk"), File("cur", message.name)) for number, message in enumerate(messages)]
+        before = descriptors()
+        mailboxes.expect(asked)
+        assert [content(mailboxes, *one) for one in asked] == [b"%d" % number for number in range(100)]
+        mailboxes.expect(iter(asked))
+        assert [content(mailboxes, *asked[number]) for number in (0, 1, 5, 2, 3, 99)] == [b"0", b"1", b"5", b"2", b"3", b"99"]
+        mailboxes.expect(asked)
+        messages[40].unlink()
+        assert [content(mailboxes, *one) for one in asked[:40]] == [b"%d" % number for number in range(40)]
+        mailboxes.expect(asked[40:])
+        with pytest.raises(FileNotFoundError):
+            mailboxes.open(*asked[40])
+        assert content(mailboxes, *asked[41]) == b"41"
+        assert len(mailboxes.names(Place(mailbox))["cur"]) == 65
+        assert content(mailboxes, *asked[42]) == b"42"
+        mailboxes.expect(asked)
+        content(mailboxes, *asked[0])
+        assert mailboxes.changes(0.0).everything is False
+        assert descriptors() == before
+
+
 def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
     (tmp_path / "anna" / "mailboxes" / "INBOX" / "dbox-Mails").mkdir(parents=True)
     with opened(tmp_path / "*") as mailboxes:
