@@ -66,7 +66,7 @@ def _counted(entries: Iterable[Item]) -> Iterator[Item]:
 def _summary(about: About, name: str, new: bool | None) -> str:
     unit = "words" if about.source.startswith("popfile") else "messages"
     learnt = f"learnt there from {about.ham:,} {unit} of good mail and {about.spam:,} of spam"
-    what = f"{rim.counted(about.used, 'word')} of {about.words:,} from {about.source}, {learnt}"
+    what = f"{rim.counted(about.used, 'word')} of {about.words:,} from {rim.printable(about.source)}, {learnt}"
     if new is None:
         return f"would import {what}"
     return f"imported {what}, as {name!r}" if new else f"{name!r} had been imported already: {what}"

@@ -70,7 +70,7 @@ def _take_list_back(options: argparse.Namespace) -> int:
     with rim.open_existing(options) as spam_filter:
         taken = taking.take_back(spam_filter, options.word_list, ORIGIN, dry=options.dry_run)
     verb = "would take" if options.dry_run else "took"
-    text = f"{verb} back {rim.counted(taken.about.used, 'word')} from {taken.about.source}"
+    text = f"{verb} back {rim.counted(taken.about.used, 'word')} from {rim.printable(taken.about.source)}"
     values = {"name": taken.name, "source": taken.about.source, "words": taken.about.used, "dry_run": options.dry_run}
     rim.answer(options, text, values)
     return 0
