@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
     with given(options.file) as stream:
         archive = Archive(options.file, stream)
         header = archive.check()
+        if sys.stderr.isatty():
+            rim.say("reading every receipt and making all tables; nothing is touched before that is done")
         aside = _restored(archive, header, state)
     with rim.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)

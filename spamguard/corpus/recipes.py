@@ -45,7 +45,7 @@ class Recipe:
 
 
 _ASSASSIN = "https://spamassassin.apache.org/old/publiccorpus/20030228_"
-_AUEB = "http://www2.aueb.gr/users/ion/data/"
+_AUEB = "http://www.aueb.gr/users/ion/data/"
 _TREC = "https://plg.uwaterloo.ca/~gvcormac/"
 _TREC_INDEX = Index(re.compile(r".*full/index"))
 _TREC_LICENCE = "for research, after agreeing to its terms on its page; may not be passed on"
