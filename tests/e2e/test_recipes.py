@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import daemon, dovecot
-from tests.e2e.ports import open_directory
+from tests.e2e.ports import free_port, open_directory
 from tests.e2e.test_positions import fields
 from tests.support.recipes import command, snippet
 
@@ -131,22 +131,36 @@ def test_getmail(home: Path) -> None:
         is_judged(raw, MAIL[label], label)
 
 
+def fetched(home: Path, server: dovecot.Dovecot, **more: str) -> None:
+    """What fetchmail does with its snippet. more: texts to be replaced."""
+    places = {"imap.example.net": "127.0.0.1", "993": str(server.imap_port), "ssl sslcertck": "sslproto ''"}
+    (home / ".fetchmailrc").write_text(snippet("fetchmail/fetchmailrc", **places, **more))
+    (home / ".fetchmailrc").chmod(0o600)
+    run(["env", f"FETCHMAILHOME={home}", "fetchmail", "--fetchmailrc", ".fetchmailrc"], home)
+
+
 @needs_dovecot
 @needs("fetchmail")
 @needs("maildrop")
-def test_fetchmail(home: Path) -> None:
+def test_fetchmail_with_maildrop(home: Path) -> None:
     with_maildrop(home)
     with dovecot.running() as server:
         provider(server)
-        places = {
-            "imap.example.net": "127.0.0.1",
-            "993": str(server.imap_port),
-            "ssl sslcertck": "sslproto ''",
-            '.mailfilter"': f'{home}/.mailfilter"',
-        }
-        (home / ".fetchmailrc").write_text(snippet("fetchmail/fetchmailrc", **places))
-        (home / ".fetchmailrc").chmod(0o600)
-        run(["env", f"FETCHMAILHOME={home}", "fetchmail", "--fetchmailrc", ".fetchmailrc"], home)
+        fetched(home, server, **{'.mailfilter"': f'{home}/.mailfilter"'})
     for label in ("spam", "ham"):
         (raw,) = lies(home / "Maildir" / ".Junk" if label == "spam" else home / "Maildir")
+        is_judged(raw, MAIL[label], label)
+
+
+@needs_dovecot
+@needs("fetchmail")
+def test_fetchmail_with_the_daemon(home: Path, tmp_path: Path) -> None:
+    """The other way that its snippet names."""
+    state, port = home / ".local" / "state" / "spamguard", free_port()
+    with dovecot.running() as server, daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port, log=tmp_path / "log"):
+        provider(server)
+        assert "smtphost 127.0.0.1/10025" in snippet("fetchmail/fetchmailrc")
+        fetched(home, server, **{'mda "/usr/bin/maildrop .mailfilter"': f"smtphost 127.0.0.1/{port}"})
+    for label, box in (("spam", state / "Maildir" / ".Junk"), ("ham", state / "Maildir")):
+        (raw,) = lies(box)
         is_judged(raw, MAIL[label], label)
