@@ -28,7 +28,7 @@ STRENGTH = 1.0  # votes that the shared frequencies count for
 LEAK = 0.1  # how far the prior of one class is that of all: what all call spam this user may call ham
 PSEUDO_COUNT = 0.05  # of the shared frequencies, shared out among the classes as their lessons are
 SCALE = 2.0  # of the damped evidence
-HALF = 18.0  # nats of evidence of which half is believed
+HALF = 24.0  # nats of evidence of which half is believed
 LIMIT = 40.0  # nats by which a verdict may move at most
 
 

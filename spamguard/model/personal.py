@@ -14,8 +14,8 @@ from spamguard.ledger import SqliteLedger
 from spamguard.model.fold import features_of
 from spamguard.records import EXTRACTOR
 
-LATEST = 200  # votes of a user that count; to read them takes some 20 ms, once
-_TOKENS = 1 << 22  # of all users, some 10 bytes each
+LATEST = 500  # votes of a user that count (corpora/RESULTS.md, "A user's own votes")
+_TOKENS = 1 << 23  # of all users, eight bytes each with two classes
 _NAMES = 1 << 14  # of users, most of whom have said nothing
 _MANY = 5000  # events after which it is cheaper to forget everybody than to ask who is concerned
 
