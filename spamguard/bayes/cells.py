@@ -29,14 +29,13 @@ class Cells(NamedTuple):
         """What the other functions want for these buckets. Made once for many calls, since a part of it serves a part of the buckets."""
         return buckets if kernel.functions() is not None else np.asarray(buckets * self.width + self.first)
 
-    def sums(self, places: Places, starts: Places, sizes: Places) -> NDArray[np.int64]:
-        """Sums over runs of weights. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
+    def sums(self, places: Places, starts: Places, sizes: Places, found: NDArray[np.int64]) -> None:
+        """Fill `found` with the sums over runs of weights. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
         compiled = kernel.functions()
         if compiled is None:
-            return np.asarray(experts.run_sums(self._gathered(places)[np.newaxis], starts, sizes)[0])
-        found = np.empty(len(sizes), np.int64)
-        compiled.run_sums(self.width, self.cells, self.first, places, sizes, found, int(logistic.MAX_WEIGHT))
-        return found
+            found[:] = experts.run_sums(self._gathered(places)[np.newaxis], starts, sizes)[0]
+        else:
+            compiled.run_sums(self.width, self.cells, self.first, places, sizes, found, int(logistic.MAX_WEIGHT))
 
     def _gathered(self, places: Places) -> NDArray[np.int32]:
         found = self.cells.take(places, mode="clip")  # no place is outside: so nothing need be checked

@@ -149,8 +149,10 @@ class _Player:
 
     def _step(self, step: _Step) -> Integers:
         """Learn it; the log-odds before."""
-        sums = [weights.sums(here, step.starts, step.runs) for weights, here in zip(self.weights, step.places, strict=True)]
-        margins = logistic.margins(np.stack(sums, axis=1).reshape(step.true.shape[0], SETS, -1), self.tables.biases.T, step.roots)
+        sums = np.empty((len(step.places), len(step.runs)), np.int64)
+        for weights, here, found in zip(self.weights, step.places, sums, strict=True):
+            weights.sums(here, step.starts, step.runs, found)
+        margins = logistic.margins(sums.T.reshape(step.true.shape[0], SETS, -1), self.tables.biases.T, step.roots)
         errors = logistic.errors_against(margins, step.true)
         self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
         self._move(step, logistic.steps_by(errors, step.gains).reshape(len(step.runs), -1))

@@ -157,21 +157,31 @@ static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
     return kept;
 }
 
-/* Hashes, sorts and returns the distinct tokens as bytes. longest: room for so many single tokens. */
-static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number, size_t longest) {
-    size_t most = 3 * longest, singles = 0, words = 0;
-    Token *single = PyMem_Malloc(longest * sizeof *single + (2 * most + BOXES(most)) * sizeof(uint32_t));
-    if (single == NULL)
+/* The distinct tokens, sorted, as bytes. */
+static PyObject *distinct(const Hasher *hasher, const Token *single, size_t singles, size_t words) {
+    size_t most = 3 * singles;
+    uint32_t *tokens = PyMem_Malloc((2 * most + BOXES(most)) * sizeof *tokens);
+    if (tokens == NULL)
         return PyErr_NoMemory();
-    uint32_t *tokens = (uint32_t *)(single + longest);
-    for (size_t at = 0; at < number; at++) {
-        singles += hash_section(hasher, sections + at, single + singles);
-        words = at == 0 ? singles : words; /* the first section is the text of the body */
-    }
     size_t count = narrowed(hasher, single, singles, words, tokens);
     box(tokens, count, tokens + 2 * most, tokens + most);
     count = insert_all(tokens + most, count, tokens);
     PyObject *result = PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
+    PyMem_Free(tokens);
+    return result;
+}
+
+/* The same from the sections. longest: how many single tokens they can have. */
+static PyObject *hashed(const Hasher *hasher, const Section *sections, size_t number, size_t longest) {
+    size_t singles = 0, words = 0;
+    Token *single = PyMem_Malloc((longest + 1) * sizeof *single);
+    if (single == NULL)
+        return PyErr_NoMemory();
+    for (size_t at = 0; at < number; at++) {
+        singles += hash_section(hasher, sections + at, single + singles);
+        words = at == 0 ? singles : words; /* the first section is the text of the body */
+    }
+    PyObject *result = distinct(hasher, single, singles, words);
     PyMem_Free(single);
     return result;
 }
@@ -211,7 +221,7 @@ static PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped) {
     if (sections == NULL)
         return PyErr_NoMemory();
     Py_ssize_t longest = take_sections(texts, seeds, unpaired, sections);
-    PyObject *result = longest < 0 ? NULL : distinct(&hasher, sections, (size_t)number, (size_t)longest);
+    PyObject *result = longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest);
     PyMem_Free(sections);
     return result;
 }

@@ -78,7 +78,8 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
         rows = table.copy()
         weights = Cells(rows.reshape(-1), 4, np.array([2]))
         places = weights.places(buckets)
-        sums = weights.sums(places, sizes.cumsum() - sizes, sizes)
+        sums = np.empty(len(sizes), np.int64)
+        weights.sums(places, sizes.cumsum() - sizes, sizes, sums)
         weights.add(places, sizes, moves)
         cells.count(rows, buckets, sizes, columns)
         return sums.tolist(), rows.ravel().tolist()
@@ -93,7 +94,8 @@ def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monke
 
     def work() -> tuple[list[int], list[int]]:
         weights = Cells(np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1), 3, np.array([2]))
-        sums = weights.sums(weights.places(np.arange(3)), np.arange(3), np.ones(3, np.intp))
+        sums = np.empty(3, np.int64)
+        weights.sums(weights.places(np.arange(3)), np.arange(3), np.ones(3, np.intp), sums)
         return sums.tolist(), weights.cells[2::3].tolist()
 
     compiled, plain = both(work)
