@@ -183,6 +183,7 @@ class Watcher:
         except OSError as error:
             self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
             box.work = None
+            self._scanner.forget(box.mailbox)
         else:
             self._once.over(box.mailbox)
         return True
