@@ -3,7 +3,6 @@ for more than some seconds."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from collections import Counter
@@ -46,6 +45,8 @@ def _wrong(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _unreachable(listeners: list[dict[str, Any]]) -> list[str]:
+    import asyncio
+
     from spamguard.metrics import readiness
     from spamguard.settings import Hop, Tls, parse_endpoint
 
