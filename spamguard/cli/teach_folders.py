@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,9 +16,8 @@ from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
-    from spamguard.folders.contract import Mailbox
+    from spamguard.folders.contract import Mailbox, Mailboxes
     from spamguard.folders.first import Filed
-    from spamguard.folders.opener import LocalMailboxes
     from spamguard.folders.rules import RoleOf
     from spamguard.folders.scan import Scanner
     from spamguard.settings import Watch
@@ -46,13 +46,13 @@ def add(commands: rim.Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Teach; say what each mailbox taught."""
     from spamguard.folders import doveconf
-    from spamguard.folders.opener import LocalMailboxes, Pattern
+    from spamguard.folders.reach import mailboxes_of
     from spamguard.folders.rules import role_of
 
-    watches = _watches(options)
+    watches, opener = _watches(options)
     special = doveconf.read().special
     roles = [role_of(watch, special) for watch in watches]
-    with closing(LocalMailboxes([Pattern(watch.maildir, watch.user) for watch in watches], notify=False)) as mailboxes:
+    with closing(mailboxes_of(watches, opener, notify=False)) as mailboxes:
         users = list(mailboxes.users())
         if not users:
             raise UsageError(f"{watches[0].maildir}: no Maildir there: check the path and its permissions")
@@ -61,21 +61,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _watches(options: argparse.Namespace) -> list[Watch]:
+def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
+    """Where mailboxes are, and the socket of who opens them for us; root does so itself."""
     from spamguard import config
     from spamguard.settings import Watch
 
     if bool(options.maildirs) == bool(options.config):
         raise UsageError("say either which MAILDIR to teach from, or --config FILE")
     if options.maildirs:
-        return [Watch(str(Path(one).absolute())) for one in options.maildirs]
-    found = config.from_command_line(options.config, usual_state=rim.state_directory(options)).watch
-    if not found:
+        return [Watch(str(Path(one).absolute())) for one in options.maildirs], None
+    settings = config.from_command_line(options.config, usual_state=rim.state_directory(options))
+    if not settings.watch:
         raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
-    return list(found)
+    return list(settings.watch), settings.watch_socket if os.geteuid() else None
 
 
-def _show(mailboxes: LocalMailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+def _show(mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
     from spamguard.folders.first import filed
     from spamguard.folders.rules import display
 
@@ -96,7 +97,7 @@ def _line(told: dict[str, Any]) -> str:
     return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + known)
 
 
-def _teach(options: argparse.Namespace, mailboxes: LocalMailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
     from spamguard.folders.first import filed
     from spamguard.folders.once import Once
     from spamguard.folders.scan import Scanner

@@ -141,6 +141,8 @@ class Opening:
         try:
             with closing(LocalMailboxes(found)) as mailboxes:
                 Session(channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in found))
+        except ConnectionError:
+            _log.debug("a client has gone while it was waiting")
         except (PacketError, OSError) as error:
             _log.warning("a client was sent away: %s", error)
         except Exception:  # a fault of ours ends with this client, who may come again  # noqa: BLE001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from spamguard.folders.contract import Mailboxes
 from spamguard.folders.opener import LocalMailboxes, Pattern
@@ -16,6 +17,11 @@ def patterns(watches: Iterable[Watch]) -> list[Pattern]:
 
 
 def mailboxes(settings: Settings) -> Mailboxes:
-    """To be closed by the caller. Does not fail: whoever opens them may come later."""
-    found = patterns(settings.watch)
-    return RemoteMailboxes(settings.watch_socket, found) if settings.watch_socket is not None else LocalMailboxes(found)
+    """Those of the settings, as `mailboxes_of`."""
+    return mailboxes_of(settings.watch, settings.watch_socket)
+
+
+def mailboxes_of(watches: Iterable[Watch], opener: Path | None, *, notify: bool = True) -> Mailboxes:
+    """To be closed by the caller. Does not fail: whoever opens them may come later. opener: the socket; notify: as in `LocalMailboxes`."""
+    found = patterns(watches)
+    return LocalMailboxes(found, notify=notify) if opener is None else RemoteMailboxes(opener, found)

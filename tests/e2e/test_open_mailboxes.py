@@ -24,6 +24,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.moving import all_seen, eventually, said
 from tests.e2e.ports import free_port, open_directory
+from tests.unit.daemon.test_master import Listener
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -231,6 +232,42 @@ def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
             assert time.monotonic() < until
         assert opener.poll() is None
     assert "Traceback" not in place.log.read_text()
+
+
+@needs_root
+def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None:
+    """By the daemon's user, who could not read it."""
+    if not place.user:
+        pytest.skip("this interpreter lies where only root can use it")
+    place.move("", ".Junk", 4)
+
+    def taught() -> subprocess.CompletedProcess[str]:
+        command = ["setpriv", f"--reuid={place.user}", "--clear-groups", *COMMAND, "--state", str(place.state)]
+        asked = [*command, "teach-folders", "--config", str(place.file)]
+        return subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120)
+
+    with place.opening():
+        done = taught()
+    assert (done.returncode, done.stdout) == (0, "anna: taught 6 messages as ham, 4 messages as spam\n"), done.stderr
+    done = taught()
+    assert done.returncode == 2
+    assert "nobody opens mailboxes there" in done.stderr
+
+
+def test_systemd_is_told(place: Place) -> None:
+    with Listener(f"@spamguard-opener-{os.getpid()}") as systemd:
+        with place.opening(("env", f"NOTIFY_SOCKET={systemd.address}", "WATCHDOG_USEC=600000")) as opener:
+            eventually(lambda: systemd.heard("READY=1\nSTATUS=opening messages of"), "it says that it is ready")
+            eventually(lambda: systemd.heard("WATCHDOG=1", 3), "it says that it lives")
+            opener.send_signal(signal.SIGHUP)
+            eventually(lambda: systemd.heard("RELOADING=1") and systemd.heard("READY=1", 2), "it says that it has reloaded")
+            opener.send_signal(signal.SIGSTOP)
+            systemd.read()
+            systemd.messages.clear()
+            time.sleep(1)
+            assert not systemd.read()
+            opener.send_signal(signal.SIGCONT)
+        assert systemd.heard("STOPPING=1")
 
 
 def test_mistakes_have_their_exit_status(place: Place) -> None:
