@@ -30,14 +30,10 @@ class Cells(NamedTuple):
         return buckets if kernel.functions() is not None else np.asarray(buckets * self.width + self.first)
 
     def sums(self, places: Places, starts: Places, sizes: Places, found: NDArray[np.int64]) -> None:
-<<<<<<< HEAD
         """Fill `found` with the sums over runs of weights.
 
         What steps have moved beyond the bounds is brought back now, long before it could overflow.
         """
-=======
-        """Fill `found` with the sums over runs of weights. What steps have moved beyond the bounds is brought back now, long before it could overflow."""
->>>>>>> origin/main
         compiled = kernel.functions()
         if compiled is None:
             found[:] = experts.run_sums(self._gathered(places)[np.newaxis], starts, sizes)[0]
