@@ -212,8 +212,18 @@ def test_what_teaches_is_the_table_of_the_code() -> None:
 
 def test_the_files_it_names_are_there() -> None:
     named = set(re.findall(r"`((?:config|corpora|systemd|tests|\.ci)/[\w./*-]+)`", README))
-    assert "config/spamguard.yaml" in named
+    named |= {f"config/{name}" for name in re.findall(r"`((?:minimal|postfix/)[\w.*-]+)`", README)}
+    assert {"config/spamguard.yaml", "config/minimal.yaml", "config/postfix/after-queue.*.cf"} <= named
     assert [name for name in named if not list(ROOT.glob(name))] == []
+
+
+def test_every_snippet_says_what_it_is_for_and_how_to_see_that_it_works() -> None:
+    """Or where that stands."""
+    files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
+    assert len(files) > 20
+    for path in files:
+        head = "".join(line for line in path.read_text().splitlines(keepends=True)[:30] if line.startswith("#"))
+        assert re.search(r"Check (that )?it|`spamguard check FILE`|stands in [\w.-]+\.", head), path
 
 
 def test_ci_runs_the_test_command() -> None:

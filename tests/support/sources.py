@@ -7,13 +7,26 @@ from pathlib import Path
 
 _PLACES = (".ci", "config", "corpora", "spamguard", "systemd", "tests")
 _FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
+_MADE = {"__pycache__", "unpacked"}  # directories of what is made from the sources, or fetched
 
 
 def sources(root: Path) -> list[str]:
     """Their names, relative to the root. Files that git does not ignore count even before they are committed."""
-    if (root / ".git").exists():
-        line = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-        found = subprocess.run(line, cwd=root, capture_output=True, text=True, check=True).stdout.rstrip("\0").split("\0")
-        return sorted(name for name in found if (root / name).is_file())
-    inside = [path for place in _PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    return sorted([str(path.relative_to(root)) for path in inside] + [name for name in _FILES if (root / name).is_file()])
+    found = _told_by_git(root) if (root / ".git").exists() else None
+    return sorted(_looked_up(root) if found is None else found)
+
+
+def _told_by_git(root: Path) -> list[str] | None:
+    """None: there is no git, or it does not want to say."""
+    line = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        found = subprocess.run(line, cwd=root, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [name for name in found.split("\0") if name and (root / name).is_file()]
+
+
+def _looked_up(root: Path) -> list[str]:
+    inside = [path for place in _PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".so"]
+    names = [str(path.relative_to(root)) for path in inside if not _MADE & set(path.parts)]
+    return names + [name for name in _FILES if (root / name).is_file()]
