@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
 
-Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0.
+Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0. Run as root, or as
+the daemon's user, it warns of watched mailboxes that this user cannot read.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
 `# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
