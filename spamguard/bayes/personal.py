@@ -1,10 +1,11 @@
 """What one user has said beside what all have: how far it moves a verdict for that user's mail.
 
 For each class, how often a user's own votes have a token is held against how often all lessons of the class have it, which is the
-prior: p = (own count + m·shared) / (own votes + m). What that changes about the token's log-likelihood ratio is evidence; a token
-that the user has said nothing about changes nothing, one that everybody's mail has changes next to nothing. All of it is damped
-like the counting experts, and the more of it there is the more of it counts: a few words in common with something that the user
-has said something about move nothing, a sibling of it goes over.
+prior: p = (own count + m·shared) / (own votes + m). Where that turns a token's log-likelihood ratio round, or where all say nothing
+clear, the difference is evidence. Where the user agrees it is none, for all have said so already; a token that the user has said
+nothing about changes nothing, one that everybody's mail has next to nothing. All of it is damped like the counting experts, and
+the more of it there is the more of it counts: a few words in common with something that the user has said something about move
+nothing, a sibling of it goes over.
 
 Only whole numbers are kept, so the same votes give the same bits in any order. Must never change or count anything shared.
 Source of keeping a user's tokens apart from all users': Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
@@ -27,6 +28,7 @@ from spamguard.bayes.tables import SETS, Evidence, Tables
 STRENGTH = 1.0  # votes that the shared frequencies count for
 LEAK = 0.1  # how far the prior of one class is that of all: what all call spam this user may call ham
 PSEUDO_COUNT = 0.05  # of the shared frequencies, shared out among the classes as their lessons are
+CLEAR = 0.5  # nats from which on all say something about a token
 SCALE = 2.0  # of the damped evidence
 HALF = 24.0  # nats of evidence of which half is believed
 LIMIT = 40.0  # nats by which a verdict may move at most
@@ -90,23 +92,30 @@ def correct(said: Said, classes: Sequence[str], seen: Evidence, shared: Floats) 
     buckets = seen.buckets.astype(np.uint32)
     found = said.buckets.searchsorted(buckets)
     places = (said.buckets.take(found, mode="clip") == buckets).nonzero()[0]
-    ratios = _ratios(said, classes, said.counts.take(found.take(places), axis=1), shared.take(places, axis=1))
-    damping = (SCALE * experts.damping(seen.sizes, 1, 1)[:SETS]).repeat(seen.sizes).take(places)
-    parts = (ratios[1:] - ratios[0]) * damping
+    expected = shared.take(places, axis=1)
+    own = _log_ratios(_own_frequencies(said, classes, said.counts.take(found.take(places), axis=1), expected))
+    of_all = _log_ratios(expected)
+    news = np.where((own * of_all < 0) | (np.abs(of_all) < CLEAR), own - of_all, 0.0)
+    parts = news * (SCALE * experts.damping(seen.sizes, 1, 1)[:SETS]).repeat(seen.sizes).take(places)
     evidence = parts.sum(axis=1)
     moved = believed(evidence)
     factors = np.divide(moved, evidence, out=np.zeros_like(moved), where=evidence != 0)
     return Correction(evidence, moved, parts * factors[:, np.newaxis], places)
 
 
-def _ratios(said: Said, classes: Sequence[str], own: NDArray[np.uint16], shared: Floats) -> Floats:
-    """log(p of the user / p of all) of each token in each class, (K, h); own (L, h)."""
-    ratios = np.zeros(shared.shape)
+def _own_frequencies(said: Said, classes: Sequence[str], own: NDArray[np.uint16], shared: Floats) -> Floats:
+    """How likely a message of each class has each token as far as a user tells, (K, h), where all tell `shared`; own (L, h)."""
+    found = shared.copy()
     for name, votes, counts in zip(said.classes, said.votes.tolist(), own, strict=True):
         if name in classes:
-            prior = STRENGTH * shared[classes.index(name)]
-            ratios[classes.index(name)] = np.log((counts + prior) / (prior * ((votes + STRENGTH) / STRENGTH)))
-    return ratios
+            index = classes.index(name)
+            found[index] = (counts + STRENGTH * shared[index]) / (votes + STRENGTH)
+    return found
+
+
+def _log_ratios(likely: Floats) -> Floats:
+    """Of each class but the first against the first."""
+    return np.asarray(np.log(likely[1:] / likely[0]))
 
 
 def believed(evidence: Floats) -> Floats:

@@ -92,7 +92,20 @@ def test_more_votes_say_more_and_those_against_take_it_back():
     heard = [corrected([about] * times, about, lessons).moved[0] for times in (1, 2, 4, 8)]
     assert 0 < heard[0] < heard[1] < heard[2] < heard[3] <= LIMIT
     assert 0 < corrected([about, about, contrary], about, lessons).moved[0] < heard[1]
-    assert corrected([contrary] * 3, about, lessons).moved[0] < 0
+
+
+def test_who_agrees_adds_nothing_to_what_all_have_said():
+    """Each of the words is in a third of ham only; a user has found it there too."""
+    lessons = with_words([5, 6, 7])[:3] + with_words([])[3:]
+    assert corrected(lessons[:1] * 4, lessons[0], lessons).moved.tolist() == [0.0]
+    assert corrected([lessons[0]._replace(label="spam")], lessons[0], lessons).moved[0] > 0
+
+
+def test_what_nobody_knows_is_as_every_user_says():
+    new, lessons = with_words([5, 6, 7])[0], with_words([])
+    heard = [corrected([new._replace(label=label)], new, lessons).moved[0] for label in ("ham", "spam")]
+    assert heard[0] < 0 < heard[1]
+    assert heard[0] == pytest.approx(-heard[1])
 
 
 def with_words(tokens: list[int]) -> list[Taught]:
@@ -108,6 +121,8 @@ def test_by_hand():
     found = corrected([some[0]._replace(label="spam")] * 2, some[0], some[:3] + none[3:])
     plain = np.array([3 + 0.05 / 2, 0.05 / 2]) / 10
     spam = 0.9 * plain[1] + 0.1 * plain.mean()
+    ham = 0.9 * plain[0] + 0.1 * plain.mean()
+    assert spam < ham < (2 + spam) / (2 + 1)  # turned round
     evidence_of_it = SCALE * np.log((2 + spam) / (2 + 1) / spam)
     assert found.evidence == pytest.approx([evidence_of_it])
     assert found.moved == pytest.approx([evidence_of_it**3 / (evidence_of_it**2 + HALF**2)])
