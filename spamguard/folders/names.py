@@ -74,6 +74,12 @@ def key(base: str) -> int:
     return int.from_bytes(hashed, "big", signed=True)
 
 
+def key_of(file: str) -> int:
+    """`key` of the base name of a file; 0: it is no message."""
+    name = message(file)
+    return key(name.base) if name else 0
+
+
 def _shifted(text: str) -> str:
     coded = b64encode(text.encode("utf-16-be", "surrogatepass"))
     return coded.rstrip(b"=").replace(b"/", b",").decode()

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.folders import names
 from spamguard.folders.values import Arrival, Copy, Kind, Lesson, Role
 from spamguard.settings import Action
 from spamguard.signature import Signed
@@ -111,15 +110,14 @@ class Outcome(NamedTuple):
     removed: list[Key]
 
 
-def compare(known: NDArray[np.int64], files: Sequence[str]) -> tuple[list[int], list[int]]:
-    """What is new and what has gone in a folder: indices into `files`, and keys of base names.
+def compare(known: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """What is new and what has gone in a folder: indices into `keys`, and keys of base names.
 
-    known: keys of the base names that were there. files: names of those that are, what is no message among them.
+    known: keys of the base names that were there. keys: `names.key_of` of the files that are.
     """
-    parsed = [(index, names.key(name.base)) for index, file in enumerate(files) if (name := names.message(file))]
-    table = np.array(parsed, np.int64).reshape(-1, 2)
-    present, first = np.unique(table[:, 1], return_index=True)
-    new = np.sort(table[first[~np.isin(present, known, assume_unique=True)], 0])
+    messages = np.flatnonzero(keys)
+    present, first = np.unique(keys[messages], return_index=True)
+    new = np.sort(messages[first[~np.isin(present, known, assume_unique=True)]])
     return new.tolist(), known[~np.isin(known, present)].tolist()
 
 

@@ -91,7 +91,7 @@ class Scanner:
                 self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
                 continue
             self._once.over(place)
-            new, gone, renamed = self._compared(place, listed, known(place.directory))
+            new, gone, renamed = self._compared(place, listed, known(place.directory), weighed=place in weighed)
             looked.new += new
             looked.gone.update((place.directory, name) for name in gone)
             if place in weighed:
@@ -99,9 +99,9 @@ class Scanner:
         return looked
 
     def _compared(
-        self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64]
+        self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64], *, weighed: bool
     ) -> tuple[list[Found], list[int], list[Found]]:
-        """What `compare` finds, and all messages of other names than before.
+        """What `compare` finds, and, where they are weighed, all messages of other names than before.
 
         Names that were there at the last look are not taken apart again, which in a folder of 100,000 takes most of the time.
         """
@@ -112,13 +112,16 @@ class Scanner:
         at = np.minimum(np.searchsorted(before.hashes, hashes), len(before.hashes) - 1)
         keys = np.where(before.hashes[at] == hashes, before.keys[at], 0)
         same = (keys != 0) & np.isin(keys, known)
-        files_now = (File(parts[index], found[index]) for index in np.flatnonzero(~same).tolist())
-        others = [Found(place, file, _key(file)) for file in files_now]
-        new, gone = compare(known[~np.isin(known, keys[same])], [one.file.name for one in others])
-        keys[~same] = [one.name for one in others]
+        others = np.flatnonzero(~same)
+        keys[others] = np.fromiter((names.key_of(found[index]) for index in others), np.int64, len(others))
+        new, gone = compare(known[~np.isin(known, keys[same])], keys[others])
         order = np.argsort(hashes)
         self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
-        return [others[index] for index in new], gone, [one for one in others if one.name]
+        renamed = others[keys[others] != 0] if weighed else others[:0]
+        new_ones, changed = (
+            [Found(place, File(parts[index], found[index]), int(keys[index])) for index in some] for some in (others[new], renamed)
+        )
+        return new_ones, gone, changed
 
     def look_anew(self, place: Place) -> None:
         """Take all names of a folder, at the next look, for such as have changed."""
@@ -190,7 +193,7 @@ class Scanner:
     def file_of(self, place: Place, keys: set[int]) -> File | None:
         """A file of a folder by the key of its base name."""
         try:
-            return next((file for file in files(self._mailboxes.names(place)) if names.message(file.name) and _key(file) in keys), None)
+            return next((file for file in files(self._mailboxes.names(place)) if names.key_of(file.name) in keys), None)
         except OSError:
             return None
 
@@ -215,8 +218,3 @@ class Scanner:
 def told(place: Place) -> str:
     """A folder, for people."""
     return f"{place.mailbox.path} {display(place.directory)}"
-
-
-def _key(file: File) -> int:
-    name = names.message(file.name)
-    return names.key(name.base) if name else 0

@@ -8,8 +8,9 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from spamguard.folders.names import key, message
+from spamguard.folders.names import key, key_of, message
 from spamguard.folders.reconcile import Key, Outcome, Rules, compare, reconcile
 from spamguard.folders.roles import HAM, NEUTRAL, SPAM, TRASH
 from spamguard.folders.sightings import Sightings
@@ -30,6 +31,10 @@ ROLES = {
 FOLDERS = tuple(ROLES)
 FILING = Rules(ROLES.__getitem__, we_file=True)
 NOT_FILING = Rules(ROLES.__getitem__)
+
+
+def keys_of(files: Iterable[str]) -> NDArray[np.int64]:
+    return np.array([key_of(file) for file in files], np.int64)
 
 
 def signed(label: str, name: str, action: Action = Action.TAG) -> Signed:
@@ -120,7 +125,7 @@ class Mailbox:
         gone: set[Key] = set()
         for folder, listing in listings.items():
             known = np.array(sorted(self.memory.present(folder)), np.int64)
-            new, missed = compare(known, listing)
+            new, missed = compare(known, keys_of(listing))
             gone |= {(folder, name) for name in missed}
             arrivals += [self._arrival(folder, listing[index]) for index in new if (folder, listing[index]) in self.files]
         now = self._clock.randrange(1000, 2000)  # clocks are put right, forward and back

@@ -13,7 +13,7 @@ from spamguard.folders.names import key
 from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare, reconcile
 from spamguard.folders.values import Copy, Lesson
 from spamguard.settings import Action
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, Plain, signed
+from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, Plain, keys_of, signed
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
@@ -395,6 +395,6 @@ def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
 def test_a_listing_is_compared_with_what_was_there() -> None:
     files = ["1.a:2,S", ".hidden", "2.b,S=5", "dovecot-uidlist", "2.b:2,F", "3.c"]
     known = np.array(sorted(key(base) for base in ("1.a", "0.z")), np.int64)
-    new, gone = compare(known, files)
+    new, gone = compare(known, keys_of(files))
     assert ([files[index] for index in new], gone) == (["2.b,S=5", "3.c"], [key("0.z")])
-    assert compare(np.empty(0, np.int64), []) == ([], [])
+    assert compare(np.empty(0, np.int64), keys_of([])) == ([], [])
