@@ -180,7 +180,7 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     assert shape(told) == shown("sibling")
     assert "X-Spam-Flag: YES" in told
     told = typed("why")
-    assert [line for line in shown("why") if line not in shape(told)] == []
+    assert [line for line in shown("why") if line.strip() != "…" and line not in shape(told)] == []
     told = typed("commands")
     assert re.search(r"^ham +0\.0\d+ +.*/00400$", told, re.M)
     assert "X-Spamguard: ham" in told
