@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import config
@@ -247,10 +247,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
 )
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the first text takes seconds where nothing is cached
 
-
-@unhurried
 @given(st.dictionaries(KEYS, TREES, max_size=6))
 def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / f"any-{os.getpid()}.yaml"
@@ -259,7 +256,6 @@ def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, valu
         assert isinstance(config.from_command_line(file, usual_state=Path("/x"), listen="smtp://127.0.0.1:1"), Settings)
 
 
-@unhurried
 @given(st.binary(max_size=200) | st.text("ab:-[]{}&*!|>'\"#%@`,? \n\t", max_size=100).map(str.encode))
 def test_no_bytes_break_it(tmp_path_factory, raw):
     file = tmp_path_factory.getbasetemp() / f"raw-{os.getpid()}.yaml"
