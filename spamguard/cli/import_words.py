@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from spamguard.moving_in.formats import Kind
 
 HEAD_BYTES = 4096  # by which a file is recognised
-_NAME = re.compile(r"[\w.@-]{1,64}")
 _TICK = 10_000  # words between two movements of the bar
 
 Item = TypeVar("Item")
@@ -26,11 +24,12 @@ Item = TypeVar("Item")
 
 def run(options: argparse.Namespace, head: bytes, path: Path | None, stream: BinaryIO) -> int:
     """Recognise, read, take in, settle; say how much of it is of use. head: its first bytes; path: None for standard input."""
+    from spamguard.ledger import wordlists
     from spamguard.moving_in.formats import Kind, recognise
 
     kind = recognise(options.file, head, path) if options.source is None else Kind(options.source)
     name = options.name or kind.value
-    if not _NAME.fullmatch(name):
+    if not wordlists.NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a word list: use up to 64 letters, digits and . @ _ -")
     new = None
     if options.dry_run:

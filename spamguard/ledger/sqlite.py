@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import codec, schema, statements, wordlists
+from spamguard.ledger import schema, statements, wordlists
+from spamguard.ledger.arriving import refuse_unusable
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
 from spamguard.ledger.users import Users
@@ -31,7 +32,6 @@ from spamguard.sqlitefile import transaction
 
 _CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
 _MERGE_CHUNK = 256  # votes per writing transaction of a merge
-_HIGHEST_CLOCK = 2**62  # of a vote from elsewhere; leaves this ledger room to count on in SQLite's 64 bits
 _RESERVED = "ledger."  # meta keys that begin so are the ledger's own
 
 
@@ -112,7 +112,7 @@ class SqliteLedger:
 
     def _merge_chunk(self, votes: list[Vote]) -> int:
         for vote in votes:
-            _refuse_unusable(vote)
+            refuse_unusable(vote)
         with self._transaction("BEGIN IMMEDIATE"):
             added = sum(self._insert(vote) for vote in votes)
             clock = max(vote.clock for vote in votes)
@@ -387,11 +387,3 @@ def _versioned(vote: NewVote, clock: int, node: str) -> Vote:
     """The vote with its version; one that is taken back keeps no features."""
     packed, scores = (vote.packed, vote.scores) if vote.label is not None else (b"", b"")
     return Vote(vote.digest, vote.user, clock, node, vote.label, packed, scores, vote.origin, vote.time, vote.extractor)
-
-
-def _refuse_unusable(vote: Vote) -> None:
-    """What comes from elsewhere is looked at before it is kept: an unreadable receipt would stop every reader for good."""
-    if not 0 < vote.clock < _HIGHEST_CLOCK:
-        raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
-    if vote.label is not None:
-        (wordlists if wordlists.is_list(vote.extractor) else codec).check(vote.packed)

@@ -8,6 +8,7 @@ is none that a reader of lessons asks for. Must never know where lists come from
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from spamguard.records import Features, Vote
 LABEL = "(word list)"
 """Of such a vote: no class may be called so."""
 MOST = 30_000  # words of a list, 110 kB; with 10,000 it is as good (corpora/RESULTS.md, "Moving in")
+NAME = re.compile(r"[\w.@-]{1,64}")  # of a list
 _VERSION = 128  # plus the extractor's
 _KEYS = b"word list:"
 _FORMAT = 1
@@ -48,6 +50,11 @@ class About:
     spam: int
     words: int
     used: int
+
+    def whole(self) -> bool:
+        """Whether texts are texts and numbers are numbers."""
+        texts, numbers = (self.source, self.digest), (self.ham, self.spam, self.words, self.used)
+        return all(type(one) is str for one in texts) and all(type(one) is int for one in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +85,13 @@ def is_list(extractor: int) -> bool:
     return extractor >= _VERSION
 
 
-def check(packed: bytes) -> None:
-    """LedgerError unless these are the bytes of a list."""
-    _unpack(packed)
+def check(vote: Vote) -> None:
+    """LedgerError unless a vote of such a version brings a list of the site that can be read, or takes one back."""
+    name = vote.digest.removeprefix(_KEYS).decode("utf-8", "replace")
+    if not vote.digest.startswith(_KEYS) or not NAME.fullmatch(name) or vote.user or vote.label not in (LABEL, None):
+        raise LedgerError("a vote to be merged is no word list, though it says so: export it anew")
+    if vote.label is not None:
+        _unpack(vote.packed)
 
 
 def standing(ask: _Ask, upto_seq: int) -> list[WordList]:
@@ -126,9 +137,9 @@ def _unpack(packed: bytes) -> tuple[About, NDArray[np.uint32], NDArray[np.int8]]
     try:
         odds = np.frombuffer(zlib.decompressobj().decompress(packed[ends + lengths[1] :], MOST), np.int8)
         about = About(**json.loads(packed[described:ends]))
-    except (ValueError, TypeError, zlib.error) as error:
+    except (ValueError, TypeError, RecursionError, zlib.error) as error:
         raise _damaged() from error
-    if len(odds) != len(tokens):
+    if len(odds) != len(tokens) or not about.whole():
         raise _damaged()
     return about, tokens, odds
 

@@ -1,16 +1,18 @@
 """A word list taken in: a standing start that fades, counts as no mail, and goes without a trace."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from spamguard import undo
 from spamguard.bayes.tables import counted_state
 from spamguard.errors import LedgerError, SourceError, UsageError
-from spamguard.ledger import wordlists
+from spamguard.ledger import NewVote, wordlists
 from spamguard.ledger.wordlists import About
 from spamguard.moving_in import taking
 from spamguard.moving_in.words import Sizes, Word
-from spamguard.records import EXTRACTOR
+from spamguard.records import EXTRACTOR, Vote
 from spamguard.undo import ORIGIN
 from tests.unit.filters import held, mail, opened, python, teach
 
@@ -204,4 +206,38 @@ def test_what_a_list_takes_in_the_ledger():
     odds = np.random.default_rng(1).integers(-127, 128, wordlists.MOST).astype(np.int8)
     vote = wordlists.vote("x", About("x", "", 1, 1, 1, 1), tokens, odds, 0, EXTRACTOR)
     assert len(vote.packed) < 140_000
-    wordlists.check(vote.packed)
+    wordlists.check(_from_elsewhere(vote))
+
+
+ABOUT = About("x", "", 1, 1, 1, 1)
+FEW = (np.array([5, 9], np.uint32), np.array([3, -3], np.int8))
+
+
+def _from_elsewhere(vote: NewVote) -> Vote:
+    return Vote(vote.digest, vote.user, 1, "n", vote.label, vote.packed, b"", vote.origin, vote.time, vote.extractor)
+
+
+@pytest.mark.parametrize(
+    "vote",
+    [
+        wordlists.vote("x", replace(ABOUT, used="many"), *FEW, 0, EXTRACTOR),
+        wordlists.vote("\x1b[31m", ABOUT, *FEW, 0, EXTRACTOR),
+        wordlists.vote("x", ABOUT, *FEW, 1 << 62, EXTRACTOR),
+        wordlists.vote("x", ABOUT, *FEW, -1, EXTRACTOR),
+        wordlists.vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(label="spam"),
+        wordlists.vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(user="anna"),
+        wordlists.vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(digest=b"d" * 32),
+        wordlists.vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(digest=b"d" * 32, extractor=EXTRACTOR),
+    ],
+)
+def test_a_list_from_elsewhere_that_readers_would_stumble_over_is_refused(fresh, vote):
+    with pytest.raises(LedgerError):
+        fresh.ledger.merge([_from_elsewhere(vote)])
+    assert fresh.ledger.last_seq() == 0
+
+
+def test_a_description_nested_without_end_is_refused(fresh, monkeypatch):
+    monkeypatch.setattr(wordlists.json, "dumps", lambda _: "[" * 60_000)
+    vote = wordlists.vote("x", ABOUT, *FEW, 0, EXTRACTOR)
+    with pytest.raises(LedgerError, match="damaged"):
+        fresh.ledger.merge([_from_elsewhere(vote)])

@@ -1,0 +1,27 @@
+"""Votes from elsewhere, looked at before they are kept: one that cannot be read would stop every reader for good.
+
+Pure. Must never refuse what a ledger of this version could hold by itself.
+"""
+
+from __future__ import annotations
+
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec, wordlists
+from spamguard.records import Vote
+
+_HIGHEST_CLOCK = 2**62  # leaves the ledger room to count on in SQLite's 64 bits
+_LATEST = 253_402_214_400  # seconds from 1970 to the last day of the year 9999: no later one has a date
+
+
+def refuse_unusable(vote: Vote) -> None:
+    """LedgerError if readers would stumble over it."""
+    if not 0 < vote.clock < _HIGHEST_CLOCK:
+        raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
+    if not 0 <= vote.time < _LATEST:
+        raise LedgerError(f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, before the year 10000")
+    if wordlists.is_list(vote.extractor):
+        wordlists.check(vote)
+    elif vote.label == wordlists.LABEL:
+        raise LedgerError("a vote to be merged is called a word list and is none: export it anew")
+    elif vote.label is not None:
+        codec.check(vote.packed)
