@@ -10,15 +10,20 @@ Must never hold more of a file than one frame, and never say that a file is whol
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from typing import BinaryIO, NoReturn
+from dataclasses import fields
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_origin, get_type_hints
 
 PIECE = 1 << 20
 """Bytes of a large thing in one frame, at most, before they are compressed."""
 HEADER, END = b"H", b"E"
 _FRAME = struct.Struct("<cI")
+_HEADER_BYTES = 1 << 20
+
+Header = TypeVar("Header")
 _LONGEST = 64 << 20  # of a frame: more is damage, not a reason to take memory
 
 
@@ -92,3 +97,28 @@ def unpressed(piece: bytes, refuse: Callable[[str], NoReturn]) -> bytes:
         return zlib.decompressobj().decompress(piece, PIECE)
     except zlib.error as error:
         refuse(f"a piece of it is damaged ({error})")
+
+
+def header_of(payload: bytes, form: int, kind: type[Header], refuse: Callable[[str], NoReturn]) -> Header:
+    """A header, JSON, as a dataclass of this kind. form: the highest number of its field `format` that is known."""
+    try:
+        values = _object(payload)
+        if values["format"] > form:
+            refuse(f"it has format {values['format']}, this program reads {form}: update spamguard")
+        hints = get_type_hints(kind)
+        known = {one.name: values[one.name] for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+        wrong = [name for name, value in known.items() if type(value) is not (get_origin(hints[name]) or hints[name])]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        refuse(f"its header is damaged ({error})")
+    if wrong:
+        refuse(f"its header is damaged ({wrong[0]})")
+    return kind(**known)
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    if len(payload) > _HEADER_BYTES:
+        raise ValueError("it is too long")
+    found = json.loads(payload)
+    if not isinstance(found, dict):
+        raise TypeError("it is no object")
+    return found

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from spamguard.errors import SourceError
 from spamguard.files import create_private
-from spamguard.framed import HEADER, PIECE, FrameWriter, frames, unpressed
+from spamguard.framed import HEADER, PIECE, FrameWriter, frames, header_of, unpressed
+from spamguard.records import LATEST
 
 FORMAT = 1
 KEY, LEDGER, SIGHTINGS = "key", "ledger.sqlite", "sightings.sqlite"
@@ -102,13 +103,10 @@ class Archive:
         return name
 
     def _header(self, payload: bytes) -> Header:
-        try:
-            values = json.loads(payload)
-            if values["format"] > FORMAT:
-                self._refuse(f"it has format {values['format']}, this program reads {FORMAT}: update spamguard")
-            return Header(**{one.name: values[one.name] for one in fields(Header)})
-        except (ValueError, KeyError, TypeError) as error:
-            self._refuse(f"its header is damaged ({error})")
+        found = header_of(payload, FORMAT, Header, self._refuse)
+        if not 0 <= found.time < LATEST:
+            self._refuse("its header is damaged (time)")
+        return found
 
     def _refuse(self, why: str) -> NoReturn:
         raise SourceError(f"{self._name}: {why}; nothing was restored")

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import BinaryIO, NoReturn
 
 from spamguard import secret
 from spamguard.errors import SourceError
-from spamguard.framed import HEADER, FrameWriter, frames, unpressed
+from spamguard.framed import HEADER, FrameWriter, frames, header_of, unpressed
 from spamguard.records import Vote
 
 FORMAT = 1
@@ -41,7 +41,7 @@ class Header:
     fingerprint: str
     key: str
     bits: int
-    classes: Mapping[str, bool]
+    classes: dict[str, bool]
     receipts: bool
 
 
@@ -120,16 +120,10 @@ class Reader:
         return frames(self._stream, MAGIC, (SOME_VOTES, TABLE), "it is not a file that `spamguard export` wrote", self._refuse)
 
     def _header(self, payload: bytes) -> Header:
-        try:
-            values = json.loads(payload)
-            if values["format"] > FORMAT:
-                self._refuse(f"it has format {values['format']}, this program reads {FORMAT}: update spamguard")
-            header = Header(**{one.name: values[one.name] for one in fields(Header)})
-            if header.key and secret.fingerprint(bytes.fromhex(header.key)) != header.fingerprint:
-                self._refuse("its key is not the one it was taught with")
-            return header
-        except (ValueError, KeyError, TypeError) as error:
-            self._refuse(f"its header is damaged ({error})")
+        found = header_of(payload, FORMAT, Header, self._refuse)
+        if found.key and not _fits(found):
+            self._refuse("its key is not the one it was taught with")
+        return found
 
     def _unpacked(self, payload: bytes) -> list[Vote]:
         try:
@@ -139,6 +133,13 @@ class Reader:
 
     def _refuse(self, why: str) -> NoReturn:
         raise SourceError(f"{self._name}: {why}; nothing was imported")
+
+
+def _fits(header: Header) -> bool:
+    try:
+        return secret.fingerprint(bytes.fromhex(header.key)) == header.fingerprint
+    except ValueError:
+        return False
 
 
 def _unpack(payload: bytes) -> Iterator[Vote]:

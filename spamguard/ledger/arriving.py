@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec, wordlists
-from spamguard.records import Vote
+from spamguard.records import LATEST, Vote
 
 _HIGHEST_CLOCK = 2**62  # leaves the ledger room to count on in SQLite's 64 bits
-_LATEST = 253_402_214_400  # seconds from 1970 to the last day of the year 9999: no later one has a date
 
 
 def refuse_unusable(vote: Vote) -> None:
     """LedgerError if readers would stumble over it."""
     if not 0 < vote.clock < _HIGHEST_CLOCK:
         raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
-    if not 0 <= vote.time < _LATEST:
+    if not 0 <= vote.time < LATEST:
         raise LedgerError(f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, before the year 10000")
     if wordlists.is_list(vote.extractor):
         wordlists.check(vote)

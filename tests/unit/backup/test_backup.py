@@ -222,6 +222,10 @@ def written(**changes: object) -> Archive:
     ("changes", "words"),
     [
         ({"header": {"format": 2}}, "format 2, this program reads 1: update"),
+        ({"header": {"format": "1"}}, "its header is damaged"),
+        ({"header": {"time": "today"}}, r"its header is damaged \(time\)"),
+        ({"header": {"time": 10**15}}, r"its header is damaged \(time\)"),
+        ({"header": {"sizes": []}}, r"its header is damaged \(sizes\)"),
         ({"header": {"sizes": {"key": 1}}}, "its files are not those that it names"),
         ({"files": [(b"../key", [b"k"])]}, "names a file that no backup has"),
         ({"files": [(b"key", [b"k"]), (b"key", [b"k"])]}, "names a file that no backup has"),
@@ -233,6 +237,14 @@ def test_archives_made_to_deceive(changes, words):
     with pytest.raises(SourceError, match=words):
         written(**changes).check()
     assert written().check() == Header(1, "", "f", 0, {"key": 1, "ledger.sqlite": 1})
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b"{}", b" " * (2 << 20)])
+def test_headers_made_to_deceive(header):
+    stream = io.BytesIO()
+    FrameWriter(stream, b"spamguard backup\n", header).end()
+    with pytest.raises(SourceError, match="its header is damaged"):
+        Archive("it", stream).check()
 
 
 def test_a_whole_archive_of_nonsense_changes_nothing(tmp_path, state):
