@@ -6,8 +6,7 @@ import imaplib
 import random
 import shutil
 import smtplib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.ports import free_port
+from tests.support.waiting import eventually
 
 needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
 SECONDS = 60.0  # generous
@@ -37,13 +37,6 @@ def sibling(number: int) -> bytes:
         f"Date: Fri, 20 Nov 2026 10:{number // 60:02}:{number % 60:02} +0000\r\nSubject: {' '.join(words[:3])}\r\n\r\n"
     )
     return f"{head}{' '.join(words)}\r\n{' '.join(reversed(words))}\r\nnumber {number}\r\n".encode()
-
-
-def eventually(check: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    until = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < until, f"never so: {what}"
-        time.sleep(0.05)
 
 
 def seen(state: Path, mailbox: Path, folder: str = "") -> int:

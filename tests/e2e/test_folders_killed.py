@@ -14,7 +14,8 @@ from pathlib import Path
 
 from spamguard import Filter
 from tests.e2e import daemon
-from tests.e2e.moving import all_seen, eventually, sibling, votes
+from tests.e2e.moving import all_seen, sibling, votes
+from tests.support.waiting import eventually
 from tests.unit.folders.maildirs import deliver, maildir
 
 USERS = ("anna", "ben")

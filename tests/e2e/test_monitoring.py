@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,10 @@ from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port, open_directory
+from tests.support.waiting import eventually
 
 PATIENCE = 30.0
 Values = dict[tuple[str, ...], float]
-
-
-def eventually(check: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while not check():
-        assert time.monotonic() < until, f"never so: {what}"
-        time.sleep(0.1)
 
 
 class Monitored:

@@ -22,8 +22,9 @@ import yaml
 from spamguard.folders import packets
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
-from tests.e2e.moving import all_seen, eventually, said
+from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
+from tests.support.waiting import eventually
 from tests.unit.daemon.test_master import Listener
 from tests.unit.folders.maildirs import deliver, maildir
 

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spamguard import Filter
+from spamguard.history import History
 from tests.e2e import daemon, dovecot, peers
 from tests.e2e.daemon import Daemon
 from tests.e2e.ports import free_port
 from tests.e2e.test_folders import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
 from tests.e2e.test_positions import body, fields
 from tests.e2e.test_ways_on import spamguard
+from tests.support.waiting import eventually
 
 TAUGHT = range(100, 115)  # of a campaign: spam for anna, ham for ben
 ANNA, BEN, CARL = "anna@example.net", "ben@example.net", "carl@example.net"
@@ -55,6 +57,11 @@ def send_to_all(port: int, raw: bytes, *recipients: str, codes: Sequence[int] = 
     return [text for _, text in replies]
 
 
+def remembered(state: Path, name: str) -> bool:
+    with History.open(state / "history.sqlite", 64 << 20, 30) as history:
+        return history.find(name) is not None
+
+
 def name_of(raw: bytes) -> str:
     """The id of a copy."""
     return fields(raw, "X-Spamguard")[0].split("id=")[1][:16]
@@ -87,6 +94,7 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
             (line,) = log.lines(f"id={name_of(hers)} ")
             assert "verdict=spam" in line
             assert "personal=anna:spam" in line
+            eventually(lambda: remembered(state, name_of(hers)), "it is in the history")
             told = json.loads(spamguard(state, "explain", "--json", name_of(hers)))["then"]
             assert (told["label"], told["personal"], told["to"]) == ("spam", {"anna": "spam"}, [ANNA, "sales+x@example.net"])
 

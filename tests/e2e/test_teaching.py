@@ -22,8 +22,9 @@ from spamguard.records import Vote
 from tests.e2e import daemon, dovecot, postfix
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
-from tests.e2e.moving import append, copy, eventually, mail_program, move, ok, sibling, uid
+from tests.e2e.moving import append, copy, mail_program, move, ok, sibling, uid
 from tests.e2e.ports import free_port
+from tests.support.waiting import eventually
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from tests.e2e import daemon
 from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
+from tests.support.waiting import eventually
 
 MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
 
@@ -63,14 +64,6 @@ def _command(process: int) -> str:
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return ""
-
-
-def until(true: Callable[[], object], seconds: float = 15) -> None:
-    """Wait for something to become true. AssertionError when it does not."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +184,7 @@ def test_the_answer_may_come_when_the_client_has_gone(place: Place) -> None:
         client.begin()
         assert client.ask(b"DATA").startswith(b"354")
         client.send(MESSAGE + b".\r\n")
-    until(lambda: len(_lines(place)) > before)
+    eventually(lambda: len(_lines(place)) > before)
     assert 'reply="250 2.0.0 late"' in _lines(place)[-1]
     assert len(place.hop.messages) == 1
 
@@ -238,7 +231,7 @@ def judged(place: Place) -> None:
             assert client.begin().data(MESSAGE).startswith(b"250")
         return b"\r\nX-Spam-Status: " in b"\r\n" + place.hop.messages[-1]
 
-    until(once)
+    eventually(once)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("pass", b"250"), ("defer", b"451 4.3.0")])
@@ -278,7 +271,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Pla
         worker = place.worker
         os.kill(worker, signal.SIGKILL)
         assert client.reply() == b""
-    until(lambda: place.children("spamguard.daemon.worker") not in ([], [worker]))
+    eventually(lambda: place.children("spamguard.daemon.worker") not in ([], [worker]))
     with place.client() as client:
         assert client.begin().data(MESSAGE).startswith(b"250")
     place.running.lines(f"worker {worker} was ended by SIGKILL: replaced")
@@ -327,7 +320,7 @@ def test_connections_are_limited(place: Place) -> None:
         with Client(place.ports["small"]) as client:
             return client.reply().startswith(b"220")
 
-    until(welcome)
+    eventually(welcome)
 
 
 @pytest.mark.parametrize(("line", "count"), [(b"NOOP", 10), (b"HELP", 10), (b"RSET", 10), (b"VRFY x", 10), (b"WHAT", 6), (b"MAIL x", 6)])
@@ -455,7 +448,7 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
                 configure(number)
                 old = set(_children(running.process.pid))
                 running.process.send_signal(signal.SIGHUP)
-                until(lambda before=old: not before & set(_children(running.process.pid)))
+                eventually(lambda before=old: not before & set(_children(running.process.pid)))
                 running.lines("serving smtp", number % 2 + 2)
             with pytest.raises(ConnectionRefusedError):
                 Client(ports[1])
@@ -472,7 +465,7 @@ def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) ->
     with place.client("held") as client:
         assert client.begin().data(MESSAGE).startswith(b"250 2.0.0 Held as ")
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"250")
-    until((place.running.state / "history.sqlite").exists)
+    eventually((place.running.state / "history.sqlite").exists)
     found = {path: path.stat().st_mode & 0o777 for path in [place.running.state, *place.running.state.rglob("*")]}
     assert {mode for path, mode in found.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in found.items() if path.is_file()} == {0o600}

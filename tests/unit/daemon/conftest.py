@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,17 +15,10 @@ import pytest
 import yaml
 
 from spamguard import Filter
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0  # seconds; generous, machines are busy
-
-
-def eventually(check: Callable[[], object], what: str = "") -> None:
-    """Wait until something is so."""
-    until = time.monotonic() + PATIENCE
-    while not check():
-        assert time.monotonic() < until, f"never so: {what or check}"
-        time.sleep(0.02)
 
 
 def free_port() -> int:

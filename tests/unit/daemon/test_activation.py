@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from tests.unit.daemon.conftest import PATIENCE, ROOT, Client, Daemon, eventually, free_port
+from tests.support.waiting import eventually
+from tests.unit.daemon.conftest import PATIENCE, ROOT, Client, Daemon, free_port
 from tests.unit.daemon.test_master import Load, start_with_socket
 
 ACTIVATE = shutil.which("systemd-socket-activate")

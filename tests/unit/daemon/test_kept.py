@@ -14,7 +14,8 @@ import pytest
 from spamguard.daemon import kept
 from spamguard.daemon.kept import Kept
 from spamguard.settings import Settings
-from tests.unit.daemon.conftest import Daemon, alive, eventually
+from tests.support.waiting import eventually
+from tests.unit.daemon.conftest import Daemon, alive
 from tests.unit.folders.maildirs import deliver, maildir, move
 
 SETTINGS = Settings(Path("/nowhere"), ())

@@ -10,7 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.unit.daemon.conftest import Client, Daemon, alive, eventually, free_port
+from tests.support.waiting import eventually
+from tests.unit.daemon.conftest import Client, Daemon, alive, free_port
 
 
 def test_all_workers_answer_on_one_port_and_stop_when_told(daemon: Daemon) -> None:

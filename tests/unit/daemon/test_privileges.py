@@ -15,7 +15,8 @@ import pytest
 from spamguard.daemon import privileges
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings
-from tests.unit.daemon.conftest import Daemon, eventually
+from tests.support.waiting import eventually
+from tests.unit.daemon.conftest import Daemon
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 

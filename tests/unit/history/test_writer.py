@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spamguard.history import History, HistoryWriter, writer
+from tests.support.waiting import eventually
 from tests.unit.history.rows import row
 
 
@@ -31,18 +31,9 @@ def kept(place: Path) -> int:
         return len(history.recent(100_000))
 
 
-def eventually(what: object, seconds: float = 30) -> bool:
-    until = time.monotonic() + seconds
-    while not what():  # type: ignore[operator]
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
     assert writing.put(row(1))
-    assert eventually(lambda: writing.written == 1)
+    eventually(lambda: writing.written == 1)
     assert kept(place) == 1
 
 
@@ -108,7 +99,7 @@ def test_trouble_is_told_once_and_mended_by_itself(place: Path, caplog: pytest.L
     writing = HistoryWriter(place, 64 << 20, 30)
     for number in range(3):
         assert writing.put(row(number))
-        assert eventually(lambda number=number: writing.dropped == number + 1)
+        eventually(lambda number=number: writing.dropped == number + 1)
     assert len(caplog.records) == 1
     assert "history.sqlite" in caplog.text
     place.unlink()
@@ -119,7 +110,7 @@ def test_trouble_is_told_once_and_mended_by_itself(place: Path, caplog: pytest.L
 
 def test_a_row_that_cannot_be_written_is_no_end(writing: HistoryWriter, place: Path) -> None:
     writing.put(row(1, size=2**70))
-    assert eventually(lambda: writing.dropped == 1)
+    eventually(lambda: writing.dropped == 1)
     writing.put(row(2))
     writing.close(30)
     assert kept(place) == 1

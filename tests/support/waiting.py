@@ -1,0 +1,16 @@
+"""Waiting for what happens elsewhere: in another process, in another thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 30.0  # seconds; generous, machines are busy
+
+
+def eventually(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
+    """Wait until something is so. AssertionError when it never is. what: in words."""
+    until = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < until, f"never so: {what or check}"
+        time.sleep(0.02)
