@@ -7,6 +7,7 @@ refuse each other in one clear line; restoring again finishes it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -33,25 +34,50 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
     """A directory in the state directory in which the backup is a filter that works: every receipt read, all tables made.
 
     It is a node of its own from now on: where it came from may live on, and no two may give the same version to two votes.
-    SourceError, LedgerError: it is no filter.
+    SourceError, LedgerError: it is no filter. UsageError: somebody else restores there.
     """
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in state.glob(f"{_DRAFT}*"):  # of one that was killed; two at once would each remove the other's, and fail
-        shutil.rmtree(left, ignore_errors=True)
+    with _alone(state):
+        for left in state.glob(f"{_DRAFT}*"):  # of one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        with _draft(state) as draft:
+            archive.extract(draft, advance)
+            _prove(draft, header)
+            yield draft
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Nobody else restores there until the end; a killed one holds nothing."""
+    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{state}: another `restore` is at work there: wait for it") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _draft(state: Path) -> Iterator[Path]:
     draft = state / f"{_DRAFT}{secrets.token_hex(4)}"
     draft.mkdir(mode=0o700)
     try:
         _give_to_owner_of(state, draft)
-        archive.extract(draft, advance)
-        if secret.fingerprint(secret.load(draft / KEY, create=False)) != header.fingerprint:
-            raise SourceError("the key in the backup is not the one it was taught with; nothing was restored")
-        Filter.open(draft, load=False).close()  # an older ledger is migrated, a newer one or none refused
-        _make_new_node(draft / LEDGER)
-        with Filter.open(draft, load=False) as spam_filter:
-            spam_filter.settle()
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _prove(draft: Path, header: Header) -> None:
+    if secret.fingerprint(secret.load(draft / KEY, create=False)) != header.fingerprint:
+        raise SourceError("the key in the backup is not the one it was taught with; nothing was restored")
+    Filter.open(draft, load=False).close()  # an older ledger is migrated, a newer one or none refused
+    _make_new_node(draft / LEDGER)
+    with Filter.open(draft, load=False) as spam_filter:
+        spam_filter.settle()
 
 
 def _give_to_owner_of(state: Path, draft: Path) -> None:
@@ -66,12 +92,11 @@ def _make_new_node(ledger: Path) -> None:
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")  # which of the tables of that place counted
 
 
-def refuse_to_overwrite(state: Path, *, replace: bool) -> bool:
-    """Whether there is something to be put aside. UsageError: and nobody has said that it may be."""
+def refuse_to_overwrite(state: Path, *, replace: bool) -> None:
+    """UsageError: there is something to be put aside, and nobody has said that it may be."""
     there = [name for name in (LEDGER, KEY) if (state / name).exists()]
     if there and not replace:
         raise UsageError(f"{state}: has a {there[0]} already: say --replace to put it aside, or name another directory with --state")
-    return bool(there)
 
 
 @contextmanager
@@ -85,8 +110,10 @@ def _to_ourselves(ledger: Path) -> Iterator[None]:
         return
     with closing(connect(ledger, _WAIT_SECONDS)) as db:
         try:
-            db.execute("PRAGMA journal_mode = DELETE")  # refused while any other connection is there
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # refused while any other connection is there, and kept until the end
             db.execute("BEGIN EXCLUSIVE")
+            db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
                 raise UsageError(f"{ledger}: a daemon or a command has it open: stop it, then restore") from error

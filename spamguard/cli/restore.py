@@ -33,18 +33,16 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, prove, replace; say what is there now."""
-    from spamguard.backup import restoring
     from spamguard.backup.archive import Archive
 
     state = rim.state_directory(options)
-    _refuse_running(state)
-    restoring.refuse_to_overwrite(state, replace=options.replace)
+    _refuse(state, replace=options.replace)
     with given(options.file) as stream:
         archive = Archive(options.file, stream)
         header = archive.check()
         if sys.stderr.isatty():
             rim.say("reading every receipt and making all tables; nothing is touched before that is done")
-        aside = _restored(archive, header, state)
+        aside = _restored(archive, header, state, replace=options.replace)
     with rim.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)
     made = datetime.fromtimestamp(header.time).strftime("%Y-%m-%d %H:%M")
@@ -54,16 +52,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _restored(archive: Archive, header: Header, state: Path) -> Path | None:
+def _restored(archive: Archive, header: Header, state: Path, *, replace: bool) -> Path | None:
     """Where what was there is kept."""
     from spamguard.backup import restoring
 
     with rim.progress(sum(header.sizes.values()), "B") as advance, restoring.proved(archive, header, state, advance) as draft:
-        return restoring.put_in_place(draft, state, lambda: _refuse_running(state))
+        return restoring.put_in_place(draft, state, lambda: _refuse(state, replace=replace))
 
 
-def _refuse_running(state: Path) -> None:
+def _refuse(state: Path, *, replace: bool) -> None:
+    from spamguard.backup import restoring
     from spamguard.daemon import desk
 
+    restoring.refuse_to_overwrite(state, replace=replace)
     if state.is_dir() and (daemon := desk.ask(state)) is not None:
         raise UsageError(f"{state}: a daemon runs on it (process {daemon['pid']}): stop it, then restore")

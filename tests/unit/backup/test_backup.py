@@ -163,6 +163,33 @@ def test_nobody_may_have_it_open(state, file, capsys):
     assert command(state, "restore", "--replace", file) == 0
 
 
+def mode_of(directory: Path) -> str:
+    with closing(sqlite3.connect(directory / "ledger.sqlite")) as db:
+        return str(db.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(state, file):
+    with file.open("rb") as stream:
+        one = Archive("it", stream)
+        with restoring.proved(one, one.check(), state, lambda _: None) as draft, pytest.raises(UsageError):
+            restoring.put_in_place(draft, state, lambda: restoring.refuse_to_overwrite(state, replace=False))
+    assert mode_of(state) == "wal"
+    assert command(state, "restore", "--replace", file) == 0
+    (aside,) = state.glob("before-restore-*")
+    assert mode_of(aside) == mode_of(state) == "wal"
+
+
+def test_two_at_once(state, file, tmp_path, capsys):
+    with file.open("rb") as stream:
+        one = Archive("it", stream)
+        with restoring.proved(one, one.check(), tmp_path / "new", lambda _: None) as draft:
+            assert command(tmp_path / "new", "restore", "--replace", file) == 2
+            assert "another `restore` is at work" in capsys.readouterr().err
+            restoring.put_in_place(draft, tmp_path / "new", lambda: None)
+    assert command(tmp_path / "new", "restore", file) == 2
+    assert state_of(tmp_path / "new") == state_of(state)
+
+
 def test_one_taught_with_another_key_is_replaced_too(tmp_path, file):
     other = tmp_path / "other"
     other.mkdir()
