@@ -78,7 +78,8 @@ class Users:
 
     def taught(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Of the events after one and up to another: class, origin, how many votes, and the time of the newest of them."""
-        return [(label, origin, number, newest) for label, origin, number, newest in self._ask(statements.TAUGHT_BETWEEN, (after, upto))]
+        found = self._ask(statements.TAUGHT_BETWEEN, (after, upto))
+        return [(label, origin, number, newest) for label, origin, number, newest in found if label != LABEL]
 
     def messages(self, user: str, since: int) -> list[bytes]:
         """Digests of the messages on which a user has cast, or taken back, a vote since then."""

@@ -9,6 +9,8 @@ import pytest
 from spamguard import Filter
 from spamguard.errors import SpamguardError
 from spamguard.metrics.knowledge import Looker
+from spamguard.moving_in import taking
+from spamguard.moving_in.words import Sizes, Word
 from tests.unit.filters import mail
 from tests.unit.metrics.slots import unshared
 
@@ -43,6 +45,17 @@ def test_lessons_are_counted_from_the_first_look_on(state):
     again.look()
     assert dict(slot.named("lessons"))["spam", "folder"] == 4
     assert dict(slot.named("lessons"))["ham", "other"] == 1
+
+
+def test_a_word_list_is_no_lesson(state):
+    slot = unshared()
+    looker = Looker(state, slot)
+    looker.look()
+    with Filter.open(state, durable=False) as spam_filter:
+        about, odds = taking.known_words([Sizes(9, 9), Word(b"", "viagra", 0, 9)], "bogofilter", spam_filter.key)
+        assert taking.take_in(spam_filter, "old", about, odds)
+    looker.look()
+    assert dict(slot.named("lessons")) == {}
 
 
 def test_what_is_taken_back_is_no_lesson(state):
