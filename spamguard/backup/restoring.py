@@ -20,8 +20,9 @@ from pathlib import Path
 from spamguard import secret
 from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Advance, Archive, Header
 from spamguard.engine import Filter
-from spamguard.errors import LedgerError, SourceError, UsageError
+from spamguard.errors import LedgerError, SourceError, TableError, UsageError
 from spamguard.files import sync_directory
+from spamguard.ledger.failures import explained
 from spamguard.sqlitefile import connect
 
 _DRAFT = ".restore-"
@@ -34,7 +35,7 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
     """A directory in the state directory in which the backup is a filter that works: every receipt read, all tables made.
 
     It is a node of its own from now on: where it came from may live on, and no two may give the same version to two votes.
-    SourceError, LedgerError: it is no filter. UsageError: somebody else restores there.
+    SourceError: it is no filter, or there is no room for it. UsageError: somebody else restores there.
     """
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(state):
@@ -42,7 +43,10 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
             shutil.rmtree(left, ignore_errors=True)
         with _draft(state) as draft:
             archive.extract(draft, advance)
-            _prove(draft, header)
+            try:
+                _prove(draft, header)
+            except (LedgerError, TableError) as error:
+                raise SourceError(f"{error}; nothing was restored") from error
             yield draft
 
 
@@ -101,14 +105,16 @@ def refuse_to_overwrite(state: Path, *, replace: bool) -> None:
 
 @contextmanager
 def _to_ourselves(ledger: Path) -> Iterator[None]:
-    """Nobody else has the ledger open, and its log is written back into it. UsageError: somebody has.
+    """Nobody else has the ledger open, and its log is written back into it. UsageError: somebody has; LedgerError: it cannot be opened.
 
     A damaged one cannot be asked; then it is as it is.
     """
     if not ledger.exists():
         yield
         return
-    with closing(connect(ledger, _WAIT_SECONDS)) as db:
+    with explained(ledger):
+        asked = connect(ledger, _WAIT_SECONDS)
+    with closing(asked) as db:
         try:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")  # refused while any other connection is there, and kept until the end
             db.execute("BEGIN EXCLUSIVE")

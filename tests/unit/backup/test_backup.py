@@ -211,6 +211,20 @@ def test_a_damaged_ledger_is_what_backups_are_for(state, file, damage):
         assert sum(one.status().classes.values()) == 30
 
 
+def test_a_ledger_that_cannot_be_opened_stays(tmp_path, file, capsys):
+    (tmp_path / "odd" / "ledger.sqlite").mkdir(parents=True)
+    assert command(tmp_path / "odd", "restore", "--replace", file) == 2
+    assert "cannot be opened" in capsys.readouterr().err
+    assert names(tmp_path / "odd") == ["ledger.sqlite"]
+
+
+def test_no_room_to_restore_into(file, tmp_path, capsys):
+    with small_disk(tmp_path / "disk", "400k") as disk:
+        assert command(disk / "new", "restore", file) == 2
+        assert "; nothing was restored" in capsys.readouterr().err
+        assert names(disk / "new") == []
+
+
 def test_damage_anywhere_restores_nothing(file, tmp_path, capsys):
     whole = file.read_bytes()
     for at in [*range(0, 60), *range(60, len(whole), len(whole) // 40), len(whole) - 1]:
