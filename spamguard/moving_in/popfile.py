@@ -22,11 +22,13 @@ Answer = TypeVar("Answer")
 TABLE_MAGIC = b"__CORPUS__ __VERSION__"
 _SPAM = frozenset(("spam", "junk"))
 _LINE = re.compile(rb"(\S+) ([0-9]{1,12})\r?\n?")
+_LONGEST = 1 << 20  # bytes of a row: one of POPFile's has less than 300
 _SECTIONS = {"from": b"from", "to": b"to", "cc": b"cc", "subject": b"subject"}
+# A number may stand once in a table that is POPFile's; in another one, rows must not multiply.
 _COUNTS = """
-SELECT words.word, sum(CASE WHEN lower(buckets.name) IN ('spam', 'junk') THEN 0 ELSE matrix.times END),
-    sum(CASE WHEN lower(buckets.name) IN ('spam', 'junk') THEN matrix.times ELSE 0 END)
-FROM matrix JOIN words ON words.id = matrix.wordid JOIN buckets ON buckets.id = matrix.bucketid
+SELECT named.word, sum(CASE WHEN kinds.spam THEN 0 ELSE matrix.times END), sum(CASE WHEN kinds.spam THEN matrix.times ELSE 0 END)
+FROM matrix JOIN (SELECT id, word FROM words GROUP BY id) AS named ON named.id = matrix.wordid
+    JOIN (SELECT id, lower(name) IN ('spam', 'junk') AS spam FROM buckets GROUP BY id) AS kinds ON kinds.id = matrix.bucketid
 WHERE typeof(matrix.times) = 'integer' AND matrix.times > 0 GROUP BY matrix.wordid"""
 _TABLES = frozenset(("buckets", "words", "matrix"))
 
@@ -87,7 +89,9 @@ def _word(text: str, ham: int, spam: int) -> Word:
 
 def _opened(database: Path) -> sqlite3.Connection:
     """Its file as it is: read only, without a trace beside it."""
-    return sqlite3.connect(f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1", uri=True)
+    db = sqlite3.connect(f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1", uri=True)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)  # also of what a column would compute
+    return db
 
 
 def _asked(database: Path, ask: Callable[[], Answer]) -> Answer:

@@ -189,6 +189,26 @@ def test_a_damaged_database(tmp_path):
         list(entries(Kind.POPFILE, path, io.BytesIO()))
 
 
+def test_rows_of_a_database_do_not_multiply(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "popfile.db")) as db, db:
+        db.executescript("create table buckets (id, name); create table words (id, word); create table matrix (wordid, bucketid, times);")
+        db.executemany("insert into buckets values (1, ?)", [("spam",)] * 300)
+        db.executemany("insert into words values (1, ?)", [("free",)] * 300)
+        db.executemany("insert into matrix values (1, 1, ?)", [(1,)] * 300)
+    assert list(popfile.read_database(tmp_path / "popfile.db")) == [Word(b"", "free", 0, 300), Sizes(0, 300)]
+
+
+def test_a_database_cannot_compute_more_than_it_holds(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "popfile.db")) as db, db:
+        db.executescript("""
+            create table buckets (id, name); create table matrix (wordid, bucketid, times);
+            create table words (id, word generated always as (zeroblob(900000000)));
+            insert into buckets values (1, 'spam'); insert into words (id) values (1); insert into matrix values (1, 1, 1);
+        """)
+    with pytest.raises(SourceError, match="cannot be read as a database"):
+        list(popfile.read_database(tmp_path / "popfile.db"))
+
+
 @given(st.binary(max_size=400), st.sampled_from([Kind.BOGOFILTER, Kind.SPAMBAYES]))
 def test_any_bytes_are_read_without_raising(rubbish, kind):
     for entry in read(kind, rubbish):
