@@ -1,7 +1,8 @@
 """Answers GET and HEAD of a few fixed pages by HTTP/1.x (RFC 9112), one request for each connection, for monitors.
 
 Takes nothing from a request but its method and path: no Host, no other field, no body. Must never hold more than a few connections,
-a few kilobytes of each, and each for some seconds; what comes over that is cut off.
+a few kilobytes of each, and each for some seconds. Who comes when there are that many takes the place of the one who has been asking
+for longest: those who say nothing must not keep a monitor out.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Server:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._connections = 0
+        self._asking: dict[asyncio.StreamWriter, None] = {}  # whose request has not come yet, the longest first
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen there. OSError."""
@@ -53,25 +55,32 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from beginning to end."""
         if self._connections >= CONNECTIONS:
-            writer.transport.abort()
-            return
+            longest = next(iter(self._asking), writer)
+            self._asking.pop(longest, None)
+            longest.transport.abort()
+            if longest is writer:
+                return
         self._connections += 1
+        self._asking[writer] = None
         try:
             with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(SECONDS):
-                    writer.write(await self._answer(reader))
+                    writer.write(await self._answer(reader, writer))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
         finally:
             self._connections -= 1
+            self._asking.pop(writer, None)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _written(Answer(431, b"too long\n"))
+        finally:
+            self._asking.pop(writer, None)
         match = _REQUEST.match(request)
         if match is None:
             return _written(Answer(400, b"not understood\n"))

@@ -137,16 +137,34 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     served_while(work)
 
 
-def test_more_connections_than_there_may_be_are_cut_off_and_others_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "SECONDS", 2.0)
-
+def test_who_asks_for_longest_makes_room_for_others() -> None:
     async def work(port: int) -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(served.CONNECTIONS)]
         await asyncio.sleep(0.1)
-        assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(idle[0][0].read(), 5) == b""
+        idle[1][1].write(b"GET /a HTTP/1.1\r\n\r\n")
+        assert b"well" in await asyncio.wait_for(idle[1][0].read(), 5)
         for _, writer in idle:
             writer.close()
-        await asyncio.sleep(0.2)
+
+    served_while(work)
+
+
+def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(port: int) -> None:
+        done = asyncio.Event()
+
+        async def later() -> Answer:
+            await done.wait()
+            return Answer(200, b"late\n")
+
+        monkeypatch.setitem(PAGES, "/later", later)
+        waiting = [asyncio.create_task(exchanged(port, b"GET /later HTTP/1.1\r\n\r\n")) for _ in range(served.CONNECTIONS)]
+        await asyncio.sleep(0.5)
+        assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
+        done.set()
+        assert all(b"late" in one for one in await asyncio.gather(*waiting))
         assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
 
     served_while(work)
