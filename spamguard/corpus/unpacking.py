@@ -5,7 +5,9 @@ Only regular files are looked at: links, devices and names that lead outside are
 
 from __future__ import annotations
 
+import bz2
 import email.utils
+import gzip
 import hashlib
 import lzma
 import posixpath
@@ -13,7 +15,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -24,7 +26,8 @@ from spamguard.errors import SourceError
 MOST_FILES = 500_000
 MOST_BYTES = 8 << 30  # of all messages together
 _MOST_MESSAGE = 64 << 20
-_INDEX_BYTES = 64 << 20
+_COMPRESSED: dict[bytes, Callable[[Path], IO[bytes]]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}  # type: ignore[dict-item]
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 _WORDS = {b"spam": "spam", b"ham": "ham", b"0": "spam", b"1": "ham"}  # the last two are CSDMC's
 _RECEIVED = re.compile(rb"^received:[^\n]*(?:\n[ \t][^\n]*)*;([^;\n]*(?:\n[ \t][^;\n]*)*)$", re.IGNORECASE | re.MULTILINE)
 _DATE = re.compile(rb"^date:([^\n]*)", re.IGNORECASE | re.MULTILINE)
@@ -109,16 +112,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
                 content = stream.read(_MOST_MESSAGE + 1)
                 if len(content) == size:
                     yield path, content
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        OSError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except _DAMAGE as error:
         raise SourceError(
             f"{archive.name}: cannot be unpacked ({' '.join(str(error).split())}): it is cut off, damaged or no archive"
         ) from error
@@ -136,9 +130,33 @@ def _opened(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
                     with packed.open(info) as stream:
                         yield info.filename, info.file_size, stream
         return
-    with tarfile.open(archive, "r:*") as packed_tar:
+    with _unpressed(archive) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r:") as packed_tar:
         while (member := packed_tar.next()) is not None:
             packed_tar.members.clear()  # type: ignore[attr-defined]  # it would remember each
             found = packed_tar.extractfile(member) if member.isreg() else None
             with found or nullcontext():
                 yield member.name, member.size, found
+
+
+def _unpressed(archive: Path) -> IO[bytes]:
+    """The archive within the compressed file."""
+    with archive.open("rb") as file:
+        start = file.read(6)
+    for magic, opened in _COMPRESSED.items():
+        if start.startswith(magic):
+            return opened(archive)
+    return archive.open("rb")
+
+
+class _Bounded:
+    """A stream of which nobody can have much at once: `tarfile` reads extensions of a header whole, however long they say they are."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.tell, self.seek = stream.tell, stream.seek
+        self._read = stream.read
+
+    def read(self, size: int) -> bytes:
+        """So many bytes. tarfile.ReadError: they are more than a message may have."""
+        if not 0 <= size <= _MOST_MESSAGE + tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("a header in it is too long")
+        return self._read(size)

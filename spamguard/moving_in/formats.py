@@ -14,7 +14,6 @@ from spamguard.errors import SourceError
 from spamguard.moving_in import bogofilter, popfile, spambayes
 from spamguard.moving_in.words import Entry
 
-HEAD_BYTES = 4096
 _LINE_BYTES = 4096  # longer ones hold no word
 _SQLITE = b"SQLite format 3\0"
 _OLD_SQLITE = b"** This file contains an SQLite 2"

@@ -1,5 +1,6 @@
 """Public corpora: fetched from a server on this machine, checked, unpacked without trusting a name, made whole or not at all."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -176,6 +177,15 @@ def test_an_archive_that_unpacks_to_too_much(recipe, fetch, tmp_path, monkeypatc
     recipe("/good")
     monkeypatch.setattr(unpacking, limit, value)
     assert "it is not the archive that it should be" in fetch()[2]
+    assert nothing(tmp_path)
+
+
+def test_a_header_that_asks_for_much_memory(site, recipe, fetch, tmp_path):
+    endless = tarfile.TarInfo("x")
+    endless.size, endless.type = 1 << 30, tarfile.XHDTYPE
+    site["/greedy"] = gzip.compress(endless.tobuf() + bytes(100_000))
+    recipe("/greedy")
+    assert "a header in it is too long" in fetch()[2]
     assert nothing(tmp_path)
 
 
