@@ -33,7 +33,16 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
     return found
 
 
+def process(connected: socket.socket) -> int:
+    """The number of the process at the other end, as it was when it connected or began to listen."""
+    return _credentials(connected)[0]
+
+
 def account(connected: socket.socket) -> int:
     """Whose process is at the other end, as the kernel says: the number of the user it was when it connected."""
-    found: int = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
-    return found
+    return _credentials(connected)[1]
+
+
+def _credentials(connected: socket.socket) -> tuple[int, int, int]:
+    pid, user, group = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, user, group

@@ -11,7 +11,6 @@ import logging
 import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +23,6 @@ NAME = "daemon.sock"
 SECONDS = 2.0  # that a master may take to answer
 _MODE = 0o600
 _LONGEST = 1 << 20
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -86,7 +84,7 @@ def ask(state: Path) -> dict[str, Any] | None:
         try:
             with _short(state) as place:
                 asking.connect(str(place / NAME))
-            pid = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+            pid = unixsocket.process(asking)
         except OSError:  # nobody listens, or nobody has for so long that there is no room in the queue
             return None
         try:
