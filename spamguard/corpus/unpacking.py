@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from spamguard.corpus.recipes import Recipe
 from spamguard.errors import SourceError
@@ -130,7 +130,7 @@ def _opened(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
                     with packed.open(info) as stream:
                         yield info.filename, info.file_size, stream
         return
-    with _unpressed(archive) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r:") as packed_tar:
+    with _unpressed(archive) as stream, tarfile.open(fileobj=cast("IO[bytes]", _Bounded(stream)), mode="r:") as packed_tar:
         while (member := packed_tar.next()) is not None:
             packed_tar.members.clear()  # type: ignore[attr-defined]  # it would remember each
             found = packed_tar.extractfile(member) if member.isreg() else None
