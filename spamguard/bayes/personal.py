@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +73,43 @@ class Correction:
 
 def counted(labels: Sequence[str], placed: Placed) -> Said:
     """Votes side by side, at most 2**16 - 1 and at least one, counted."""
-    classes = tuple(sorted(set(labels)))
-    targets = np.array([classes.index(label) for label in labels], np.intp)
-    buckets, places = np.unique(placed.buckets, return_inverse=True)
-    cells = targets.repeat(placed.sizes.sum(axis=1)) * len(buckets) + places
-    counts = np.bincount(cells, minlength=len(classes) * len(buckets)).reshape(len(classes), -1)
-    return Said(classes, np.bincount(targets), buckets.astype(np.uint32), counts.astype(np.uint16))
+    classes, buckets = sorted(set(labels)), placed.buckets.astype(np.uint32)
+    of = np.array([classes.index(label) for label in labels]).repeat(placed.sizes.sum(axis=1))
+    return summed([(_of_class(label, labels.count(label), buckets[of == number]), 1) for number, label in enumerate(classes)])
+
+
+def _of_class(label: str, votes: int, buckets: NDArray[np.uint32]) -> Said:
+    ordered = _in_order(buckets)
+    first = _firsts(ordered)
+    counts = np.diff(first.nonzero()[0], append=len(ordered))
+    return Said((label,), np.array([votes]), ordered[first], counts[np.newaxis].astype(np.uint16))
+
+
+def _in_order(runs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """A stable sort takes ordered runs as they are: the buckets of a message are one, and so are those of a user."""
+    return np.sort(runs, kind="stable")
+
+
+def _firsts(ordered: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Where each value stands first; in a quarter of the time that `np.unique` takes."""
+    return np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+
+
+def summed(parts: Sequence[tuple[Said, int]]) -> Said:
+    """As if all votes were counted anew: those to be added have a 1, those to be taken away, which were counted before, a -1.
+
+    At least one vote must be left.
+    """
+    classes = sorted({name for said, _ in parts for name in said.classes})
+    ordered = _in_order(np.concatenate([said.buckets for said, _ in parts]))
+    buckets = ordered[_firsts(ordered)]
+    votes, counts = np.zeros(len(classes), np.int64), np.zeros((len(classes), len(buckets)), np.int32)
+    for said, sign in parts:
+        rows = np.array([classes.index(name) for name in said.classes])
+        votes[rows] += sign * said.votes
+        counts[np.ix_(rows, buckets.searchsorted(said.buckets))] += sign * said.counts.astype(np.int32)
+    stay, heard = votes > 0, counts.any(axis=0)
+    return Said(tuple(compress(classes, stay)), votes[stay], buckets[heard], counts[np.ix_(stay, heard)].astype(np.uint16))
 
 
 def frequencies(tables: Tables, counts: NDArray[np.int32]) -> Floats:

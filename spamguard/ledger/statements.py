@@ -97,13 +97,14 @@ SELECT label, origin, count(*), max(time) FROM events WHERE seq > ? AND seq <= ?
 
 DIGESTS_OF_USER = "SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ?"  # rows are read, up to their large columns
 
-# Which ones first, by indexes alone; then only their receipts are read. The + as above.
+# By indexes alone. The + as above.
 LATEST_OF_USER = """
-SELECT label, packed FROM events WHERE seq IN (
-    SELECT seq FROM events AS own WHERE user = ?1 AND label IS NOT NULL AND +seq <= ?2 AND extractor = ?3 AND NOT EXISTS (
-        SELECT 1 FROM events AS later WHERE later.digest = own.digest AND later.user = own.user
-        AND (later.clock, later.node) > (own.clock, own.node) AND +later.seq <= ?2)
-    ORDER BY time DESC, digest LIMIT ?4)"""
+SELECT seq FROM events AS own WHERE user = ?1 AND label IS NOT NULL AND +seq <= ?2 AND extractor = ?3 AND NOT EXISTS (
+    SELECT 1 FROM events AS later WHERE later.digest = own.digest AND later.user = own.user
+    AND (later.clock, later.node) > (own.clock, own.node) AND +later.seq <= ?2)
+ORDER BY time DESC, digest LIMIT ?4"""
+
+RECEIPTS = "SELECT seq, label, packed FROM events WHERE seq IN ({})"
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 

@@ -26,6 +26,14 @@ class Heard(NamedTuple):
     origin: str
 
 
+class Receipt(NamedTuple):
+    """What a vote says, and the features of its message."""
+
+    seq: int
+    label: str
+    packed: bytes
+
+
 class Users:
     """The users of a ledger. ask: runs a statement. Every method raises LedgerError."""
 
@@ -85,9 +93,14 @@ class Users:
         """Digests of the messages on which a user has cast, or taken back, a vote since then."""
         return [digest for (digest,) in self._ask(statements.DIGESTS_OF_USER, (user, since))]
 
-    def latest(self, user: str, upto_seq: int, extractor: int, most: int) -> list[tuple[str, bytes]]:
-        """Class and packed features of a user's votes in force at event `upto_seq`, the latest `most` by their time, in any order."""
-        return [(label, packed) for label, packed in self._ask(statements.LATEST_OF_USER, (user, upto_seq, extractor, most))]
+    def latest(self, user: str, upto_seq: int, extractor: int, most: int) -> list[int]:
+        """Numbers of the events that are a user's votes in force at event `upto_seq`, the latest `most` by their time, in any order."""
+        return [seq for (seq,) in self._ask(statements.LATEST_OF_USER, (user, upto_seq, extractor, most))]
+
+    def receipts(self, seqs: Sequence[int]) -> list[Receipt]:
+        """Votes by the numbers of their events, in any order, without those that are no more."""
+        marks = ",".join("?" * len(seqs))
+        return [Receipt(*row) for row in self._ask(statements.RECEIPTS.format(marks), tuple(seqs))] if seqs else []
 
     def heard_between(self, after: int, upto: int) -> list[str]:
         """Who has cast a vote, or taken one back, in the events after one number up to another."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import Filter
+from spamguard.ledger.users import Users
 from spamguard.model import personal
 from spamguard.records import Explanation
 from tests.unit.bayes.support import assert_same, repeatable
@@ -226,6 +227,44 @@ def test_of_many_votes_the_latest_count(shared, monkeypatch):
     monkeypatch.setattr(personal, "LATEST", 2)
     teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
     assert held_of(shared, "anna")["votes"].tolist() == [2]
+
+
+def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
+    read: list[int] = []
+    receipts = Users.receipts
+    monkeypatch.setattr(Users, "receipts", lambda self, seqs: read.append(len(seqs)) or receipts(self, seqs))
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    for number, label in ((5, "ham"), (1, "ham"), (2, None)):
+        held_of(shared, "anna")
+        act(shared, "anna", number, label)
+    assert held_of(shared, "anna")["votes"].tolist() == [2, 3]
+    assert read == [5, 1, 2, 1]
+
+
+def test_what_was_compacted_meanwhile_is_not_missed(shared):
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    held_of(shared, "anna")
+    shared.learn(letter(1), "ham", user="anna")
+    shared.settle()
+    assert shared.ledger.compact(shared.ledger.last_seq()) > 0
+    with Filter.open(shared.directory, durable=False) as other:
+        assert_same(list(held_of(shared, "anna").items()), list(held_of(other, "anna").items()))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0", b"nonsense", None])
+def test_who_has_a_damaged_receipt_gets_what_all_get(shared, caplog, damage):
+    against(shared, 1)
+    before = shared.judge(letter(2), user="ben")
+    with Filter.open(shared.directory, durable=False) as other:
+        query = "UPDATE events SET packed = coalesce(?, substr(packed, 1, length(packed) / 2)) WHERE user = 'anna'"
+        shared.ledger._db.execute(query, (damage,))
+        for _ in range(2):
+            found = other.scan(letter(2), users=("anna", "ben"))
+            assert found.verdict == other.judge(letter(2), user="anna") == other.judge(letter(2))
+            assert found.personal == {"ben": before}
+        assert sum("anna gets the verdicts of all" in record.getMessage() for record in caplog.records) == 1
+        other.learn(HAM[0], "spam", user="ben")
+        assert set(other.scan(letter(2), users=("anna", "ben")).personal) == {"ben"}
 
 
 def test_much_at_once_is_heard_too(shared, monkeypatch):

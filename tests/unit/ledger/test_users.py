@@ -60,7 +60,7 @@ def test_votes_of_a_user_and_on_a_message(ledger, packed):
 
 
 def latest(ledger, user, upto, most=9):
-    return sorted(label for label, _ in ledger.users.latest(user, upto, 1, most))
+    return sorted(vote.label for vote in ledger.users.receipts(ledger.users.latest(user, upto, 1, most)))
 
 
 def test_the_latest_votes_of_a_user_as_of_an_event(ledger, packed):
@@ -78,7 +78,8 @@ def test_the_latest_votes_of_a_user_as_of_an_event(ledger, packed):
     assert [latest(ledger, "anna", 6, most) for most in (0, 1)] == [[], ["news"]]
     assert latest(ledger, "cleo", 6) == []
     assert ledger.users.latest("anna", 6, 2, 9) == []
-    assert dict(ledger.users.latest("ben", 6, 1, 9)) == {"ham": packed}
+    (seq,) = ledger.users.latest("ben", 6, 1, 9)
+    assert ledger.users.receipts([seq, 99]) == [(seq, "ham", packed)]
 
 
 def test_who_was_heard_between_two_events(ledger, packed):
@@ -100,6 +101,7 @@ def test_no_question_walks_the_log(ledger):
         (statements.LAST_OF_USER, ("", "", "")),
         (statements.DIGESTS_OF_USER, ("", 0)),
         (statements.LATEST_OF_USER, ("", 1, 1, 1)),
+        (statements.RECEIPTS.format("?, ?"), (1, 2)),
         (statements.USERS_BETWEEN, (1, 2)),
         (statements.VOTES_OF_KEY, (b"", "")),
         (statements.USERS_OF_DIGEST, (b"",)),
