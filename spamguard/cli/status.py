@@ -39,7 +39,7 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look and print."""
-    with rim.open_to_ask(options) as spam_filter:
+    with rim.open_existing(options) as spam_filter:
         values = _values(spam_filter, options.profile)
     rim.answer(options, "" if options.json else _text(values), values)
     return 0
