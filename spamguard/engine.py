@@ -240,8 +240,10 @@ class Filter:
         self.settle_if_due()
         return changed
 
-    def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
-        """Teach several messages in one transaction; for each, whether it changed anything."""
+    def learn_ready(
+        self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api", unheard: bool = False
+    ) -> list[bool]:
+        """Teach several messages in one transaction; for each, whether it changed anything. unheard: as in `SqliteLedger.append`."""
         self._refresh()
         self.check_class(label)
         now = int(time.time())
@@ -249,7 +251,7 @@ class Filter:
             NewVote(one.digest, user, label, codec.pack(one.features), scores, origin, now, EXTRACTOR)
             for one, scores in zip(lessons, self._first_scores(lessons), strict=True)
         ]
-        return self._cast(votes)
+        return self._cast(votes, unheard=unheard)
 
     def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
         """Take back what was taught about several messages (`Preparer.digest`), in one transaction; for each, whether anything was."""
@@ -268,9 +270,9 @@ class Filter:
         then = self._ledger.first_scores([one.digest for one in lessons])
         return [then[one.digest] if one.digest in then else codec.pack_scores(row.ravel()) for one, row in zip(lessons, now, strict=True)]
 
-    def _cast(self, votes: list[NewVote]) -> list[bool]:
+    def _cast(self, votes: list[NewVote], *, unheard: bool = False) -> list[bool]:
         self.refuse_without_receipts()
-        changed = self._ledger.append(votes)
+        changed = self._ledger.append(votes, unheard=unheard)
         self._refresh()
         self._store.save_long_tail()
         return changed

@@ -104,7 +104,8 @@ class Teacher:
             ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
         if not lessons:
             return []
-        changed = self._filter.learn_ready(ready, lessons[0].label, user=user, origin=_origin(lessons[0]))
+        first = lessons[0]  # evidence gives way to whatever was said meanwhile, through another door
+        changed = self._filter.learn_ready(ready, first.label, user=user, origin=_origin(first), unheard=first.evidence != "")
         self.votes += sum(changed)
         for lesson in compress(lessons, changed):
             _tell(user, lesson, came_from(lesson.digest))

@@ -77,11 +77,12 @@ class SqliteLedger:
 
     # Writing
 
-    def append(self, votes: Sequence[NewVote]) -> list[bool]:
+    def append(self, votes: Sequence[NewVote], *, unheard: bool = False) -> list[bool]:
         """Casts votes in one transaction, all or none; per vote whether it changed anything.
 
         A vote changes nothing when its key's winning vote has the same label and features of the same or a newer
         extractor, or when it takes back what was never taught or already taken back. Later votes see earlier ones.
+        unheard: nor when its user has ever said anything about its message, or taken it back.
         """
         if not votes:
             return []
@@ -89,7 +90,7 @@ class SqliteLedger:
             before = clock = self._clock()
             changed = []
             for vote in votes:
-                changed.append(not self._stands(vote))
+                changed.append(not self._stands(vote, unheard=unheard))
                 if changed[-1]:
                     clock += 1
                     self._insert(_versioned(vote, clock, self.node))
@@ -120,9 +121,11 @@ class SqliteLedger:
                 self._set_meta("ledger.clock", str(clock))
         return added
 
-    def _stands(self, vote: NewVote) -> bool:
-        """Whether the winning vote of this key says the same already."""
+    def _stands(self, vote: NewVote, *, unheard: bool) -> bool:
+        """Whether the winning vote of this key says the same already, or, for the unheard, anything."""
         row = self._db.execute(statements.STANDING_LABEL, (vote.digest, vote.user)).fetchone()
+        if row is not None and unheard:
+            return True
         if row is None or row[0] is None:
             return vote.label is None
         return bool(row[0] == vote.label and row[1] >= vote.extractor)

@@ -134,6 +134,13 @@ def test_later_votes_of_a_batch_see_earlier_ones(ledger):
     assert lessons(ledger)[b"d"].label == "spam"
 
 
+def test_what_gives_way_to_anything_that_its_user_has_ever_said(ledger):
+    ledger.append([new_vote("spam"), new_vote("spam", digest=b"taken back"), new_vote(None, digest=b"taken back")])
+    batch = [new_vote("ham"), new_vote("ham", digest=b"taken back"), new_vote("ham", digest=b"new"), new_vote("spam", digest=b"new")]
+    assert ledger.append(batch, unheard=True) == [False, False, True, False]
+    assert ledger.append([new_vote("ham", user="somebody else")], unheard=True) == [True]
+
+
 def test_a_vote_that_is_taken_back_keeps_no_features(ledger):
     ledger.append([new_vote("spam"), new_vote(None)])
     standing = ledger.vote(b"d", "")

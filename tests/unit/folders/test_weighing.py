@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import Filter
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher, weighing
 from spamguard.folders.contract import Place
@@ -237,6 +238,24 @@ def test_what_another_program_or_undo_said_stands(tmp_path):
         one.start()
         one.rest()
         assert one.votes() == {"anna 0": "spam", "anna 1": None}
+
+
+def test_what_is_said_while_evidence_is_weighed_stands(tmp_path, monkeypatch):
+    with weighed(tmp_path) as one:
+        first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
+        one.rest()
+        read = one.watcher._scanner.read_signed
+
+        def meanwhile(place, file):
+            with Filter.open(one.state, durable=False) as other:
+                other.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
+            return read(place, file)
+
+        monkeypatch.setattr(one.watcher._scanner, "read_signed", meanwhile)
+        flag(first, "F")
+        flag(second, "F")
+        one.rest()
+        assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
 
 
 def test_what_was_there_when_evidence_was_first_asked_for_teaches_nothing(tmp_path):
