@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from spamguard.config.schema import ListenerPart, RulePart
@@ -27,6 +27,15 @@ def problems(listeners: Mapping[int, ListenerPart]) -> Iterator[Problem]:
         seen.setdefault(address, number)
         if any(_reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
             yield (*here, "next_hop"), f"mail would come back: {listener.next_hop.endpoint} is where this daemon listens"
+
+
+def aliases_given_twice(aliases: Iterable[str]) -> Iterator[Problem]:
+    """Addresses that differ in case only: which of them counts would be chance."""
+    seen: dict[str, str] = {}
+    for alias in aliases:
+        if alias.lower() in seen:
+            yield ("aliases", alias), f"{seen[alias.lower()]} stands there already, which is the same address"
+        seen.setdefault(alias.lower(), alias)
 
 
 def _of_one(listener: ListenerPart) -> Iterator[Problem]:
@@ -91,7 +100,7 @@ def _reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    return [*_changed_subjects(settings), *_idle_aliases(settings)]
+    return [*_changed_subjects(settings), *_open_metrics(settings), *_idle_aliases(settings)]
 
 
 def _idle_aliases(settings: Settings) -> Sequence[str]:
@@ -100,14 +109,15 @@ def _idle_aliases(settings: Settings) -> Sequence[str]:
 
 def _changed_subjects(settings: Settings) -> Sequence[str]:
     told = "changes the subject, which breaks the DKIM signature of nearly all mail; mark with header fields instead"
-    found = [
+    return [
         f"{listener.endpoint}: rule {number} for {rule.label}: subject_prefix {told}"
         for listener in settings.listeners
         for number, rule in enumerate(listener.policy.rules, start=1)
         if rule.subject_prefix
     ]
-    if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
-        found.append(
-            f"metrics: {settings.metrics} can be reached from other machines, and asks for no password: let a firewall choose who may"
-        )
-    return found
+
+
+def _open_metrics(settings: Settings) -> Sequence[str]:
+    if settings.metrics is None or ip_address(settings.metrics.host).is_loopback:
+        return []
+    return [f"metrics: {settings.metrics} can be reached from other machines, and asks for no password: let a firewall choose who may"]

@@ -105,6 +105,8 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
     except ValidationError as error:
         yield from _of_types(error)
     yield from checks.problems(_sound_listeners(value))
+    aliases = value.get("aliases") if isinstance(value, dict) else None
+    yield from checks.aliases_given_twice([one for one in aliases if isinstance(one, str)] if isinstance(aliases, dict) else [])
 
 
 def _sound_listeners(value: Any) -> dict[int, ListenerPart]:

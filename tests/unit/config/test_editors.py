@@ -31,6 +31,7 @@ BEYOND = (
     "state",
     "found '1 in 1'",
     "0.1:0'",
+    "the same address",
 )
 
 

@@ -38,6 +38,10 @@ MISTAKES = [
         ["6:11: anna b: expected an address, *@example.org for all of a domain, or what stands before the @, found 'anna b'"],
     ),
     (listener("aliases: {anna: 'a b'}\n"), ["6:11: anna: expected the name of a user of mail, found 'a b'"]),
+    (
+        listener("aliases: {Anna@b.example: anna, anna@b.example: ben}\n"),
+        ["6:33: Anna@b.example stands there already, which is the same address"],
+    ),
     (listener("personal: 1\n"), ["6:1: personal: expected true or false, found 1"]),
     (listener("teach: {sokcet: 1}\n"), ["6:9: unknown key 'sokcet': did you mean 'socket'?"]),
     (listener("teach: {mode: 999}\n"), ["6:9: mode: expected the mode of a file in octal digits, such as 0660, found 999"]),
