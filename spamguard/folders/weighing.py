@@ -24,6 +24,10 @@ from spamguard.folders.values import Lesson
 from spamguard.ledger import SqliteLedger
 
 STEP = 200  # messages asked about, and taught, at once
+_NAMELESS = (
+    "%s: messages have keywords, but no dovecot-keywords says which: spam_evidence teaches nothing there. Dovecot's CONTROL= (since 2.4 "
+    "mail_control_path) keeps that file elsewhere: leave it out, or let Dovecot tell by IMAPSieve"
+)
 _DONE = 0  # as a mark: this message's evidence teaches nothing any more
 
 
@@ -46,6 +50,8 @@ class Weigher:
         self._scanner = scanner
         self._teacher = teacher
         self._once = once
+        self._nameless: set[Place] = set()  # with keywords, whose names are not there
+        self._told: set[int] = set()  # entries of `watch` of which that was said
 
     def prepare(self, place: Place, what: Asked) -> None:
         """Before a look: where messages were read long enough ago, all names are to be told."""
@@ -101,9 +107,21 @@ class Weigher:
         except OSError as error:
             self._once.warn((place, "keywords"), "%s: keywords cannot be read (%s): they teach nothing", told(place), error.strerror)
             keywords = {}
+        else:
+            self._tell_nameless(place, keywords)
         if letters - keywords.keys():
             self._scanner.look_anew(place)
         return keywords
+
+    def _tell_nameless(self, place: Place, keywords: Mapping[str, str]) -> None:
+        """Once for each entry of `watch`, when there are no names at the second look either: at the first they may be on their way."""
+        if keywords:
+            self._nameless.discard(place)
+        elif place not in self._nameless:
+            self._nameless.add(place)
+        elif place.mailbox.watch not in self._told:
+            self._told.add(place.mailbox.watch)
+            self._once.warn((place, "names"), _NAMELESS, told(place))
 
     def _weighed(self, place: Place, shown: Sequence[_Shown], into: Into, what: Asked) -> dict[int, int]:
         """Teach them; the marks to be made."""

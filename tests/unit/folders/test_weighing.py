@@ -12,7 +12,7 @@ import pytest
 
 from spamguard import Filter
 from spamguard.errors import LedgerError
-from spamguard.folders import watcher, weighing
+from spamguard.folders import notes, watcher, weighing
 from spamguard.folders.contract import Place
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE
@@ -187,6 +187,20 @@ def test_a_keyword_whose_name_is_written_late(tmp_path, caplog):
         (one.box / "dovecot-keywords").write_text("0 Junk\n")
         look(one)
         assert one.votes() == {"anna 0": "spam"}
+        assert "dovecot-keywords" not in caplog.text
+
+
+def test_keywords_whose_names_are_kept_elsewhere_are_told_once(tmp_path, caplog):
+    with weighed(tmp_path) as one:
+        for folder, raw in zip((one.box, one.box / ".Archive"), MAIL, strict=False):
+            flag(deliver(folder, raw), "Sa")
+        one.rest()
+        assert "dovecot-keywords" not in caplog.text
+        for _ in range(3):
+            look(one)
+        assert sum("no dovecot-keywords says which" in record.getMessage() for record in caplog.records) == 1
+        assert [trouble.user for trouble in notes.troubles(one.watcher._once.standing(), int(time.time()))] == ["anna"]
+        assert one.votes() == {}
 
 
 def test_keywords_that_cannot_be_read_are_told_once(tmp_path, caplog):
