@@ -5,9 +5,18 @@
 
 import sys
 
+_INTERRUPTED = 130  # 128 + SIGINT; `cli.rim` tells the same, but is not there before it is loaded
+
 
 def main() -> int:
     """Run one command; its exit status."""
+    try:
+        return _run()
+    except KeyboardInterrupt:  # while a command is loaded
+        return _INTERRUPTED
+
+
+def _run() -> int:
     if sys.argv[1:2] == ["teach-pipe"]:
         from spamguard.teaching import pipe  # noqa: PLC0415
 

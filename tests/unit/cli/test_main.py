@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from spamguard import __version__, cli
+from spamguard.__main__ import main as started
 from spamguard.cli import COMMANDS, main, rim
 
 
@@ -33,6 +34,15 @@ def test_every_command_has_help_with_an_example(capsys, name):
     assert f"spamguard {name}" in text.partition("example:\n")[2]
     assert "exit status 2" in text or name == "filter"
     assert all(len(line) < 140 for line in text.splitlines())
+
+
+def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(sys, "argv", ["spamguard", "status"])
+    assert started() == rim.INTERRUPTED
 
 
 def test_the_version(capsys):
