@@ -63,6 +63,7 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
     def place():
+        run(None, "judge", "-", stdin=b"Subject: x\n\nx\n")  # makes one
         return run(None, "status", "--json").json["state"]
 
     assert place() == str(tmp_path / "home/.local/state/spamguard")
@@ -72,7 +73,8 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert place() == str(tmp_path / "xdg/spamguard")
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
     assert place() == str(tmp_path / "named")
-    assert run(tmp_path / "option", "status", "--json").json["state"] == str(tmp_path / "option")
+    assert run(tmp_path / "option", "judge", "-", stdin=b"Subject: x\n\nx\n").status == 3
+    assert (tmp_path / "option" / "ledger.sqlite").exists()
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
