@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 ABOUT = """Put what `backup` wrote into the state directory, whose daemon must have been stopped.
 
+Where systemd listens for the daemon, stop that too: the next mail would start it again.
+
 The file is read to its end, its ledger opened and all tables made from it before anything there is touched; with --replace what was
 there is kept beside it in a directory before-restore-TIME."""
-EXAMPLE = """  systemctl stop spamguard; spamguard --state /var/lib/spamguard restore --replace backup; systemctl start spamguard
+EXAMPLE = """  systemctl stop spamguard.socket spamguard
+  spamguard --state /var/lib/spamguard restore --replace backup
+  systemctl start spamguard.socket spamguard
   spamguard --state /new/place restore backup"""
 
 
