@@ -16,7 +16,6 @@ from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.folders import refusals
 from spamguard.folders.refusals import Refusals
-from spamguard.ledger.users import DAY_SECONDS
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.teaching.lesson import MAILED, PIPED, Lesson
 
@@ -124,8 +123,8 @@ class Learner:
         if not self._most:
             return pairs
         first = batch[0].lesson
-        users, since = self._filter.ledger.users, int(time.time()) - DAY_SECONDS
-        taken, refused = users.within(self._most, first.user, (PIPED, MAILED), since, pairs, lambda pair: (pair[1].digest, first.label))
+        users, now = self._filter.ledger.users, int(time.time())
+        taken, refused = users.within(self._most, first.user, (PIPED, MAILED), now, pairs, lambda pair: (pair[1].digest, first.label))
         for one, _ in refused:
             self._remove(one.box, one.name)
         if refused:

@@ -15,13 +15,12 @@ from spamguard.folders.notes import Notes
 from spamguard.folders.rules import display
 from spamguard.folders.values import EVIDENCE, ORIGIN, Lesson
 from spamguard.ledger import SqliteLedger
-from spamguard.ledger.users import DAY_SECONDS
 
 _log = logging.getLogger("spamguard.folders")
 
 
 class Allowance:
-    """limits: lessons per user within `DAY_SECONDS`, for each entry of `watch:`; 0: no limit."""
+    """limits: lessons per user within 24 hours, for each entry of `watch:`; 0: no limit."""
 
     def __init__(self, ledger: SqliteLedger, limits: Sequence[int], notes: Notes) -> None:
         self._ledger = ledger
@@ -33,8 +32,8 @@ class Allowance:
         limit = self._limits[mailbox.watch]
         if not limit:
             return lessons
-        since = int(time.time()) - DAY_SECONDS
-        taken, refused = self._ledger.users.within(limit, mailbox.user, (ORIGIN, EVIDENCE), since, lessons, attrgetter("digest", "label"))
+        now, users = int(time.time()), self._ledger.users
+        taken, refused = users.within(limit, mailbox.user, (ORIGIN, EVIDENCE), now, lessons, attrgetter("digest", "label"))
         if refused:
             self._refuse(mailbox, refused, limit)
         return taken

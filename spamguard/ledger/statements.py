@@ -81,8 +81,8 @@ WHERE label IS NOT NULL AND EXISTS (
     AND (later.clock, later.node) > (events.clock, events.node)) GROUP BY events.user, label"""
 
 CAST_BY_USER = """
-SELECT count(*) FROM (SELECT 1 FROM events WHERE user = ?1 AND time >= ?2 AND label IS NOT NULL
-    AND (origin = ?3 OR substr(origin, 1, length(?4)) = ?4) LIMIT ?5)"""
+SELECT count(*) FROM (SELECT 1 FROM events WHERE user = ?1 AND time BETWEEN ?2 AND ?3 AND label IS NOT NULL
+    AND (origin = ?4 OR substr(origin, 1, length(?5)) = ?5) LIMIT ?6)"""
 
 LAST_OF_USER = """
 SELECT time, origin FROM events WHERE user = ?1 AND label IS NOT NULL AND (origin = ?2 OR substr(origin, 1, length(?3)) = ?3)

@@ -13,7 +13,7 @@ from spamguard.ledger import statements
 from spamguard.ledger.wordlists import LABEL
 from spamguard.records import Vote
 
-DAY_SECONDS = 86_400
+_DAY = 86_400  # seconds
 
 Item = TypeVar("Item")
 _Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
@@ -50,18 +50,19 @@ class Users:
                 found.setdefault(user, {})[label] = number
         return found
 
-    def cast(self, user: str, origin: str, since: int, most: int) -> int:
-        """How many votes a user has cast from a place (`origins`) since then, those replaced since included; counts to `most` only."""
-        return int(self._ask(statements.CAST_BY_USER, (user, since, *origins(origin), most))[0][0])
+    def cast(self, user: str, origin: str, since: int, until: int, most: int) -> int:
+        """How many votes a user has cast from a place (`origins`) in this time, those replaced included; counts to `most` only."""
+        return int(self._ask(statements.CAST_BY_USER, (user, since, until, *origins(origin), most))[0][0])
 
     def within(
-        self, most: int, user: str, places: Sequence[str], since: int, lessons: Sequence[Item], vote: Callable[[Item], tuple[bytes, str]]
+        self, most: int, user: str, places: Sequence[str], now: int, lessons: Sequence[Item], vote: Callable[[Item], tuple[bytes, str]]
     ) -> tuple[list[Item], list[Item]]:
-        """Those of a user's lessons that may be taught if at most so many votes may be cast from these places, and the others.
+        """Those of a user's lessons that may be taught if at most so many votes may be cast from these places in a day, and the others.
 
-        vote: digest and class of a lesson. One that stands already changes nothing, and so costs nothing.
+        vote: digest and class of a lesson. One that stands already changes nothing, and so costs nothing. now: seconds since 1970;
+        what was cast while the clock was far ahead does not count until the clock comes there.
         """
-        room = max(0, most - sum(self.cast(user, place, since, most) for place in places))
+        room = max(0, most - sum(self.cast(user, place, now - _DAY, now + _DAY, most) for place in places))
         if room >= len(lessons):
             return list(lessons), []
         known: list[Item] = []

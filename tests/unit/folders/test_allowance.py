@@ -77,6 +77,18 @@ def test_what_was_said_otherwise_does_not_count_and_what_stands_costs_nothing(li
     assert limited.votes()["anna 5"] == "spam"
 
 
+def test_a_clock_that_was_ahead_for_a_while_shuts_nobody_out(limited):
+    messages = [deliver(limited.box, raw) for raw in MAIL[:4]]
+    limited.rest()
+    for message in messages[:3]:
+        move(message, limited.box / ".Junk")
+    limited.rest()
+    limited.filter.ledger._db.execute("UPDATE events SET time = time + 366 * 86400")
+    move(messages[3], limited.box / ".Junk")
+    limited.rest()
+    assert sorted(limited.votes()) == ["anna 0", "anna 1", "anna 2", "anna 3"]
+
+
 def test_without_a_limit(tmp_path):
     one = Watched(tmp_path, lessons_per_day=0)
     one.rest()

@@ -41,9 +41,10 @@ def test_how_many_were_cast_since(ledger, packed):
     cast(ledger, packed, *((bytes([at]), "anna", "spam", place, at) for at, place in enumerate(places, 1)))
     cast(ledger, packed, (b"z", "ben", "spam", "folder Junk", 9), (b"\1", "anna", None, "folder Junk", 9))
     count = ledger.users.cast
-    assert [count("anna", "folder", since, 100) for since in (0, 1, 2, 5, 6)] == [3, 3, 2, 1, 0]
-    assert count("anna", "folder", 0, 2) == 2
-    assert count("anna", "folder Junk", 0, 9) == 1
+    assert [count("anna", "folder", since, 9, 100) for since in (0, 1, 2, 5, 6)] == [3, 3, 2, 1, 0]
+    assert [count("anna", "folder", 0, until, 100) for until in (0, 1, 4, 5)] == [0, 1, 2, 3]
+    assert count("anna", "folder", 0, 9, 2) == 2
+    assert count("anna", "folder Junk", 0, 9, 9) == 1
     assert ledger.users.last_heard("anna", "folder") == Heard(5, "folder INBOX")
     assert ledger.users.last_heard("anna", "cli") == Heard(4, "cli")
     assert ledger.users.last_heard("cleo", "folder") is None
@@ -97,7 +98,7 @@ def test_no_question_walks_the_log(ledger):
     for statement, values in (
         (statements.LABELS_BY_USER, ()),
         (statements.SUPERSEDED_BY_USER, ()),
-        (statements.CAST_BY_USER, ("", 0, "", "", 1)),
+        (statements.CAST_BY_USER, ("", 0, 1, "", "", 1)),
         (statements.LAST_OF_USER, ("", "", "")),
         (statements.DIGESTS_OF_USER, ("", 0)),
         (statements.LATEST_OF_USER, ("", 1, 1, 1)),
@@ -119,7 +120,7 @@ def test_a_ledger_from_before_gets_the_index(tmp_path, packed):
     db.execute("PRAGMA user_version = 1")
     db.close()
     with SqliteLedger.open(tmp_path / "ledger", "key") as one:
-        assert one.users.cast("anna", "folder", 0, 9) == 1
+        assert one.users.cast("anna", "folder", 0, 9, 9) == 1
         assert one.users.lessons() == {"anna": {"spam": 1}}
 
 
