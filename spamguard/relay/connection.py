@@ -11,7 +11,7 @@ import os
 import ssl
 from typing import cast
 
-from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable
+from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable, in_words
 from spamguard.settings import Endpoint
 from spamguard.wire.replies import MOST_BYTES, Replies, ReplyError
 from spamguard.wire.values import Reply
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
                     self._transport, self, context, server_hostname=name, ssl_shutdown_timeout=_TLS_GOODBYE
                 )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise NoHandshake(f"TLS: {error!r}") from error
+            raise NoHandshake(f"TLS: {in_words(error)}") from error
         if transport is None:
             raise NoHandshake("TLS: closed during the handshake")
         self._transport, self._encrypted = transport, True
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         """The connection has ended."""
         if error is not None and not self._encrypted:
             self._last_words()
-        self._gone = self._gone or repr(error)
+        self._gone = self._gone or in_words(error)
         self._wake()
 
     def _last_words(self) -> None:
@@ -164,4 +164,4 @@ async def dial(endpoint: Endpoint, seconds: float) -> Connection:
                 return (await loop.create_unix_connection(Connection, str(endpoint.path)))[1]
             return (await loop.create_connection(Connection, endpoint.host, endpoint.port, happy_eyeballs_delay=_NEXT_ADDRESS))[1]
     except (OSError, ValueError) as error:  # TimeoutError is an OSError; ValueError: a name that cannot be one of a host
-        raise Unreachable(f"connect: {error!r}") from error
+        raise Unreachable(f"connect: {in_words(error)}") from error

@@ -5,7 +5,9 @@ Every one of these is temporary: trouble of ours or of the next hop must never m
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 
 from spamguard.wire.values import Reply
 
@@ -52,6 +54,16 @@ class Closing(Lost):
     def __init__(self, reply: Reply) -> None:
         super().__init__(repr(reply))
         self.reply = without_closing(reply)
+
+
+def in_words(error: Exception | None) -> str:
+    """What has happened to a connection, for people."""
+    if error is None:
+        return "closed"
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        # The event loop's own text names its call; names that are not found have numbers of their own, below zero.
+        return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
 def without_closing(reply: Reply) -> Reply:

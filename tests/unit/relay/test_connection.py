@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from spamguard.relay.connection import Connection, dial
-from spamguard.relay.trouble import Lost, Stalled
+from spamguard.relay.trouble import Lost, Stalled, Unreachable, in_words
 from spamguard.settings import Endpoint, Protocol
 from spamguard.wire.values import Reply
 
@@ -158,3 +160,19 @@ def test_a_connection_that_has_ended_is_not_quiet() -> None:
             assert not connection.quiet
 
     asyncio.run(run())
+
+
+def test_errors_are_told_in_words(tmp_path: Path) -> None:
+    async def told(endpoint: Endpoint) -> str:
+        with pytest.raises(Unreachable) as found:
+            await dial(endpoint, 5)
+        return str(found.value)
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert asyncio.run(told(Endpoint(Protocol.SMTP, "127.0.0.1", port))) == "connect: Connection refused"
+    assert asyncio.run(told(Endpoint(Protocol.LMTP, path=tmp_path / "none"))) == "connect: No such file or directory"
+    assert in_words(TimeoutError()) == "no answer in time"
+    assert in_words(socket.gaierror(-2, "Name or service not known")) == "Name or service not known"
+    assert in_words(ssl.SSLError(1, "certificate has expired")) == "certificate has expired"
+    assert in_words(None) == "closed"
