@@ -273,7 +273,7 @@ def _encoded(raw: bytes, how: Callable[[str, str], tuple[bytes, str, str]]) -> b
 
 
 def _utf7(text: str) -> bytes:
-    return re.sub(r"[^\s]+", _shifted, text).encode("ascii")
+    return re.sub(r"[^ \t\r\n]+", _shifted, text).encode("ascii")
 
 
 def _shifted(match: re.Match[str]) -> str:

@@ -6,12 +6,14 @@ import unicodedata
 import zlib
 from collections.abc import Callable
 from email import message_from_bytes, policy
+from email.errors import InvalidBase64CharactersDefect
 from email.message import EmailMessage
+from pathlib import Path
 
 import pytest
 
 from corpora.synthetic import generate
-from tests.bench import attacks
+from tests.bench import attacks, bench_evasion
 
 SPAM = [raw for label, raw in generate(30, 5) if label == "spam"]
 GOOD = ["meeting", "thanks", "patch", "tomorrow", "kernel", "minutes"]
@@ -31,7 +33,7 @@ Subject: Order pills now
 Content-Type: text/plain; charset=iso-8859-1
 Content-Transfer-Encoding: quoted-printable
 
-Order pills=2C caf=E9 price, at http://order.example/pills or order@pills.example
+Order pills=2C caf=E9=A0price, at http://order.example/pills or order@pills.example
 """
 
 SHOWN_AS_BEFORE: dict[str, Callable[[bytes], bytes]] = {
@@ -55,6 +57,8 @@ MORE: dict[str, Callable[[bytes], bytes]] = {
     "gibberish": lambda raw: attacks.gibberish(raw, 20),
 }
 ALL = {**SHOWN_AS_BEFORE, **DISGUISED, **MORE, "image only": attacks.image_only}
+
+ALL_SPAM = [*SPAM, PAGE, PLAIN]
 
 
 def read(raw: bytes) -> EmailMessage:
@@ -81,38 +85,44 @@ def without_good(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("raw", [*SPAM, PAGE, PLAIN])
-def test_attacked_mail_is_valid_and_comes_from_whom_it_came(name: str, raw: bytes) -> None:
-    attacked, before = read(ALL[name](raw)), read(raw)
-    kept = [field for field in ("from", "to", "date", "message-id", "received") if field in before]
-    assert [attacked.get_all(field) for field in kept] == [before.get_all(field) for field in kept]
-    for part in attacked.walk():
-        damage = [type(defect).__name__ for defect in part.defects]
-        part.get_payload(decode=True)
-        assert not damage or name == "damaged base64"
+def test_attacked_mail_is_valid_and_comes_from_whom_it_came(name: str) -> None:
+    for raw in ALL_SPAM:
+        attacked, before = read(ALL[name](raw)), read(raw)
+        kept = [field for field in ("from", "to", "date", "message-id", "received") if field in before]
+        assert [attacked.get_all(field) for field in kept] == [before.get_all(field) for field in kept]
+        for part in attacked.walk():
+            part.get_payload(decode=True)
+            damage = [
+                defect for defect in part.defects if name != "damaged base64" or not isinstance(defect, InvalidBase64CharactersDefect)
+            ]
+            assert not damage
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_same_bytes_give_the_same_attack(name: str) -> None:
-    assert ALL[name](SPAM[1]) == ALL[name](SPAM[1])
+def test_the_same_bytes_give_the_same_attack_and_it_does_something(name: str) -> None:
+    for raw in (PAGE, PLAIN):
+        attacked = ALL[name](raw)
+        assert attacked == ALL[name](raw)
+        assert attacked != raw or name == "rebuilt"
 
 
 @pytest.mark.parametrize("name", SHOWN_AS_BEFORE)
-@pytest.mark.parametrize("raw", [*SPAM, PAGE, PLAIN])
-def test_hidden_and_encoded_text_shows_what_it_showed(name: str, raw: bytes) -> None:
-    attacked = SHOWN_AS_BEFORE[name](raw)
-    assert without_good(seen(attacked)) == without_good(seen(raw))
+def test_hidden_and_encoded_text_shows_what_it_showed(name: str) -> None:
+    for raw in ALL_SPAM:
+        assert without_good(seen(SHOWN_AS_BEFORE[name](raw))) == without_good(seen(raw))
 
 
 @pytest.mark.parametrize("name", DISGUISED)
-@pytest.mark.parametrize("raw", [*SPAM, PAGE, PLAIN])
-def test_disguised_words_are_still_read(name: str, raw: bytes) -> None:
-    def plainly(text: str) -> str:
-        return "".join([one for one in text.translate(LATIN) if not one.isspace() and unicodedata.category(one) != "Cf"])
+def test_disguised_words_are_still_read(name: str) -> None:
+    for raw in ALL_SPAM:
+        attacked = DISGUISED[name](raw)
+        assert plainly(attacks.shown(attacked)) == plainly(attacks.shown(raw))
+        assert plainly(attacks.subject_of(attacked)) == plainly(attacks.subject_of(raw))
 
-    attacked = DISGUISED[name](raw)
-    assert plainly(attacks.shown(attacked)) == plainly(attacks.shown(raw))
-    assert plainly(attacks.subject_of(attacked)) == plainly(attacks.subject_of(raw))
+
+def plainly(text: str) -> str:
+    """Letters as they look, without what has no width."""
+    return "".join([one for one in text.translate(LATIN) if not one.isspace() and unicodedata.category(one) != "Cf"])
 
 
 @pytest.mark.parametrize("name", DISGUISED)
@@ -128,12 +138,11 @@ def test_a_disguised_word_is_another_word_but_its_link_still_works(name: str, ra
 
 
 @pytest.mark.parametrize("name", MORE)
-@pytest.mark.parametrize("raw", [*SPAM, PAGE, PLAIN])
-def test_words_are_added_below_what_was_there(name: str, raw: bytes) -> None:
-    attacked = attacks.shown(MORE[name](raw)).split()
-    before = attacks.shown(raw).split()
-    assert len(attacked) > len(before)
-    assert attacked[: min(len(before), 5)] == before[:5]
+def test_words_are_added_below_what_was_there(name: str) -> None:
+    for raw in ALL_SPAM:
+        attacked, before = attacks.shown(MORE[name](raw)).split(), attacks.shown(raw).split()
+        assert len(attacked) > len(before)
+        assert attacked[: min(len(before), 5)] == before[:5]
 
 
 def test_good_words_are_there_all() -> None:
@@ -171,3 +180,30 @@ def test_a_dictionary_comes_under_the_header_of_a_message() -> None:
     assert attacks.shown(poison).split() == ["meeting", "straße"]
     assert read(poison)["subject"] == "Order pills now"
     assert not read(poison).defects
+
+
+def test_attackers_know_the_mail_that_was_taught(tmp_path: Path) -> None:
+    taught = list(generate(200, 5))
+    (tmp_path / "words").write_text("apple\nBoston\npear's\nplum\n")
+    words = bench_evasion.known_words(taught, tmp_path / "words")
+    assert words.random == ["apple", "plum"]
+    assert words.telltale
+    assert words.telltale.isdisjoint(words.good)
+    assert set(words.good) <= set(words.ham)
+
+
+def test_poison_is_the_asked_share_of_what_is_taught_and_slices_hold_the_dictionary_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_evasion, "SLICE", 8)
+    taught = list(generate(200, 5))
+    words = bench_evasion.Words([], frozenset(), [], [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"])
+    whole, sliced = (bench_evasion.poison(taught, words, 0.05, sliced=sliced) for sliced in (False, True))
+    assert len(whole) == len(sliced) == round(0.05 * (200 + len(whole)))
+    assert {label for label, _ in whole} == {"spam"}
+    assert all(attacks.words_of(raw) == set(words.ham) for _, raw in whole)
+    assert {len(attacks.words_of(raw)) for _, raw in sliced} == {8}
+    assert set().union(*[attacks.words_of(raw) for _, raw in sliced]) == set(words.ham)
+
+
+def test_an_absent_corpus_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no corpus at"):
+        bench_evasion.corpus(str(tmp_path / "index"))
