@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
-    from spamguard import __version__, kernel, policy
+    from spamguard import __version__, kernel
     from spamguard.bayes.profiles import PROFILES
     from spamguard.ledger.migration import SCHEMA_VERSION
 
-    found, good, bound = spam_filter.status(), spam_filter.good_mail(), spam_filter.threshold(_ONE_WRONG_IN)
+    found = spam_filter.status()
     classes = {**dict.fromkeys(spam_filter.ledger.classes(), 0), **found.classes}
     return {
         "state": str(spam_filter.directory),
@@ -62,12 +62,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in classes.items()},
         "events": found.events,
         "unsettled": found.unsettled,
-        "threshold": {
-            "fixed": policy.SPAM_FROM,
-            "one_wrong_in": _ONE_WRONG_IN,
-            "confirmed": good.confirmed,
-            "probability": bound.spam_from if bound.in_force else None,
-        },
+        "threshold": _bound(spam_filter),
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
         "tables": _tables(found),
@@ -75,6 +70,19 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         **people.values(spam_filter),
         "daemon": running.values(spam_filter.directory),
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
+    }
+
+
+def _bound(spam_filter: Filter) -> dict[str, Any]:
+    """From which probability on mail is spam, and what is known of good mail."""
+    from spamguard import policy
+
+    good, bound = spam_filter.good_mail(), spam_filter.threshold(_ONE_WRONG_IN)
+    return {
+        "fixed": policy.SPAM_FROM,
+        "one_wrong_in": _ONE_WRONG_IN,
+        "confirmed": good.confirmed,
+        "probability": bound.spam_from if bound.in_force else None,
     }
 
 
