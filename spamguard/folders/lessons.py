@@ -6,6 +6,7 @@ A crash anywhere in between is made good by the next look: it finds the same les
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby, islice
 from operator import attrgetter
@@ -22,6 +23,7 @@ from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Lesson
 from spamguard.prepare import Teaching, chunks
 
 BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
+STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
 _REMEMBER = 512  # votes cast before the sightings follow; until then a crash would make us cast them again
 
 _log = logging.getLogger("spamguard.folders")
@@ -59,7 +61,10 @@ class Teacher:
         taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
             admitted = self._allowance.admitted(mailbox, batch)
-            taught += self._learn(mailbox.user, finder.messages(admitted, again), changes.came_from)
+            messages = finder.messages(admitted, again)
+            while learnt := self._learn(mailbox.user, messages, changes.came_from):
+                taught += learnt
+                yield
             taught += {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}  # not taken, and not asked for again
             if len(taught) >= _REMEMBER:
                 self._sightings.update(mailbox.path, *changes.of(taught))
@@ -68,7 +73,7 @@ class Teacher:
         self._sightings.update(mailbox.path, *changes.of(taught))
         return again
 
-    def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> set[bytes]:
+    def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> Generator[None, None, set[bytes]]:
         """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach.
 
         A mail program may have taken our own word for it: evidence that what we called spam is spam teaches nothing.
@@ -79,7 +84,9 @@ class Teacher:
             admitted = self._allowance.admitted(mailbox, batch)
             done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
             messages = self._not_our_own(admitted, places, done)
-            done.update(self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory)))
+            while learnt := self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory)):
+                done.update(learnt)
+                yield
         return done
 
     def _not_our_own(self, lessons: Iterable[Lesson], places: Mapping[bytes, Found], ours: set[bytes]) -> Iterator[_Taught]:
@@ -94,14 +101,17 @@ class Teacher:
             else:
                 yield _Taught(lesson, raw)
 
-    def _learn(self, user: str, messages: Iterable[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
-        """Messages that all go into one folder; the digests of what is in the ledger now."""
+    def _learn(self, user: str, messages: Iterator[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
+        """Messages that all go into one folder, as many as a step has time for; the digests of what is in the ledger now."""
+        until = time.monotonic() + STEP_SECONDS
         lessons: list[Lesson] = []
         ready: list[Teaching] = []
         for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
             lessons += [one.lesson for one in chunk]
             found = self._scanner.preparer.extractor.read([one.raw for one in chunk])
             ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
+            if time.monotonic() > until:
+                break
         if not lessons:
             return []
         first = lessons[0]  # evidence gives way to whatever was said meanwhile, through another door

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -132,11 +132,13 @@ class Scanner:
         for place in [place for place in self._listings if place.mailbox == mailbox]:
             self.look_anew(place)
 
-    def arrivals(self, found: Sequence[Found], again: set[Place]) -> list[Arrival]:
-        """What was found, read. again: gets the folders of what is not whole yet. Some of it is held for `message`."""
+    def arrivals(self, found: Sequence[Found], again: set[Place]) -> Iterator[Arrival | None]:
+        """What was found, each read when it is asked for; None: it has moved on, or cannot be read now.
+
+        again: gets the folders of what is not whole yet. Some of it is held for `message`.
+        """
         self._mailboxes.expect((one.place, one.file) for one in found)
-        arrived = [self._arrival(one, again) for one in found]
-        return [one for one in arrived if one is not None]
+        return (self._arrival(one, again) for one in found)
 
     def let_go(self) -> None:
         """Hold no messages any more."""

@@ -19,7 +19,7 @@ from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, evidence, roles
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
-from spamguard.folders.lessons import Teacher
+from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Into, Rules, reconcile, target
@@ -30,7 +30,7 @@ from spamguard.folders.values import Arrival, Kind, Role
 from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
 
-STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait
+STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait; of large ones fewer
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
@@ -254,10 +254,7 @@ class Watcher:
 
     def _learn(self, box: _Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
         """Teach what follows from a look; which folders to look at again."""
-        arrivals: list[Arrival] = []
-        for start in range(0, len(looked.new), STEP):
-            arrivals += self._scanner.arrivals(looked.new[start : start + STEP], looked.again)
-            yield
+        arrivals = yield from self._arrivals(looked)
         if not arrivals and not looked.gone:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
@@ -266,6 +263,19 @@ class Watcher:
         self._scanner.let_go()
         self._once.over(_OURS)
         return looked.again | again
+
+    def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
+        """What is new, read; a step is over after so many, or after so long."""
+        arrivals: list[Arrival] = []
+        for start in range(0, len(looked.new), STEP):
+            until = time.monotonic() + STEP_SECONDS
+            for arrival in self._scanner.arrivals(looked.new[start : start + STEP], looked.again):
+                arrivals += [arrival] if arrival else []
+                if time.monotonic() > until:
+                    yield
+                    until = time.monotonic() + STEP_SECONDS
+            yield
+        return arrivals
 
     def _look_soon(self, box: _Box, places: set[Place], seconds: float = 0.0) -> None:
         when = time.monotonic() + seconds

@@ -72,7 +72,9 @@ class Weigher:
             shown = list(self._shown(place, found, into(place), what))
             for start in range(0, len(shown), STEP):
                 some = shown[start : start + STEP]
-                marks = self._weighed(place, some, into(place), what) if begun else dict.fromkeys((one.found.name for one in some), _DONE)
+                marks = dict.fromkeys((one.found.name for one in some), _DONE)
+                if begun:
+                    marks = yield from self._weighed(place, some, into(place), what)
                 self._sightings.mark(mailbox.path, place.directory, marks, ())
                 yield
         if everything and not begun:
@@ -123,7 +125,7 @@ class Weigher:
             self._told.add(place.mailbox.watch)
             self._once.warn((place, "names"), _NAMELESS, told(place))
 
-    def _weighed(self, place: Place, shown: Sequence[_Shown], into: Into, what: Asked) -> dict[int, int]:
+    def _weighed(self, place: Place, shown: Sequence[_Shown], into: Into, what: Asked) -> Generator[None, None, dict[int, int]]:
         """Teach them; the marks to be made."""
         user, now = place.mailbox.user, int(time.time())
         marks = self._read_since(place, shown, now)
@@ -136,7 +138,7 @@ class Weigher:
             if telling and digest and digest not in heard:
                 sign, label = telling
                 lessons.setdefault(digest, (Lesson(digest, label, place.directory, str(sign), str(sign)), one.found))
-        done = heard | self._teacher.weigh(place.mailbox, list(lessons.values()))
+        done = heard | (yield from self._teacher.weigh(place.mailbox, list(lessons.values())))
         return marks | {name: _DONE for name, digest in digests.items() if digest in done}
 
     def _read_since(self, place: Place, shown: Sequence[_Shown], now: int) -> dict[int, int]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import time
+from itertools import pairwise
 
 import pytest
 
 from corpora import synthetic
+from spamguard import prepare
 from spamguard.errors import LedgerError
+from spamguard.folders import lessons
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
 from tests.unit.folders.maildirs import deliver, maildir, move
@@ -214,6 +217,23 @@ def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched):
     assert 0 < watched.filter.status().classes["spam"] < 1001
     watched.rest()
     assert watched.filter.status().classes["spam"] == 1001
+
+
+def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch):
+    """Such as small files that are large once they are unpacked."""
+    ben = maildir(watched.place / "home" / "ben", ".Junk")
+    many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(40)]
+    watched.rest()
+    for name in (module, lessons):
+        monkeypatch.setattr(name, "STEP_SECONDS", -1.0)
+    monkeypatch.setattr(prepare, "CHUNK", 1)
+    for one in many:
+        move(one, ben / ".Junk")
+    steps = [(0, 0)]  # files read and lessons taught by then
+    while steps[-1][1] < 40:
+        steps.append((len(watched.opened) - 40, watched.filter.ledger.last_seq()))
+        watched.watcher.turn(DEBOUNCE)
+    assert all(later[0] <= before[0] + 1 and later[1] <= before[1] + 1 for before, later in pairwise(steps))
 
 
 def test_a_verdict_changes_at_once(tmp_path):

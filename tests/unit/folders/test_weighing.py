@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
+from spamguard import Filter, prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import notes, watcher, weighing
+from spamguard.folders import lessons, notes, watcher, weighing
 from spamguard.folders.contract import Place
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE
@@ -359,6 +360,21 @@ def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
         flag(deliver(one.box, MAIL[0]), "F")
         one.rest()
         assert len(one.watcher._sightings.marks(str(one.box), "").names) == 1
+
+
+def test_messages_that_take_long_do_not_hold_up_the_others(tmp_path, monkeypatch):
+    with weighed(tmp_path) as one:
+        messages = [deliver(one.box, raw) for raw in MAIL[:20]]
+        one.rest()
+        monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)
+        monkeypatch.setattr(prepare, "CHUNK", 1)
+        for message in messages:
+            flag(message, "F")
+        steps = [0]  # lessons taught by then
+        while steps[-1] < len(messages):
+            one.watcher.turn(0.05)
+            steps.append(one.filter.ledger.last_seq())
+        assert all(later <= before + 1 for before, later in pairwise(steps))
 
 
 @pytest.mark.parametrize("contradiction", ["Fa", "RSa"])
