@@ -99,7 +99,8 @@ class Passage:
     async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
         """Judge it, do what the policy says, and answer what came of it."""
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
-        entry = Entry(new_id(time.time(), os.urandom(RANDOM_BYTES)), self._listener, envelope, message.size, oddities)
+        now = time.time()
+        entry = Entry(new_id(now, os.urandom(RANDOM_BYTES)), now, self._listener, envelope, message.size, oddities)
         copies = await self._copies(message, entry)
         opened = self._transaction if len(copies) == 1 and copies[0].goes_on else None
         if opened is None:

@@ -33,13 +33,13 @@ class Entry:
     have made another decision of it than all people's, with their label. copy_of: the message, where this is but a further copy.
     """
 
-    def __init__(self, name: str, listener: Listener, envelope: Envelope, size: int, oddities: frozenset[str]) -> None:
+    def __init__(self, name: str, now: float, listener: Listener, envelope: Envelope, size: int, oddities: frozenset[str]) -> None:
         self.id = name
         self.listener = listener
         self.envelope = envelope
         self.size = size
         self.oddities = oddities
-        self.time = time.time()
+        self.time = now
         self.scan: Scan | None = None
         self.reason = ""  # why it was not scanned
         self.subject = ""
