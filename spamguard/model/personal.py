@@ -12,6 +12,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spamguard.bayes import blocks
 from spamguard.bayes.personal import Said, counted, summed
 from spamguard.errors import LedgerError
@@ -21,7 +24,7 @@ from spamguard.model.fold import features_of
 from spamguard.records import EXTRACTOR
 
 LATEST = 500  # votes of a user that count (corpora/RESULTS.md, "A user's own votes")
-_TOKENS = 1 << 23  # of all users, eight bytes each with two classes
+_TOKENS = 1 << 23  # of all users, eight bytes each with two classes; and votes, eight bytes too
 _NAMES = 1 << 14  # of users, most of whom have said nothing
 _MANY = 5000  # events after which it is cheaper to forget everybody than to ask who is concerned
 
@@ -32,7 +35,7 @@ class _Known(NamedTuple):
     """What a user has said, and the numbers of the events in which."""
 
     said: Said | None = None
-    seqs: frozenset[int] = frozenset()
+    seqs: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class People:
@@ -87,14 +90,14 @@ class People:
 
     def _read(self, user: str, before: _Known) -> _Known:
         """By what has changed since `before`, or by everything where that is hardly more. LedgerError: a receipt is damaged."""
-        seqs = frozenset(self._ledger.users.latest(user, self._seq, EXTRACTOR, LATEST))
-        new, old = seqs - before.seqs, before.seqs - seqs
+        seqs = np.array(self._ledger.users.latest(user, self._seq, EXTRACTOR, LATEST), np.int64)
+        new, old = np.setdiff1d(seqs, before.seqs).tolist(), set(np.setdiff1d(before.seqs, seqs).tolist())
         if before.said is not None and len(new) + len(old) < len(seqs):
             votes = self._ledger.users.receipts([*new, *old])
             if len(votes) == len(new) + len(old):  # else the ledger was compacted
-                changes = [(self._counted([vote for vote in votes if vote.seq in some]), sign) for some, sign in ((new, 1), (old, -1))]
-                return _Known(summed([(before.said, 1), *((said, sign) for said, sign in changes if said is not None)]), seqs)
-        return _Known(self._counted(self._ledger.users.receipts(list(seqs))), seqs)
+                added, gone = (self._counted([vote for vote in votes if (vote.seq in old) == taken]) for taken in (False, True))
+                return _Known(summed([(said, sign) for said, sign in ((before.said, 1), (added, 1), (gone, -1)) if said]), seqs)
+        return _Known(self._counted(self._ledger.users.receipts(seqs.tolist())), seqs)
 
     def _counted(self, votes: Sequence[Receipt]) -> Said | None:
         if not votes:
@@ -110,4 +113,4 @@ class People:
 
 
 def _size(known: _Known) -> int:
-    return 0 if known.said is None else len(known.said.buckets)
+    return len(known.seqs) + (0 if known.said is None else len(known.said.buckets))
