@@ -27,6 +27,8 @@ from corpora import synthetic
 from spamguard import Filter
 from spamguard.bayes.tables import counted_state
 from spamguard.ledger import SqliteLedger
+from tests.support.processes import children, has_open
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 BITS = 16
@@ -126,18 +128,19 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
     ) as learn:
         learn.stdin.write(mail)
         learn.stdin.flush()
-        time.sleep(0.5)
+        eventually(lambda: has_open(learn.pid, state / "ledger.sqlite"), "it has begun")
         learn.send_signal(signal.SIGINT)
         assert learn.stderr.read() == b""
     assert learn.returncode == 130
     assert_receipts_and_tables_agree(state)
 
 
-@pytest.mark.parametrize("delay", [0.4, 0.6, 0.8, 1.1])
+@pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.5])
 def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(state, corpus, delay):
     """It reaches every process of the terminal, also those that are just starting."""
     line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 60]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
+        eventually(lambda: children(learn.pid), "processes of the pool")
         time.sleep(delay)
         os.killpg(learn.pid, signal.SIGINT)
         assert learn.stderr.read() == b""

@@ -9,12 +9,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 from spamguard import Filter
 from tests.e2e import daemon
 from tests.e2e.moving import all_seen, sibling, votes
+from tests.support.processes import children
 from tests.support.waiting import eventually
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -89,11 +89,7 @@ class Killed:
 
     def watcher(self) -> int | None:
         """The process that watches, once there is one."""
-        for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            with suppress(FileNotFoundError):
-                if b"spamguard.daemon.watching" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return int(child)
-        return None
+        return next(iter(children(self.process.pid, "spamguard.daemon.watching")), None)
 
     def kill(self, everything: bool) -> None:
         """Without a warning."""

@@ -29,6 +29,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port, open_directory
+from tests.support.processes import children
 from tests.support.waiting import eventually
 
 PATIENCE = 30.0
@@ -108,11 +109,6 @@ def told(running: Daemon) -> Counter[str]:
     return Counter(re.findall(r"verdict=(\S+)", running.log()))
 
 
-def children(running: Daemon, module: str) -> list[int]:
-    pids = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
-    return [int(pid) for pid in pids if module in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
 def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path) -> None:
     site = Monitored(state)
     spam, ham = daemon.unseen("spam", 8), daemon.unseen("ham", 8)
@@ -138,11 +134,11 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
             site.send(raw)
         running.lines("verdict=", 13)
 
-        for worker in children(running, "daemon.worker"):
+        for worker in children(running.process.pid, "daemon.worker"):
             os.kill(worker, signal.SIGKILL)
         running.lines("SIGKILL: replaced", 2)
         assert counted(site.values()) == told(running)
-        (reporter,) = children(running, "daemon.reporting")
+        (reporter,) = children(running.process.pid, "daemon.reporting")
         os.kill(reporter, signal.SIGKILL)
         running.lines("monitors may ask", 2)
         for raw in ham[5:]:
@@ -210,7 +206,8 @@ def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
 def test_a_worker_that_hangs_is_told(state: Path) -> None:
     site = Monitored(state)
     with site.running() as running:
-        worker = children(running, "daemon.worker")[0]
+        worker = children(running.process.pid, "daemon.worker")[0]
+        time.sleep(3)  # it has been heard thrice: who was never heard is starting, which may take its time
         os.kill(worker, signal.SIGSTOP)
         try:
             site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
@@ -225,14 +222,14 @@ def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
     with daemon.running(state, "--config", str(site.file), port=site.port) as running:
         site.send(daemon.unseen("ham", 1)[0])
         running.lines("verdict=")
-        assert children(running, "daemon.reporting") == []
+        assert children(running.process.pid, "daemon.reporting") == []
         site.configure()
         running.process.send_signal(signal.SIGHUP)
         running.lines("monitors may ask")
         assert counted(site.values()) == told(running)
         site.configure(metrics=None)
         running.process.send_signal(signal.SIGHUP)
-        eventually(lambda: children(running, "daemon.reporting") == [], "nobody may ask")
+        eventually(lambda: children(running.process.pid, "daemon.reporting") == [], "nobody may ask")
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             site.ask("metrics")
 
@@ -258,7 +255,7 @@ def test_status_of_a_running_daemon(state: Path) -> None:
         answer = json.loads(status(state, "--json").stdout)["daemon"]
         assert (answer["pid"], answer["version"], answer["answers"], answer["ready"]) == (running.process.pid, __version__, True, True)
         assert sum(one["number"] for one in answer["messages"]) == 4
-        assert {one["pid"] for one in answer["workers"]} == set(children(running, "daemon.worker"))
+        assert {one["pid"] for one in answer["workers"]} == set(children(running.process.pid, "daemon.worker"))
         text = status(state).stdout
         assert f"daemon     ready, pid {running.process.pid}, for " in text
         assert f"listens on smtp://127.0.0.1:{site.port} (standalone), hands on to maildir:" in text
@@ -331,7 +328,7 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
         raw = b"Subject: =?utf-8?q?a=0A=1B=5B2Jb?=\r\n" + daemon.unseen("ham", 1)[0]
         site.send(raw)
         running.lines('"message": "handled"')
-        os.kill(children(running, "daemon.worker")[0], signal.SIGKILL)
+        os.kill(children(running.process.pid, "daemon.worker")[0], signal.SIGKILL)
         running.lines("SIGKILL")
     finally:
         process.terminate()

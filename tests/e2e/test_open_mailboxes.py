@@ -24,6 +24,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
+from tests.support.processes import children
 from tests.support.waiting import eventually
 from tests.unit.daemon.test_master import Listener
 from tests.unit.folders.maildirs import deliver, maildir
@@ -163,10 +164,6 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
             assert {capabilities(one)["CapEff"] for one in children(running.process.pid)} == {0}
     assert "Traceback" not in place.log.read_text()
     assert "Traceback" not in (place.directory / "log").read_text()
-
-
-def children(process: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 @needs_root

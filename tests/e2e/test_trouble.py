@@ -19,6 +19,7 @@ import pytest
 from tests.e2e import daemon
 from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
+from tests.support.processes import children
 from tests.support.waiting import eventually
 
 MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
@@ -38,8 +39,7 @@ class Place:
 
     def children(self, module: str, of: int | None = None) -> list[int]:
         """Numbers of the processes that run a module: workers, or the scorers of one."""
-        parents = [of] if of else [self.running.process.pid]
-        return [one for parent in parents for one in _children(parent) if module in _command(one)]
+        return children(of or self.running.process.pid, module)
 
     @property
     def worker(self) -> int:
@@ -52,18 +52,6 @@ class Place:
         """Its only scorer."""
         (found,) = self.children("spamguard.proxy.scorer", self.worker)
         return found
-
-
-def _children(process: int) -> list[int]:
-    with suppress(FileNotFoundError):
-        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return []
-
-
-def _command(process: int) -> str:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
 
 
 @pytest.fixture(scope="module")
@@ -446,9 +434,9 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
         try:
             for number in (2, 1):
                 configure(number)
-                old = set(_children(running.process.pid))
+                old = set(children(running.process.pid))
                 running.process.send_signal(signal.SIGHUP)
-                eventually(lambda before=old: not before & set(_children(running.process.pid)))
+                eventually(lambda before=old: not before & set(children(running.process.pid)))
                 running.lines("serving smtp", number % 2 + 2)
             with pytest.raises(ConnectionRefusedError):
                 Client(ports[1])

@@ -18,6 +18,7 @@ from spamguard import bulk, prepare
 from spamguard.errors import SpamguardError
 from spamguard.prepare import Preparer
 from spamguard.sources import Message
+from tests.support.processes import children
 
 KEY = bytes(32)
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def children_of_the_fork_server():
     from multiprocessing import forkserver
 
     server = forkserver._forkserver._forkserver_pid
-    return list(map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split()))
+    return children(server)
 
 
 FOR_EVER = """

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from spamguard import Filter
+from tests.support.processes import children
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -106,8 +107,7 @@ class Daemon:
 
     def workers(self) -> list[int]:
         """Children of the master that run."""
-        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        found = [int(word) for word in text.split() if alive(int(word))]
+        found = [child for child in children(self.pid) if alive(child)]
         self.seen.update(found)
         return found
 
