@@ -7,6 +7,7 @@ nothing; and never what we filed ourselves, as our signature tells. A message th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from spamguard.folders import names
@@ -27,13 +28,23 @@ class Filed(NamedTuple):
 
 
 def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
-    """All messages that may teach, the folders of unwanted mail and other classes before those of ham."""
-    found = []
-    for place in mailboxes.folders(mailbox):
-        kind, label = role(place.directory)
-        if kind is Kind.CLASS:
-            found += [Filed(place, file, label) for file in files(mailboxes.names(place)) if _counts(place, file)]
+    """All messages that may teach, the folders of unwanted mail and other classes before those of ham.
+
+    A folder that goes meanwhile, or all of the mailbox, has none. Other OSErrors are the caller's.
+    """
+    found: list[Filed] = []
+    with suppress(FileNotFoundError):
+        for place in mailboxes.folders(mailbox):
+            kind, label = role(place.directory)
+            if kind is Kind.CLASS:
+                found += _filed_in(mailboxes, place, label)
     return sorted(found, key=lambda one: (one.label == "ham", one.place.directory, one.file.name))
+
+
+def _filed_in(mailboxes: Mailboxes, place: Place, label: str) -> list[Filed]:
+    with suppress(FileNotFoundError):
+        return [Filed(place, file, label) for file in files(mailboxes.names(place)) if _counts(place, file)]
+    return []
 
 
 def _counts(place: Place, file: File) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -49,6 +50,21 @@ def test_only_folders_of_a_class_teach_and_inbox_only_what_was_read(tmp_path, sp
         deliver(box / folder, MAIL[number], part, flags)
     deliver(box, MAIL[6], "cur", "RS")
     assert lessons(spam_filter, box) == [(".Junk", "spam", 0), ("", "ham", 6), (".Archive", "ham", 1)]
+
+
+def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch):
+    box = maildir(tmp_path / "anna", ".Junk", ".Junk.old")
+    for folder in (".Junk", ".Junk.old"):
+        deliver(box / folder, MAIL[0], "cur", "S")
+    role, anna = role_of(Watch(str(box)), {}), Mailbox("anna", str(box))
+    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+        there = mailboxes.folders(anna)
+        shutil.rmtree(box / ".Junk.old")
+        with monkeypatch.context() as late:
+            late.setattr(mailboxes, "folders", lambda _: there)
+            assert [one.place.directory for one in filed(mailboxes, anna, role)] == [".Junk"]
+        shutil.rmtree(box)
+        assert filed(mailboxes, anna, role) == []
 
 
 def test_a_message_in_two_classes_is_of_one_whatever_the_order(tmp_path, spam_filter):
