@@ -6,6 +6,7 @@ nothing; and never what we filed ourselves, as our signature tells. A message th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -13,10 +14,12 @@ from typing import NamedTuple
 from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.rules import RoleOf
-from spamguard.folders.scan import Scanner
+from spamguard.folders.scan import Scanner, told
 from spamguard.folders.values import Kind
 
 _READ = "S"
+
+_log = logging.getLogger("spamguard.folders")
 
 
 class Filed(NamedTuple):
@@ -30,7 +33,7 @@ class Filed(NamedTuple):
 def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
     """All messages that may teach, the folders of unwanted mail and other classes before those of ham.
 
-    A folder that goes meanwhile, or all of the mailbox, has none. Other OSErrors are the caller's.
+    A folder that goes meanwhile, or all of the mailbox, has none, nor has one that cannot be looked at, which is logged.
     """
     found: list[Filed] = []
     with suppress(FileNotFoundError):
@@ -42,9 +45,13 @@ def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
 
 
 def _filed_in(mailboxes: Mailboxes, place: Place, label: str) -> list[Filed]:
-    with suppress(FileNotFoundError):
+    try:
         return [Filed(place, file, label) for file in files(mailboxes.names(place)) if _counts(place, file)]
-    return []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _log.warning("%s: cannot be looked at (%s): it teaches nothing", told(place), error.strerror)
+        return []
 
 
 def _counts(place: Place, file: File) -> bool:

@@ -171,7 +171,7 @@ class LocalMailboxes:
                 self._refused(os.path.join(mailbox.path, name, one), error)
 
     def _watch_parts(self, directory: int, place: Place) -> bool:
-        """Whether it is a folder."""
+        """Whether it is a folder. One that cannot be opened is: whoever asks for its names hears why."""
         for part in PARTS:
             path = os.path.join(place.mailbox.path, place.directory, part)
             try:
@@ -179,6 +179,8 @@ class LocalMailboxes:
                     self._watches.add(opened, path, place)
             except FileNotFoundError:
                 continue
+            except PermissionError:
+                return True
             except OSError as error:
                 self._refused(path, error)
                 return False

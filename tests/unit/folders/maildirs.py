@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from pathlib import Path
+
+import pytest
 
 _numbers = itertools.count(1)
 
@@ -30,3 +33,17 @@ def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Pat
 def move(message: Path, folder: Path) -> Path:
     """As Dovecot does: the base name stays, what was not seen lands in `new`."""
     return message.rename(folder / message.parent.name / message.name)
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Let nobody open a directory, not even root."""
+    real, place = os.open, directory.stat()
+
+    def opened(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = real(path, flags, mode, dir_fd=dir_fd)
+        if os.path.samestat(os.fstat(descriptor), place):
+            os.close(descriptor)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", opened)

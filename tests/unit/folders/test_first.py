@@ -20,7 +20,7 @@ from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.rules import role_of
 from spamguard.folders.scan import Scanner
 from spamguard.settings import Action, Watch
-from tests.unit.folders.maildirs import deliver, maildir
+from tests.unit.folders.maildirs import deliver, forbid, maildir
 
 MAIL = [raw for _, raw in synthetic.generate(12, 8)]
 
@@ -65,6 +65,17 @@ def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch
             assert [one.place.directory for one in filed(mailboxes, anna, role)] == [".Junk"]
         shutil.rmtree(box)
         assert filed(mailboxes, anna, role) == []
+
+
+def test_a_folder_that_may_not_be_looked_at_keeps_the_others_from_nothing(tmp_path, monkeypatch, caplog):
+    box = maildir(tmp_path / "anna", ".Junk", ".Archive")
+    for folder in (".Junk", ".Archive"):
+        deliver(box / folder, MAIL[0], "cur", "S")
+    forbid(monkeypatch, box / ".Junk" / "cur")
+    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+        found = filed(mailboxes, Mailbox("anna", str(box)), role_of(Watch(str(box)), {}))
+    assert [one.place.directory for one in found] == [".Archive"]
+    assert caplog.text.count("Junk: cannot be looked at (Permission denied)") == 1
 
 
 def test_a_message_in_two_classes_is_of_one_whatever_the_order(tmp_path, spam_filter):

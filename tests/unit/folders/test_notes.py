@@ -12,7 +12,7 @@ from spamguard.folders.contract import File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes
 from spamguard.folders.once import Once
 from spamguard.folders.refusals import Refused
-from tests.unit.folders.maildirs import deliver, move
+from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
 BOX = Mailbox("anna", "/home/anna/Maildir")
@@ -102,6 +102,16 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkey
     deliver(watched.box / ".Junk", MAIL[1])
     turn_until(watched, lambda: not notes.read(watched.state).troubles)
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.stop()
+    watched.filter.close()
+
+
+def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path, monkeypatch):
+    forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Junk") / ".Junk" / "cur")
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+    watched = Watched(tmp_path)
+    turn_until(watched, lambda: (noted := notes.read(watched.state)) and noted.troubles)
+    assert "Junk: cannot be looked at (Permission denied)" in notes.read(watched.state).troubles[0].text
     watched.stop()
     watched.filter.close()
 
