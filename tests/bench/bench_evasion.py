@@ -291,8 +291,11 @@ def heading() -> None:
     """Two lines of a table."""
     for name in FILTERS:
         print(f"{name}: 1-ROCA %, sm % at hm 0.5 %; of spam % called ham, unsure; of ham % called spam, unsure")
-    print(f"| attack | changed | {' | | | | '.join(FILTERS)} | | | | ratio: 1-ROCA | sm at hm 0.5 % | spam not caught |")
-    print(f"|---|---|{'---|' * 11}")
+    print("changed: % of the spam, or number of messages taught besides")
+    print(
+        f"| attack | changed | {' | | | | '.join(FILTERS)} | | | | ratio: 1-ROCA | sm at hm 0.5 % | spam not caught | ham not let through |"
+    )
+    print(f"|---|---|{'---|' * 12}")
 
 
 def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, Outcome]) -> None:
@@ -301,7 +304,7 @@ def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, 
     for one in found.values():
         cells += [f"{one.roca:.3f}", f"{one.sm_at_hm_05:.1f}"]
         cells += [f"{one.spam_as_ham:.1f}, {one.spam_unsure:.1f}", f"{one.ham_as_spam:.2f}, {one.ham_unsure:.1f}"]
-    for measure in (_area, _missed_at, _not_caught):
+    for measure in (_area, _missed_at, _not_caught, _not_let_through):
         theirs, ours = (measure(found[name]) - measure(plain[name]) for name in FILTERS)
         cells.append(f"{ours / theirs:.2f}" if theirs > 0 and attack != "no attack" else "")
     print(f"| {attack} | {changed} | {' | '.join(cells)} |", flush=True)
@@ -317,6 +320,10 @@ def _missed_at(one: Outcome) -> float:
 
 def _not_caught(one: Outcome) -> float:
     return one.spam_as_ham + one.spam_unsure
+
+
+def _not_let_through(one: Outcome) -> float:
+    return one.ham_as_spam + one.ham_unsure
 
 
 if __name__ == "__main__":
