@@ -1,6 +1,6 @@
 """The messages that a report is about: what somebody forwards as an attachment, or a mail service sends in ARF (RFC 5965).
 
-Never raises, whatever the report is like. Must never guess: text that was forwarded inline is no longer the message.
+Never raises, whatever the report is like. What was forwarded as text is another matter: `inline`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mail to the addresses that teach: what known senders forward there, attached, becomes lessons instead of being handed on.
+"""Mail to the addresses that teach: what known senders forward there becomes lessons instead of being handed on.
 
 Must never take a lesson from somebody unknown, never say yes before the lesson is on the disk, never take such mail for others beside
 it, and never touch any other mail: that goes the way it would go without this.
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address, ip_network
 
+from spamguard.mail.inline import inline
 from spamguard.mail.reports import attached
 from spamguard.proxy.contract import Message, Proxy
 from spamguard.relay.threads import finished
@@ -22,7 +23,7 @@ from spamguard.wire.values import Client, Recipient, Reply, Sender
 
 _TAKEN = Reply.of(250, "2.1.5 Taken as a lesson")
 _ALONE = Reply.of(452, "4.5.3 One address that teaches, and no other, in one transaction")
-_NOTHING = Reply.of(550, "5.6.0 No message attached: forward the original as an attachment")
+_NOTHING = Reply.of(550, "5.6.0 No message in it: forward the original as an attachment")
 _LATER = Reply.of(451, "4.3.0 Local trouble, try again later")
 
 _log = logging.getLogger("spamguard.teaching")
@@ -63,11 +64,12 @@ class TeachingProxy:
         return ""
 
     def keep(self, message: Spool, label: str, sender: Sender) -> int:
-        """Put what is attached into the queue; how many messages that were. OSError: not all of them are there."""
+        """Put what is attached, else what was forwarded as text, into the queue; how many messages. OSError: not all of them are there."""
         user = self._user(sender)
-        found = attached(message.read())
-        for raw in found:
-            self._queue.put(Header(label, len(raw), user), MAILED, [raw])
+        raw = message.read()
+        found = attached(raw) or [one for one in (inline(raw),) if one]
+        for one in found:
+            self._queue.put(Header(label, len(one), user), MAILED, [one])
         _log.info("lessons by mail user=%s class=%s messages=%d", user, label, len(found))
         return len(found)
 

@@ -146,6 +146,16 @@ def test_without_an_attachment_it_is_refused_with_what_to_do(tmp_path):
     assert found.behind.said == ["end"]
 
 
+def test_what_was_forwarded_as_text_is_put_together_again(tmp_path):
+    text = b"Subject: Fwd: roofs\r\n\r\nlook\r\n\r\nFrom: a@roofs.example\r\nSubject: roofs\r\n\r\nDear neighbour\r\n"
+    found = send(tmp_path, "spam@example.org", raw=text)
+    assert found.codes == [250]
+    (lesson,) = found.lessons
+    assert lesson.label == "spam"
+    assert lesson.raw.startswith(b"From: a@roofs.example\nSubject: roofs\n")
+    assert lesson.raw.endswith(b"\n\nDear neighbour\n")
+
+
 def test_a_lesson_stands_alone(tmp_path):
     found = send(tmp_path, "spam@example.org", "ham@example.org", "x@example.org")
     assert found.codes == [250, 452, 452]

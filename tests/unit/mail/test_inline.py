@@ -1,0 +1,105 @@
+"""What mail programs forward as text is a message again; anything else is not taken for one."""
+
+from __future__ import annotations
+
+from email import message_from_bytes
+from email.header import decode_header, make_header
+from email.message import EmailMessage
+from email.policy import SMTP
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.inline import inline
+
+THUNDERBIRD = """Look at this
+
+-------- Forwarded Message --------
+Subject: \tRoofs for you
+Date: \tFri, 20 Nov 2026 10:11:12 +0100
+From: \tSunny Roofs <hello@roofs.example>
+To: \tanna@example.org
+
+
+Dear neighbour,
+your roof: a chance
+"""
+OUTLOOK = """________________________________
+Von: Sonnendach <hallo@daecher.example>
+Gesendet: Freitag, 20. November 2026 10:11
+An: anna@example.org
+Betreff: Dächer für alle
+
+Liebe Nachbarn
+"""
+GMAIL = """---------- Forwarded message ---------
+De : Toits <toits@roofs.example>
+Date: ven. 20 nov. 2026 à 10:11
+Subject: Un toit
+ pour vous
+To: <anna@example.org>
+
+Chers voisins
+"""
+QUOTED = "> *From:* Roofs <a@roofs.example>\n> *Subject:* Hi\n>\n> one\n> > two\n"
+JAPANESE = "差出人: 屋根 <a@roofs.example>\n件名: 屋根のご案内\n\nこんにちは\n"
+
+
+def forwarded(text: str, subtype: str = "plain") -> bytes:
+    message = EmailMessage(SMTP)
+    message["From"], message["Subject"] = "anna@example.org", "Fwd: Roofs for you"
+    message.set_content(text, subtype=subtype)
+    return bytes(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "sender", "subject", "body"),
+    [
+        (THUNDERBIRD, "Sunny Roofs <hello@roofs.example>", "Roofs for you", "Dear neighbour,\nyour roof: a chance\n"),
+        (OUTLOOK, "Sonnendach <hallo@daecher.example>", "Dächer für alle", "Liebe Nachbarn\n"),
+        (GMAIL, "Toits <toits@roofs.example>", "Un toit pour vous", "Chers voisins\n"),
+        (QUOTED, "Roofs <a@roofs.example>", "Hi", "one\n> two\n"),
+        (JAPANESE, "屋根 <a@roofs.example>", "屋根のご案内", "こんにちは\n"),
+    ],
+)
+def test_what_mail_programs_write(text: str, sender: str, subject: str, body: str) -> None:
+    found = message_from_bytes(inline(forwarded(text)) or b"")
+    assert [str(make_header(decode_header(found[name]))) for name in ("From", "Subject")] == [sender, subject]
+    assert found.get_payload(decode=True) == body.encode()
+    assert not found.defects
+
+
+def test_a_date_is_kept_where_it_is_one() -> None:
+    assert b"\nDate: Fri, 20 Nov 2026 10:11:12 +0100\n" in (inline(forwarded(THUNDERBIRD)) or b"")
+    assert b"\nDate:" not in (inline(forwarded(OUTLOOK)) or b"")
+
+
+def test_markup_alone() -> None:
+    rows = "<tr><th>Subject: </th><td>Hi &amp; bye</td></tr><tr><th>From: </th><td>a@roofs.example</td></tr>"
+    found = message_from_bytes(inline(forwarded(f"<div>look</div><table>{rows}</table><br><p>Dear</p><p>you</p>", "html")) or b"")
+    assert (found["From"], found["Subject"]) == ("a@roofs.example", "hi & bye")
+    assert found.get_payload().split() == ["dear", "you"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "From: me\nabout: you\n\nSubject: nothing\n", "Subject: a list\nwith: colons\n\ntext", "From:\n" * 5000]
+)
+def test_other_text_is_no_message(text: str) -> None:
+    assert inline(forwarded(text)) is None
+
+
+def test_a_field_cannot_smuggle_another_one() -> None:
+    found = inline(forwarded("From: a@x.example\u2028X-Evil: 1\x0bEvil: 2\nSubject: b\x00\rc\n\ntext\n")) or b""
+    assert message_from_bytes(found).keys() == ["From", "Subject", "MIME-Version", "Content-Type", "Content-Transfer-Encoding"]
+
+
+@given(st.text(max_size=400), st.sampled_from(["plain", "html"]))
+def test_no_text_breaks_it(text: str, subtype: str) -> None:
+    body = f"From: a\nSubject: {text}\n\n{text}".encode("utf-8", "replace")
+    found = inline(b"Content-Type: text/" + subtype.encode() + b"; charset=utf-8\n\n" + body)
+    assert found is None or found.startswith(b"From: ")
+
+
+def test_long_runs_of_fields_cost_little() -> None:
+    assert inline(b"Content-Type: text/plain\n\n" + b"From: a\n" * 130_000) is None
