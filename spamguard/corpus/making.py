@@ -44,8 +44,8 @@ def make(recipe: Recipe, target: Path, given: Sequence[Path], pinned: Collection
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    known = bool(pinned) or all(archive.sha256 for archive in recipe.archives if not given)
-    return Made(dict(Counter(label for label, _ in found)), digests, known and not (given and not pinned))
+    known = bool(pinned) or (not given and all(archive.sha256 for archive in recipe.archives))
+    return Made(dict(Counter(label for label, _ in found)), digests, known)
 
 
 def _archives(

@@ -160,7 +160,8 @@ class Master:
 
     def _status(self) -> str:
         where = ", ".join(
-            f"{one.endpoint.protocol} on {_name(self._sockets[sockets.address(one.endpoint)])}" for one in self._settings.listeners
+            f"{one.endpoint.protocol} on {sockets.text(self._sockets[sockets.address(one.endpoint)].getsockname()[:2])}"
+            for one in self._settings.listeners
         )
         return f"serving {where}"
 
@@ -222,8 +223,3 @@ class Master:
         self._teacher.end()
         self._reporter.end()
         self._fleet.end()
-
-
-def _name(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -114,7 +114,7 @@ def _written(host: str) -> str:
 def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[Endpoint]) -> None:
     """ConfigError when none of what systemd has opened is a listener's: it would hold connections that nobody ever answers."""
     wanted = {address(endpoint): endpoint for endpoint in endpoints}
-    others = [_text(one) for one in found if one not in wanted]
+    others = [text(one) for one in found if one not in wanted]
     if not others:
         return
     told = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
@@ -124,7 +124,8 @@ def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[End
     _log.warning("%s: whoever connects there is never answered: %s", told, remedy)
 
 
-def _text(address: Address) -> str:
+def text(address: Address) -> str:
+    """An address for people."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

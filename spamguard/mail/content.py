@@ -75,12 +75,11 @@ def has_spaceless(text: str) -> bool:
 def _read_leaves(content: Content, limits: Limits) -> None:
     budget = limits.text_bytes
     for leaf in content.message.leaves:
-        encoding = leaf.named.get(b"content-transfer-encoding", b"").strip().lower()
         name = _file_name(leaf)
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
         if _is_text(leaf):
-            budget -= _read_text(content, leaf, encoding, budget)
+            budget -= _read_text(content, leaf, leaf.encoding, budget)
 
 
 def _is_text(leaf: Leaf) -> bool:

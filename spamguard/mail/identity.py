@@ -54,7 +54,7 @@ def _field(named: Named, name: bytes) -> bytes:
 
 def _content(leaf: Leaf) -> bytes:
     """A leaf's decoded content without white space, text as UTF-8."""
-    encoding = leaf.named.get(b"content-transfer-encoding", b"").strip().lower()
+    encoding = leaf.encoding
     data = transfer_decode(leaf.body, encoding)[0] if encoding in _ENCODINGS else leaf.body
     if leaf.type.main == b"text" and len(data) <= _TEXT_BYTES:
         data = to_text(data, leaf.type.parameters.get(b"charset", b""))[0].encode("utf-8", "replace")

@@ -54,8 +54,7 @@ def _texts(raw: bytes) -> Iterator[str]:
 
 
 def _text(leaf: Leaf) -> str:
-    encoding = leaf.named.get(b"content-transfer-encoding", b"").strip().lower()
-    return to_text(transfer_decode(leaf.body, encoding)[0], leaf.type.parameters.get(b"charset", b""))[0]
+    return to_text(transfer_decode(leaf.body, leaf.encoding)[0], leaf.type.parameters.get(b"charset", b""))[0]
 
 
 def _forwarded(lines: Sequence[str]) -> tuple[Mapping[str, str], str] | None:

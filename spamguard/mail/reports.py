@@ -25,5 +25,4 @@ def attached(raw: bytes) -> list[bytes]:
 
 
 def _content(leaf: Leaf) -> bytes:
-    encoding = leaf.named.get(b"content-transfer-encoding", b"").strip().lower()
-    return transfer_decode(leaf.body, encoding)[0]
+    return transfer_decode(leaf.body, leaf.encoding)[0]

@@ -51,6 +51,11 @@ class Leaf(NamedTuple):
     type: ContentType
     body: bytes
 
+    @property
+    def encoding(self) -> bytes:
+        """Its content transfer encoding, in lower case; empty: it names none."""
+        return self.named.get(b"content-transfer-encoding", b"").strip().lower()
+
 
 @dataclass(slots=True)
 class Split:

@@ -12,8 +12,8 @@ from spamguard import Filter
 from spamguard.history import History
 from tests.e2e import daemon, dovecot, peers
 from tests.e2e.daemon import Daemon
+from tests.e2e.moving import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
 from tests.e2e.ports import free_port
-from tests.e2e.test_folders import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
 from tests.e2e.test_positions import body, fields
 from tests.e2e.test_ways_on import spamguard
 from tests.support.waiting import eventually
