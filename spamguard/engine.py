@@ -133,13 +133,11 @@ class Filter:
         """The same for a message that was read already."""
         self._refresh()
         seen = evidence(features, self._store.tables.bits)
-        said = self._said(user)
-        if said is None:
+        if self._said(user) is None:
             return self._verdict(self._judgement(seen))
         tables, known = self._store.tables, self._parameters()
         weighed = explanation.weigh(tables, known, seen)
-        own = personal.correct(said, tables.classes, seen, personal.frequencies(tables, weighed.rows.counts))
-        return self._verdict(own.added(fused(tables, known, weighed.scores)))
+        return self._personal((user,), seen, weighed, fused(tables, known, weighed.scores))[user]
 
     def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"", users: Sequence[str] = ()) -> Scan:
         """The verdict of `judge`, and what is kept of a message once it is gone.
@@ -194,11 +192,10 @@ class Filter:
         seen = evidence(features, tables.bits)
         weighed = explanation.weigh(tables, known, seen)
         joint, said = fused(tables, known, weighed.scores), self._said(user)
-        shared = personal.frequencies(tables, weighed.rows.counts)
-        own = None if said is None else personal.correct(said, tables.classes, seen, shared)
+        own = None if said is None else personal.correct(said, tables.classes, seen, personal.frequencies(tables, weighed.rows.counts))
         verdict = self._verdict(own.added(joint) if own else joint)
         favoured, against = self._sides(verdict)
-        found = dissect(tables, known, seen, favoured, against)
+        found = dissect(weighed, tables, known, seen, favoured, against)
         return verdicts.explanation(tables, verdict, self._spam_from, (favoured, against), verdicts.Found(seen, found, own), texts)
 
     def _refresh(self) -> None:

@@ -53,9 +53,9 @@ def weigh(tables: Tables, known: Parameters, seen: Evidence) -> Weighed:
     return Weighed(rows, found, experts.scores(found, seen, tables.biases))
 
 
-def dissect(tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
+def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
     """The default profile's judgement of class number `favoured` against number `against`, part by part."""
-    rows, found, scores = weigh(tables, known, seen)
+    rows, found, scores = weighed
     buckets, traits, numbers = (np.zeros(part.shape[1]) for part in (found.multinomial, found.categorical, found.gaussian))
     nothing = np.zeros(len(EXPERTS))
     total = Dissection(0.0, 0.0, nothing, nothing, 0.0, buckets, traits, numbers, rows.counts)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.explanation import dissect
+from spamguard.bayes.explanation import dissect, weigh
 from spamguard.bayes.profiles import fuse
 from spamguard.bayes.tables import Tables, evidence
 from tests.unit.bayes.lessons import features, made_up, replayed
@@ -30,7 +30,7 @@ def test_parts_of_one_class_against_another_sum_to_the_log_odds(seed: int, token
     known = experts.parameters(tables)
     seen = evidence(features(np.random.default_rng(seed), tokens), tables.bits)
     joint = fuse(tables, known, seen)
-    found = dissect(tables, known, seen, favoured, against)
+    found = dissect(weigh(tables, known, seen), tables, known, seen, favoured, against)
     exact = pytest.approx(joint[favoured] - joint[against], abs=1e-9)
     assert found.log_odds == exact
     assert found.prior + found.experts.sum() == exact
@@ -42,7 +42,8 @@ def test_parts_of_one_class_against_another_sum_to_the_log_odds(seed: int, token
 def test_an_expert_s_share_is_the_sum_of_its_features(seed: int) -> None:
     tables = settled(seed % 5)
     seen = evidence(features(np.random.default_rng(seed)), tables.bits)
-    found = dissect(tables, experts.parameters(tables), seen, 1, 0)
+    known = experts.parameters(tables)
+    found = dissect(weigh(tables, known, seen), tables, known, seen, 1, 0)
     assert found.experts[-2] == pytest.approx(found.traits.sum(), abs=1e-9)
     assert found.experts[-1] == pytest.approx(found.numbers.sum(), abs=1e-9)
     assert found.experts[:-2].sum() == pytest.approx(found.buckets.sum() + found.biases, abs=1e-9)
@@ -52,7 +53,8 @@ def test_a_clipped_expert_shares_out_what_was_kept() -> None:
     tables = settled(1)
     tables.rows[:, 2] = 1000 * logistic.ONE
     seen = evidence(features(np.random.default_rng(2)), tables.bits)
-    found = dissect(tables, experts.parameters(tables), seen, 1, 0)
+    known = experts.parameters(tables)
+    found = dissect(weigh(tables, known, seen), tables, known, seen, 1, 0)
     assert found.scores[4:8].max() == experts.CLIP
     whole = found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
     assert whole == pytest.approx(found.log_odds, abs=1e-9)
@@ -61,6 +63,7 @@ def test_a_clipped_expert_shares_out_what_was_kept() -> None:
 def test_counts_are_those_of_the_tables() -> None:
     tables = settled(3)
     seen = evidence(features(np.random.default_rng(4)), tables.bits)
-    found = dissect(tables, experts.parameters(tables), seen, 1, 0)
+    known = experts.parameters(tables)
+    found = dissect(weigh(tables, known, seen), tables, known, seen, 1, 0)
     assert found.counts[:2].T.tolist() == tables.rows[seen.buckets, :2].tolist()
     assert found.counts.shape == (4, len(seen.buckets))
