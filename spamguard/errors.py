@@ -51,3 +51,15 @@ class QuarantineError(SpamguardError):
 
 class HistoryError(SpamguardError):
     """The history cannot be opened, read or written, or has no message of that name."""
+
+
+class NotAllowedError(SpamguardError):
+    """Somebody asks for what is not theirs to see or change."""
+
+
+class NotThereError(SpamguardError):
+    """There is no message of that name, or it is not theirs who asks."""
+
+
+class BusyError(SpamguardError):
+    """Too much is asked for at once, or it took too long: it may be asked for again later."""
