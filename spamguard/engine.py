@@ -49,8 +49,8 @@ class Filter:
         self._preparer = Preparer(key)
         self._one_wrong_in = one_wrong_in
         self._read_rules()
-        self._known = experts.parameters(store.tables)
-        self._known_for = store.tables, store.tables.changes
+        self._known = experts.parameters(store.tables, self._unwanted)
+        self._known_for = store.tables, store.tables.changes, self._unwanted
 
     @classmethod
     def open(
@@ -119,12 +119,11 @@ class Filter:
     def _judge_together(self, messages: list[Features]) -> Iterator[Verdict]:
         """As `judge_features` for each: what is taught meanwhile is in force from the next message on."""
         self._refresh()
-        tables = self._store.tables
-        changes = tables.changes
-        judged = fuse_all(tables, self._parameters(), blocks.side_by_side(messages, tables.bits))
+        tables, known = self._store.tables, self._parameters()
+        judged = fuse_all(tables, known, blocks.side_by_side(messages, tables.bits))
         for number, found in enumerate(judged):
             self._refresh()
-            if self._store.tables is not tables or tables.changes != changes:
+            if self._parameters() is not known:
                 yield from map(self.judge_features, messages[number:])
                 return
             yield self._verdict(found)
@@ -204,9 +203,10 @@ class Filter:
             self._read_rules()
 
     def _parameters(self) -> experts.Parameters:
-        tables = self._store.tables
-        if self._known_for[0] is not tables or self._known_for[1] != tables.changes:
-            self._known, self._known_for = experts.parameters(tables), (tables, tables.changes)
+        """The same object for as long as nothing changes."""
+        tables, (before, changes, unwanted) = self._store.tables, self._known_for
+        if before is not tables or changes != tables.changes or unwanted != self._unwanted:
+            self._known, self._known_for = experts.parameters(tables, self._unwanted), (tables, tables.changes, self._unwanted)
         return self._known
 
     def _read(self, raw: bytes) -> Features:

@@ -2,11 +2,13 @@
 
 Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum over the message's
 features. Sums over many dependent words are too sure of themselves, so each is damped by the number of its features, clipped
-and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor.
+and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. When a message is judged no
+single expert may decide that it is wanted: what it says for that is bounded more tightly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -26,6 +28,9 @@ Integers = NDArray[np.int64]
 EXPERTS = (*(f"multinomial {name}" for name in TOKEN_SETS), *(f"logistic {name}" for name in TOKEN_SETS), "categorical", "gaussian")
 STEPS = 256  # steps per nat in which scores are kept
 CLIP = 12.0  # nats
+# How far a single expert may speak for a wanted class when a message is judged: whoever fills spam with words of good mail must not
+# win by one expert alone. Fusion learns from scores without it (corpora/RESULTS.md, "Evasion and poison", "The floor").
+FLOOR = 4.0  # nats
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 TRAIT_ALPHA = 0.5
@@ -54,17 +59,30 @@ class Parameters:
 
     scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
     ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
+    highest (K-1,): `ceilings`.
     """
 
     confidence: Floats
+    highest: Integers
     scales: Floats
     traits: Floats
     numbers: Floats
 
 
-def parameters(tables: Tables) -> Parameters:
-    """Estimates from the sums as they are now; good until the tables change."""
-    return Parameters(confidence(tables.messages), 1.0 / multinomial_shares(tables.totals), trait_ratios(tables), number_ratios(tables))
+def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Parameters:
+    """Estimates from the sums as they are now; good until the tables change. unwanted: classes that are; others are wanted."""
+    shares = multinomial_shares(tables.totals)
+    highest = ceilings(tables.classes[1:], unwanted)
+    return Parameters(confidence(tables.messages), highest, 1.0 / shares, trait_ratios(tables), number_ratios(tables))
+
+
+def ceilings(others: Iterable[str], unwanted: Set[str]) -> Integers:
+    """The highest score that counts in judging for each class but the first, (K-1,), in 1/STEPS nats: the FLOOR of a wanted one.
+
+    The lowest is the FLOOR for all of them, since the first is wanted. So no expert speaks for the first class by more than that, nor
+    for another wanted one; for that against an unwanted one by twice as much at most.
+    """
+    return np.array([round((CLIP if name in unwanted else FLOOR) * STEPS) for name in others])
 
 
 def confidence(messages: Integers) -> Floats:
@@ -157,27 +175,33 @@ def _factors(size: int) -> tuple[float, int]:
     return root * sqrt(root), logistic.inverse_root(max(size, 1))
 
 
-def scores(found: Parts, seen: Evidence, biases: Integers) -> list[list[int]]:
-    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, clipped.
+def scores(found: Parts, seen: Evidence, biases: Integers, highest: Integers) -> list[list[int]]:
+    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, as they count in judging.
 
-    What `blocks.scores` makes of many messages, bit for bit: so few numbers are faster without arrays.
+    What `blocks.scores` and `believed` make of many messages, bit for bit: so few numbers are faster without arrays.
     """
     damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
     of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
     others = len(biases)
     sums = set_sums(np.concatenate((found.multinomial, found.logistic)), seen).tolist()  # whole numbers so small stay exact as floats
-    each = zip(sums[:others], sums[others:], found.categorical.tolist(), found.gaussian.tolist(), biases.tolist(), strict=True)
+    of_traits, of_numbers = found.categorical.tolist(), found.gaussian.tolist()
+    each = zip(sums[:others], sums[others:], of_traits, of_numbers, biases.tolist(), highest.tolist(), strict=True)
     rows = []
-    for counted, weighed, traits, numbers, bias in each:
+    for counted, weighed, traits, numbers, bias, top in each:
         learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, roots, strict=True)]
         raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
-        rows.append([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in raw])
+        rows.append([min(round(min(max(nats, -FLOOR), CLIP) * STEPS), top) for nats in raw])
     return rows
 
 
 def quantised(raw: Floats) -> Integers:
     """Log-odds in 1/STEPS nats, clipped at CLIP."""
     return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
+
+
+def believed(scores: Integers, highest: Integers) -> Integers:
+    """Scores (..., K-1, EXPERTS) as they count in judging. highest: `ceilings`."""
+    return np.asarray(np.minimum(np.maximum(scores, -round(FLOOR * STEPS)), highest[:, np.newaxis]))
 
 
 def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:

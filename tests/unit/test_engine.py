@@ -345,3 +345,16 @@ def test_a_lesson_between_two_of_many_counts_from_the_next_on(tmp_path: Path) ->
             teach(teacher, [("ham", raw)])
             assert next(verdicts) == one.judge(raw) != before
             teacher.forget(raw)
+
+
+def test_a_class_that_turns_unwanted_between_two_of_many_does_so_from_the_next_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        one.define_class("promo", unwanted=False)
+        teach(one, [("promo" if label == "spam" else label, raw) for label, raw in MAIL[:40]])
+        one.settle()
+        raw = next(raw for label, raw in MAIL[40:] if label == "spam")
+        verdicts = one.judge_all([raw, raw])
+        before = next(verdicts)
+        one.define_class("promo", unwanted=True)
+        assert next(verdicts) == one.judge(raw)
+        assert one.judge(raw).probabilities["promo"] > before.probabilities["promo"]  # no longer held down

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spamguard.bayes import blocks, experts
+from spamguard.bayes import blocks, experts, logistic
 from spamguard.bayes.tables import Tables, evidence, read_rows
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, made_up, replayed
@@ -14,14 +14,17 @@ from tests.unit.bayes.lessons import BITS, made_up, replayed
 def one_by_one(tables: Tables, features: Features) -> list[list[int]]:
     seen = evidence(features, BITS)
     known = experts.parameters(tables)
-    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases)
+    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases, known.highest)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_scores_are_those_of_each_message(count: int) -> None:
-    tables = replayed(made_up(3, 100))
+@pytest.mark.parametrize("push", [0, 9, -9])
+def test_scores_are_those_of_each_message(count: int, push: int) -> None:
+    tables = replayed(made_up(3, 100, ("ham", "spam", "news")))
+    tables.biases += push * logistic.ONE  # beyond the floor
     messages = [lesson.features for lesson in made_up(4, count)]
-    found = blocks.scores(tables, experts.parameters(tables), blocks.side_by_side(messages, BITS))
+    known = experts.parameters(tables)
+    found = experts.believed(blocks.scores(tables, known, blocks.side_by_side(messages, BITS)), known.highest)
     assert found.tolist() == [one_by_one(tables, features) for features in messages]
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import CLIP, EXPERTS, STEPS, Floats, Parts
+from spamguard.bayes.experts import CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, ceilings
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "news")
+SPAM = ("spam",)
 
 
 def seen_by(tables: Tables, seed: int, tokens: int = 30) -> tuple[Evidence, Parts]:
@@ -45,9 +46,10 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
 def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int, tokens: int) -> None:
     tables = folded(made_up(seed, 12, CLASSES))
     seen, parts = seen_by(tables, seed + 1, tokens)
-    found = np.array(experts.scores(parts, seen, tables.biases))
+    found = np.array(experts.scores(parts, seen, tables.biases, ceilings(tables.classes[1:], {"spam"})))
     assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
-    exact = np.clip(sums_by_hand(tables, seen, parts), -CLIP, CLIP)
+    highest = np.array([[CLIP if name == "spam" else FLOOR] for name in tables.classes[1:]])
+    exact = np.clip(sums_by_hand(tables, seen, parts), -FLOOR, highest)
     assert np.abs(found / STEPS - exact).max() <= 0.5 / STEPS + 1e-6
 
 
@@ -78,14 +80,31 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
 
 def test_tables_that_were_taught_nothing_say_nothing() -> None:
     seen, parts = seen_by(empty(), 1)
-    assert not np.any(experts.scores(parts, seen, empty().biases))
+    assert not np.any(experts.scores(parts, seen, empty().biases, ceilings(SPAM, set())))
 
 
-def test_scores_are_clipped() -> None:
+@pytest.mark.parametrize(("nats", "unwanted", "kept"), [(100, SPAM, CLIP), (100, (), FLOOR), (-100, SPAM, -FLOOR), (-100, (), -FLOOR)])
+def test_scores_are_clipped_and_no_expert_decides_for_a_wanted_class(nats: int, unwanted: tuple[str, ...], kept: float) -> None:
     tables = empty()
-    tables.biases[:] = 100 * logistic.ONE
+    tables.biases[:] = nats * logistic.ONE
     seen, parts = seen_by(tables, 2)
-    assert experts.scores(parts, seen, tables.biases)[0][SETS : 2 * SETS] == [CLIP * STEPS] * SETS
+    assert experts.scores(parts, seen, tables.biases, ceilings(SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
+
+
+def test_good_words_move_a_verdict_by_no_more_than_the_floor() -> None:
+    """One expert that is wholly sure of good mail does not outweigh two that are sure of spam."""
+    scores = np.array([[[-12, 3, 12, 0]], [[-4, 3, 12, 0]]]) * STEPS
+    found = experts.believed(scores, ceilings(SPAM, {"spam"}))
+    assert found[0].tolist() == found[1].tolist() == scores[1].tolist()
+
+
+def test_an_expert_speaks_for_a_wanted_class_against_an_unwanted_one_by_twice_the_floor_at_most() -> None:
+    scores = np.random.default_rng(1).integers(-3072, 3073, (50, 3, len(EXPERTS)))
+    unwanted = {"spam", "virus"}
+    of_news, of_spam, of_virus = experts.believed(scores, ceilings(("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
+    assert max((of_news - of_spam).max(), (of_news - of_virus).max()) <= 2 * FLOOR * STEPS
+    assert min(of_spam.min(), of_virus.min()) >= -FLOOR * STEPS
+    assert max(of_spam.max(), of_virus.max()) > FLOOR * STEPS
 
 
 @pytest.mark.parametrize(("raw", "kept"), [(0.0, 0), (1 / 512 - 1e-9, 0), (1.0, 256), (-1.004, -257), (99.0, 3072), (-1e300, -3072)])
@@ -163,7 +182,8 @@ def test_a_hundred_thousand_features() -> None:
     seen = evidence(Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS)
     rows = read_rows(tables, seen.buckets)
     assert isinstance(rows, Rows)
-    scores = experts.scores(experts.parts(experts.parameters(tables), seen, rows), seen, tables.biases)
+    known = experts.parameters(tables)
+    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.highest)
     assert np.abs(scores).max() <= CLIP * STEPS
 
 
