@@ -42,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
     except ConfigError as error:
-        for problem in error.problems:
-            rim.say(problem)
+        rim.say_mistakes(error)
         return rim.ERROR
     for warning in [*config.warnings(settings), *_mailboxes(settings)]:
         rim.say(f"warning: {warning}")

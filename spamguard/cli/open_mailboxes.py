@@ -18,7 +18,6 @@ becomes the user below, and keeps the right to read of all of root's (CAP_DAC_RE
 SIGHUP: read the configuration anew. Exit status 78: the configuration has mistakes."""
 EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
 
-CONFIG = 78  # EX_CONFIG of sysexits.h
 USER = "spamguard-watch"
 
 
@@ -40,6 +39,5 @@ def run(options: argparse.Namespace) -> int:
     try:
         return Opening(lambda: config.from_command_line(file, usual_state=usual_state, state=options.state), options.user).run()
     except ConfigError as error:
-        for problem in error.problems:
-            rim.say(problem)
-        return CONFIG
+        rim.say_mistakes(error)
+        return rim.CONFIG

@@ -96,7 +96,7 @@ def watcher(told: dict[str, Any]) -> str:
     found = told["watcher"]
     if found is None:
         return "nobody has watched folders here"
-    return f"{found['mailboxes']:,} mailboxes, last seen {_moment(found['seen'])}" + ("" if found["alive"] else ", not running")
+    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {_moment(found['seen'])}" + ("" if found["alive"] else ", not running")
 
 
 def _lessons(one: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spamguard import sources
-from spamguard.errors import SourceError, SpamguardError, UsageError
+from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -28,6 +28,7 @@ Item = TypeVar("Item")
 Painter = Callable[[str, str], str]
 
 ERROR = 2
+CONFIG = 78  # EX_CONFIG of sysexits.h: of a service, which restarting would not mend
 INTERRUPTED = 130  # 128 + SIGINT, as a shell would tell it
 CUT_OFF = 141  # 128 + SIGPIPE
 
@@ -107,6 +108,12 @@ def say(text: str) -> None:
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
     with suppress(OSError):  # nobody listens: the exit status has to do
         print(f"spamguard: {line}", file=sys.stderr, flush=True)
+
+
+def say_mistakes(error: ConfigError) -> None:
+    """Each mistake of a configuration, on a line of its own."""
+    for problem in error.problems:
+        say(problem)
 
 
 def in_words(error: OSError) -> str:
@@ -242,8 +249,8 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, noun: str = "message") -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 message`, `1,200 messages`, `2 mailboxes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
 
 
 def painter() -> Painter:

@@ -22,7 +22,6 @@ EXAMPLE = """  spamguard run
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
-CONFIG = 78  # EX_CONFIG of sysexits.h
 
 _log = logging.getLogger("spamguard.config")
 
@@ -72,6 +71,5 @@ def run(options: argparse.Namespace) -> int:
     try:
         return Master(read).run()
     except ConfigError as error:
-        for problem in error.problems:
-            rim.say(problem)
-        return CONFIG
+        rim.say_mistakes(error)
+        return rim.CONFIG

@@ -5,7 +5,7 @@ Only looks: must never change or create anything.
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import os
 import pwd
 import socket
@@ -21,11 +21,11 @@ from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes, Pattern
-from spamguard.settings import Endpoint, Protocol, Settings
+from spamguard.metrics import readiness
+from spamguard.settings import Settings
 
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
 _WATCHES_OF_FOLDER = 3  # itself, new and cur
-_CONNECT_SECONDS = 5.0
 _SHOWN = 5  # troubles
 
 
@@ -111,27 +111,13 @@ def dovecot(settings: Settings | None) -> Step:
 
 
 def next_hops(settings: Settings) -> Iterator[Step]:
-    """Whether each can be reached. Nothing is sent."""
-    for endpoint in dict.fromkeys(listener.next_hop.endpoint for listener in settings.listeners):
-        try:
-            _reach(endpoint)
-        except OSError as error:
-            yield failed("next hop", f"{endpoint}: {error.strerror or error}", "start it, or correct `next_hop` in the configuration")
+    """Whether each welcomes us, or can be written. Nothing is sent but a greeting."""
+    hops = [listener.next_hop for listener in settings.listeners]
+    for endpoint, trouble in asyncio.run(readiness.troubles(hops, socket.gethostname())).items():
+        if trouble:
+            yield failed("next hop", f"{endpoint}: {trouble}", "start it, or correct `next_hop` in the configuration")
         else:
             yield ok("next hop", str(endpoint))
-
-
-def _reach(endpoint: Endpoint) -> None:
-    if endpoint.protocol is Protocol.MAILDIR:
-        place = next(path for path in (endpoint.path or Path("/"), *(endpoint.path or Path("/")).parents) if path.exists())
-        if not os.access(place, os.W_OK):
-            raise PermissionError(errno.EACCES, f"{place}: may not be written", str(place))
-    elif endpoint.path is not None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-            peer.settimeout(_CONNECT_SECONDS)
-            peer.connect(str(endpoint.path))
-    else:
-        socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS).close()
 
 
 def _user(number: int) -> str:

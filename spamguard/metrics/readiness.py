@@ -15,16 +15,21 @@ from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.opening import Opener
 from spamguard.relay.smtp import SmtpHop
 from spamguard.relay.trouble import Trouble
-from spamguard.settings import Hop, Protocol
+from spamguard.settings import Endpoint, Hop, Protocol
 
 HOP_SECONDS = 3.0  # for a next hop to welcome us
 
 
 async def unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
-    """Next hops that do not welcome us, or cannot be written. Nothing is sent but a greeting. hostname: ours."""
+    """Next hops that do not welcome us, or cannot be written, in words; as `troubles`."""
+    return [f"next hop {endpoint}: {trouble}" for endpoint, trouble in (await troubles(hops, hostname)).items() if trouble]
+
+
+async def troubles(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
+    """What is wrong with each next hop, "" if nothing is. Nothing is sent but a greeting. hostname: ours."""
     different = {hop.endpoint: hop for hop in hops}
     answers = await asyncio.gather(*(_trouble(hop, hostname) for hop in different.values()))
-    return [f"next hop {endpoint}: {trouble}" for endpoint, trouble in zip(different, answers, strict=True) if trouble]
+    return dict(zip(different, answers, strict=True))
 
 
 async def _trouble(hop: Hop, hostname: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spamguard import cli, config
-from spamguard.cli import run
+from spamguard.cli import rim
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
 
@@ -68,7 +68,7 @@ def test_what_is_started_is_a_command_of_ours(name: str) -> None:
     assert program == INSTALLED
     parsed = cli.parser().parse_args(arguments)
     assert str(parsed.config) == "/etc/spamguard/spamguard.yaml"
-    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(run.CONFIG)]
+    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(rim.CONFIG)]
 
 
 def test_who_may_read_everything_can_reach_no_network() -> None:
