@@ -1,0 +1,116 @@
+"""What a view may ask of access: who is here, what their forms must carry, how they come in and go.
+
+Everything about a request that could be forged has been looked at before a view runs: Host, size of the header, rate, who asks, and,
+unless a token names them, that a request that changes something comes from a page of ours. What is left to the view: it takes forms
+by `posted` only, which checks that they are ours, and it changes nothing by GET.
+
+Pages are `spamguard.web.pages.routes(service: Service, gate: Gate) -> Sequence[BaseRoute]`, and show what went wrong by
+`spamguard.web.pages.failed(request: Request, problem: Problem) -> Response`: for every error that leaves a view (`problems.of`), for
+paths that are not there, and for who is nobody (401: say how to get a link). Header fields for security are put on every answer here.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, cast
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.errors import NotAllowedError, SpamguardError
+from spamguard.spool import Spool
+from spamguard.web.service.values import Person
+
+FORGERY = "csrf"
+"""Name of the hidden field that every form with method=post carries, its value is `form_token`; scripts may send it as a field of the
+request's header, `X-CSRF-Token`, instead."""
+
+_FIELDS = 40  # of one form
+_FIELD_BYTES = 64 << 10  # of one that is no file
+
+
+class Way(StrEnum):
+    """How somebody has shown who they are."""
+
+    TOKEN = "token"  # noqa: S105  # a program, by `Authorization: Bearer`
+    SESSION = "session"  # a person, by the cookie that a one-time link gave
+    PROXY = "proxy"  # a person, by the word of a reverse proxy
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who stands behind a request. form_token: what their forms must carry, "" for programs, which have none. credential: which
+    token or session, not a secret; "" for the word of a proxy."""
+
+    person: Person
+    way: Way
+    form_token: str = ""
+    credential: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, for whoever asked: nothing of it tells about our inside (RFC 9457). more: fields for the answer's header."""
+
+    status: int
+    title: str
+    detail: str = ""
+    more: dict[str, str] = field(default_factory=dict)
+
+
+class NobodyError(SpamguardError):
+    """Nobody has been shown to ask: no token or session, or one that is wrong, too old or revoked; text for them."""
+
+
+class Gate(Protocol):
+    """The way in and out for people. Every call is quick, and may raise `SpamguardError`."""
+
+    async def enter(self, request: Request, link: str, answer: Response) -> Person:
+        """Burn a one-time link, and put the cookie of a new session on the answer. link: as in /login?link=…; call it for POST only,
+        since programs that look at mail fetch what it links to. NobodyError: it is wrong, too old or was used before."""
+
+    async def leave(self, request: Request, answer: Response) -> None:
+        """End the session, if there is one, and take the cookie back."""
+
+
+def visitor(request: Request) -> Visitor | None:
+    """Who asks, None: nobody has said so."""
+    return cast("Visitor | None", request.scope["state"].get("visitor"))
+
+
+def person(request: Request) -> Person:
+    """Who asks. NobodyError: pages let it go, to be answered by 401."""
+    found = visitor(request)
+    if found is None:
+        raise NobodyError("a one-time link or a token is needed here")
+    return found.person
+
+
+def form_token(request: Request) -> str:
+    """What the forms in the answer must carry; "" for nobody, as on the page where a link is burnt: that a form of it comes from there
+    has been seen by the browser's word."""
+    found = visitor(request)
+    return found.form_token if found else ""
+
+
+@asynccontextmanager
+async def posted(request: Request) -> AsyncIterator[FormData]:
+    """The form of a request, closed at the end; bounded in number and size of its fields, files by the limit for messages.
+
+    NotAllowedError: it is not one of ours. starlette's HTTPException (400): it is no form.
+    """
+    async with request.form(max_files=1, max_fields=_FIELDS, max_part_size=_FIELD_BYTES) as form:
+        given = form.get(FORGERY) or request.headers.get("x-csrf-token", "")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), form_token(request).encode()):
+            raise NotAllowedError("this form is too old or not one of ours: load the page again, then send it again")
+        yield form
+
+
+def new_spool(request: Request) -> Spool:
+    """Where to put a message of this request; to be closed by who asked for it."""
+    return Spool(request.scope["state"]["spool"])
