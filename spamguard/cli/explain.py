@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from spamguard.cli import judge, remembered, rim
 from spamguard.errors import SourceError
+from spamguard.explained import OTHERS, STEPS, flip, rounded, strongest
 from spamguard.ids import is_id
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.history import Row
-    from spamguard.records import Clue, Explanation
+    from spamguard.records import Explanation
 
 ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
 the numbers behind a word are the messages of each class that have it.
@@ -28,9 +29,7 @@ EXAMPLE = """  spamguard explain message.eml
   spamguard explain 0iq5r8jo4c1n2f3g
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
-OTHERS = "all other words"  # their sum would dwarf every bar
 _BAR = 24  # letters of the longest bar
-_STEPS = 1000  # parts are printed in thousandths
 
 Part = tuple[float, str, str]
 """A part, what it is of, and a remark."""
@@ -84,7 +83,7 @@ def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> 
 
 
 def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
-    shown, other = _strongest(why, words)
+    shown, other = strongest(why, words)
     return {
         "name": name,
         **judge.as_values(why.verdict),
@@ -103,14 +102,6 @@ def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
     }
 
 
-def _strongest(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
-    """The strongest words each way whose text is known, strongest first, and the sum of all others."""
-    up = [clue for clue in why.clues if clue.part > 0 and clue.text][:words]
-    down = [clue for clue in why.clues if clue.part < 0 and clue.text][:words]
-    shown = sorted((*up, *down), key=lambda clue: -abs(clue.part))
-    return shown, sum(clue.part for clue in why.clues) - sum(clue.part for clue in shown)
-
-
 # ---- the report
 
 
@@ -120,7 +111,7 @@ def _text(name: str, why: Explanation, words: int) -> str:
         (
             name,
             f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, log-odds {verdict.log_odds:+.3f}",
-            _flip(why),
+            flip(why),
             "",
             f"by expert: log-odds of {why.favoured} against {why.against}",
             *_table([(why.prior, "prior", ""), *_sorted(why.shares)], why.log_odds),
@@ -133,7 +124,7 @@ def _text(name: str, why: Explanation, words: int) -> str:
 
 
 def _features(why: Explanation, words: int) -> list[Part]:
-    shown, other = _strongest(why, words)
+    shown, other = strongest(why, words)
     return [
         *((clue.part, rim.printable(clue.text), _counts(clue.counts)) for clue in shown),
         (other, OTHERS, f"{len(why.clues) - len(shown):,} of them"),
@@ -153,18 +144,18 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _table(rows: Sequence[Part], whole: float) -> list[str]:
-    """Lines of a sum, each with a bar. Rounding is put right in the largest part, so that what is printed adds up."""
-    steps = _rounded([part for part, _, _ in rows], whole)
+    """Lines of a sum, each with a bar; what is printed adds up."""
+    steps = rounded([part for part, _, _ in rows], whole)
     longest = max(1, *(abs(step) for step, row in zip(steps, rows, strict=True) if row[1] != OTHERS))
     wide = min(40, max(_width(name) for _, name, _ in rows))
     lines = [_row(step, longest, wide, *row[1:]) for step, row in zip(steps, rows, strict=True) if step]
-    return [*lines, f"  {sum(steps) / _STEPS:+9.3f}  sum"]
+    return [*lines, f"  {sum(steps) / STEPS:+9.3f}  sum"]
 
 
 def _row(step: int, longest: int, wide: int, name: str, remark: str) -> str:
     padding = " " * (wide - _width(name))
     bar = "" if name == OTHERS else _bar(step, longest)
-    return f"  {step / _STEPS:+9.3f}  {name}{padding}  {bar:{_BAR}}  {remark}".rstrip()
+    return f"  {step / STEPS:+9.3f}  {name}{padding}  {bar:{_BAR}}  {remark}".rstrip()
 
 
 def _width(text: str) -> int:
@@ -172,23 +163,5 @@ def _width(text: str) -> int:
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _rounded(parts: Iterable[float], whole: float) -> list[int]:
-    steps = [round(part * _STEPS) for part in parts]
-    largest = max(range(len(steps)), key=lambda at: abs(steps[at]))
-    steps[largest] += round(whole * _STEPS) - sum(steps)
-    return steps
-
-
 def _bar(step: int, longest: int) -> str:
     return ("+" if step > 0 else "-") * -(-abs(step) * _BAR // longest)
-
-
-def _flip(why: Explanation) -> str:
-    way = "fall" if why.to_threshold < 0 else "rise"
-    distance = f"for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
-    if why.flip is None:
-        return distance + "its words alone do not keep it from that"
-    return (
-        distance
-        + f"without its {rim.counted(why.flip, 'strongest word')} {'for' if way == 'fall' else 'against'} {why.favoured} they would"
-    )

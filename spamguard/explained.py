@@ -1,0 +1,40 @@
+"""An explanation as people are told it, on a terminal or a page: the words worth showing, figures that add up, the way to another label.
+
+Must never let what is told sum to anything else than the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spamguard.records import Clue, Explanation
+
+OTHERS = "all other words"
+"""Their sum would dwarf every bar: it has none."""
+STEPS = 1000  # parts are told in thousandths
+
+
+def strongest(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
+    """The strongest words each way whose text is known, strongest first, and the sum of all others."""
+    up = [clue for clue in why.clues if clue.part > 0 and clue.text][:words]
+    down = [clue for clue in why.clues if clue.part < 0 and clue.text][:words]
+    shown = sorted((*up, *down), key=lambda clue: -abs(clue.part))
+    return shown, sum(clue.part for clue in why.clues) - sum(clue.part for clue in shown)
+
+
+def rounded(parts: Iterable[float], whole: float) -> list[int]:
+    """Parts in thousandths that sum to the whole in thousandths: rounding is put right in the largest. At least one part."""
+    steps = [round(part * STEPS) for part in parts]
+    largest = max(range(len(steps)), key=lambda at: abs(steps[at]))
+    steps[largest] += round(whole * STEPS) - sum(steps)
+    return steps
+
+
+def flip(why: Explanation) -> str:
+    """What would have to go for another label, in one sentence."""
+    way = "fall" if why.to_threshold < 0 else "rise"
+    distance = f"for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
+    if why.flip is None:
+        return distance + "its words alone do not keep it from that"
+    words = f"{why.flip:,} strongest word{'' if why.flip == 1 else 's'}"
+    return distance + f"without its {words} {'for' if way == 'fall' else 'against'} {why.favoured} they would"

@@ -1,0 +1,31 @@
+"""An explanation as people are told it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spamguard import explained
+from spamguard.records import Clue, Explanation, Verdict
+
+
+def why(*clues: Clue, flip: int | None = 1, to_threshold: float = -1.5) -> Explanation:
+    verdict = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.01})
+    return Explanation(verdict, "spam", "ham", 4.6, 0.1, 0.0, {}, {}, clues, {}, {}, to_threshold, flip)
+
+
+def test_words_whose_text_is_known_each_way() -> None:
+    clues = [Clue("a", 3.0, {}), Clue("", 2.5, {}), Clue("b", -2.0, {}), Clue("c", 1.0, {}), Clue("d", -0.5, {})]
+    shown, others = explained.strongest(why(*clues), 1)
+    assert [clue.text for clue in shown] == ["a", "b"]
+    assert others == pytest.approx(3.0)
+
+
+def test_rounded_parts_add_up() -> None:
+    parts = [1 / 3, 1 / 3, 1 / 3, 0.0004]
+    assert sum(explained.rounded(parts, sum(parts))) == round(sum(parts) * explained.STEPS)
+
+
+def test_what_would_flip_it() -> None:
+    assert explained.flip(why()).endswith("fall by 1.500: without its 1 strongest word for spam they would")
+    assert explained.flip(why(flip=3, to_threshold=2)).endswith("rise by 2.000: without its 3 strongest words against spam they would")
+    assert explained.flip(why(flip=None)).endswith("its words alone do not keep it from that")
