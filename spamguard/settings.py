@@ -20,16 +20,19 @@ class Position(StrEnum):
 
 
 class Protocol(StrEnum):
-    """How mail is spoken at an endpoint."""
+    """How mail is spoken at an endpoint; the last three only ask for a verdict."""
 
     SMTP = "smtp"
     LMTP = "lmtp"
     MAILDIR = "maildir"
+    RSPAMD = "rspamd"
+    SPAMD = "spamd"
+    MILTER = "milter"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to listen or where to hand on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/socket, maildir:/path.
+    """Where to listen or where to hand on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/socket, maildir:/path …
 
     path is set for a socket or a Maildir, host and port otherwise.
     """
@@ -48,6 +51,8 @@ class Endpoint:
 
 _AT_HOST = re.compile(r"(smtp|lmtp)://(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})")
 _AT_PATH = re.compile(r"(lmtp|maildir):(/[^/\x00][^\x00]*)", re.DOTALL)
+_ASKED_AT_HOST = re.compile(rf"(rspamd|spamd|milter)://{_AT_HOST.pattern.partition('://')[2]}")
+_ASKED_AT_PATH = re.compile(rf"(milter):{_AT_PATH.pattern.partition(':')[2]}", re.DOTALL)
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -57,6 +62,17 @@ def parse_endpoint(text: str) -> Endpoint:
     if at := _AT_PATH.fullmatch(text):
         return Endpoint(Protocol(at[1]), path=Path(at[2]))
     raise ValueError(f"{text!r} is no endpoint: write smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
+
+
+def parse_scanner(text: str) -> Endpoint:
+    """The same for where a `Scanner` listens."""
+    if (at := _ASKED_AT_HOST.fullmatch(text)) and int(at[4]) <= 65535:
+        return Endpoint(Protocol(at[1]), at[2] or at[3], int(at[4]))
+    if at := _ASKED_AT_PATH.fullmatch(text):
+        return Endpoint(Protocol(at[1]), path=Path(at[2]))
+    raise ValueError(
+        f"{text!r} is no such place: write rspamd://HOST:PORT, spamd://HOST:PORT, milter://HOST:PORT or milter:/path/to/socket"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,46 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class ScannerLimits:
+    """What the clients of one scanner may use, in each worker process."""
+
+    message_bytes: int = 64 << 20
+    connections: int = 500
+    connections_per_client: int = 250
+    bytes_in_flight: int = 1 << 30  # of all messages being received or judged
+    command_seconds: float = 300.0  # for the next request or command
+    data_seconds: float = 60.0  # between two pieces of one
+    message_seconds: float = 600.0  # for a whole one
+
+
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """A door that judges for other programs, which hand the mail on themselves: they speak as to rspamd, to SpamAssassin or to a milter.
+
+    clients: networks that may ask. trusted: those whose word on whose mail it is, and whom it comes from, is believed. teachers:
+    those that may teach; so may whoever knows the password, where the protocol has one: the first line of `password_file`.
+    reject_from, greylist_from: probability of being unwanted from which on clients are told to refuse a message, or to have it sent
+    again; None: never. hostname: as for a `Listener`. The policy has no rules.
+    """
+
+    endpoint: Endpoint
+    policy: Policy = field(default_factory=Policy)
+    limits: ScannerLimits = field(default_factory=ScannerLimits)
+    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    teachers: tuple[str, ...] = ()
+    password_file: Path | None = None
+    reject_from: float | None = None
+    greylist_from: float | None = None
+    hostname: str = ""
+
+    @property
+    def teaches(self) -> bool:
+        """Whether anybody may teach there."""
+        return bool(self.teachers) or self.password_file is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Scoring:
     """How judging is run. seconds: deadline of one message in a scorer process."""
 
@@ -270,11 +326,48 @@ class Teach:
 
 
 @dataclass(frozen=True, slots=True)
+class WebProxy:
+    """The reverse proxy in front of page and API. networks: from where it connects; nobody else's word about a client is believed.
+
+    user_header: the field in which it names the person whom it has asked for a password, "" for none; it must take that field out of
+    what others send. operators: who of these is one.
+    """
+
+    networks: tuple[str, ...]
+    user_header: str = ""
+    operators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """What those who ask page and API may use."""
+
+    message_bytes: int = 64 << 20
+    requests_per_minute: int = 6000  # of one person
+    requests_per_minute_of_address: int = 6000  # of one client
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """Where page and API are. hosts: names by which they are asked for; none: those of loopback and the address itself."""
+
+    place: Place
+    hosts: tuple[str, ...] = ()
+    tls: Certificate | None = None
+    proxy: WebProxy | None = None
+    limits: WebLimits = field(default_factory=WebLimits)
+
+    def __str__(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration. workers: processes that speak SMTP; 0: one for each core.
 
     personal: whether mail is judged for each recipient by what that person has said. aliases: addresses, `*@DOMAIN` or parts before
     the @, each with the user, as `Watch` names users, whose mail that is; "" for nobody's. metrics: where monitors may ask; None: nowhere.
+    web: page and API; None: there are none.
     """
 
     state: Path
@@ -289,8 +382,16 @@ class Settings:
     personal: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
     metrics: Place | None = None
+    web: Web | None = None
+    scanners: tuple[Scanner, ...] = ()
 
     @property
     def teaching(self) -> bool:
-        """Whether lessons come by a socket or by mail."""
-        return self.teach is not None or any(listener.teach for listener in self.listeners)
+        """Whether lessons come by a socket, by mail or by what asks for verdicts."""
+        by_mail = any(listener.teach for listener in self.listeners)
+        return self.teach is not None or by_mail or any(scanner.teaches for scanner in self.scanners)
+
+    @property
+    def doors(self) -> tuple[Listener | Scanner, ...]:
+        """All that listens in the workers, in the order of their sockets."""
+        return self.listeners + self.scanners

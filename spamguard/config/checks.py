@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from spamguard.config.schema import ListenerPart, RulePart
+from spamguard.config.schema import ListenerPart, RulePart, ScannerPart
 from spamguard.config.tree import Path
 from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
 
@@ -15,8 +15,17 @@ _REFUSALS = (Action.REJECT, Action.DEFER)
 Problem = tuple[Path, str]
 
 
-def problems(listeners: Mapping[int, ListenerPart]) -> Iterator[Problem]:
-    """Everything that contradicts, by the number of the listener in the file."""
+def nothing_listens(value: object) -> Iterator[Problem]:
+    """A file without any door."""
+    if isinstance(value, dict) and not value.get("scanners"):
+        if "listeners" not in value:
+            yield (), "expected the key 'listeners'"
+        elif value["listeners"] == []:
+            yield ("listeners",), "listeners: expected at least one, found none"
+
+
+def problems(listeners: Mapping[int, ListenerPart], scanners: Mapping[int, ScannerPart]) -> Iterator[Problem]:
+    """Everything that contradicts, by the number of the listener or scanner in the file."""
     seen: dict[tuple[str, int], int] = {}
     for number, listener in listeners.items():
         here: Path = ("listeners", number)
@@ -27,6 +36,33 @@ def problems(listeners: Mapping[int, ListenerPart]) -> Iterator[Problem]:
         seen.setdefault(address, number)
         if any(_reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
             yield (*here, "next_hop"), f"mail would come back: {listener.next_hop.endpoint} is where this daemon listens"
+    yield from _of_scanners(scanners, {(one.endpoint.host, one.endpoint.port) for one in listeners.values()})
+
+
+def _of_scanners(scanners: Mapping[int, ScannerPart], taken: set[tuple[str, int]]) -> Iterator[Problem]:
+    seen = {*taken}
+    for number, scanner in scanners.items():
+        address = (str(scanner.endpoint.path or scanner.endpoint.host), scanner.endpoint.port)
+        if address in seen:
+            yield ("scanners", number, "listen"), "something else listens there already"
+        seen.add(address)
+        yield from ((("scanners", number, key), text) for key, text in _of_scanner(scanner))
+
+
+def _of_scanner(scanner: ScannerPart) -> Iterator[tuple[str, str]]:
+    where, protocol = scanner.endpoint, scanner.endpoint.protocol
+    if "clients" not in scanner.model_fields_set and not is_loopback(where):
+        yield "listen", f"{where} can be reached from other machines: list the networks that may ask, as in clients: [192.0.2.0/24]"
+    if scanner.reject_from is not None and scanner.reject_from < LEAST_SURE:
+        yield "reject_from", f"expected {LEAST_SURE} or more, or null"
+    if scanner.greylist_from == 0:
+        yield "greylist_from", "expected more than 0, or null"
+    if protocol is Protocol.SPAMD:
+        for key in ("reject_from", "greylist_from", "password_file"):
+            if getattr(scanner, key) is not None:
+                yield key, f"{protocol} has no words for that: leave it out"
+    if protocol is Protocol.MILTER and (scanner.teachers or scanner.password_file):
+        yield ("teachers" if scanner.teachers else "password_file"), f"nobody can teach by {protocol}: leave it out"
 
 
 def aliases_given_twice(aliases: Iterable[str]) -> Iterator[Problem]:
@@ -82,7 +118,7 @@ def _where(rule: RulePart) -> str:
 
 def is_loopback(endpoint: Endpoint) -> bool:
     """Whether only this machine can connect."""
-    return ip_address(endpoint.host).is_loopback
+    return endpoint.path is not None or ip_address(endpoint.host).is_loopback
 
 
 def _reaches(target: Endpoint, listening: Endpoint) -> bool:

@@ -22,6 +22,7 @@ from spamguard.settings import (
     Position,
     Protocol,
     Rule,
+    Scanner,
     Settings,
     Teach,
     TeachByMail,
@@ -30,7 +31,8 @@ from spamguard.settings import (
 
 _SOMEWHERE = Endpoint(Protocol.SMTP, "127.0.0.1", 10026)
 _LISTENER = Listener(_SOMEWHERE, Position.STANDALONE, Hop(_SOMEWHERE), Policy((Rule("spam", Action.TAG),)), teach=TeachByMail((), ()))
-_ONE_OF_ALL = Settings(Path("/"), (_LISTENER,), watch=(Watch("/"),), teach=Teach())
+_SCANNER = Scanner(Endpoint(Protocol.RSPAMD, "127.0.0.1", 11333))
+_ONE_OF_ALL = Settings(Path("/"), (_LISTENER,), watch=(Watch("/"),), teach=Teach(), scanners=(_SCANNER,))
 
 
 def schema_for_editors() -> dict[str, Any]:

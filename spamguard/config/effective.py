@@ -18,6 +18,8 @@ from spamguard.config.schema import (
     ListenerPart,
     Part,
     RulePart,
+    ScannerLimitsPart,
+    ScannerPart,
     ScoringPart,
     TeachByMailPart,
     TeachPart,
@@ -31,6 +33,8 @@ from spamguard.settings import (
     Hop,
     Listener,
     Rule,
+    Scanner,
+    ScannerLimits,
     Scoring,
     Settings,
     Teach,
@@ -43,6 +47,7 @@ _PARTS: dict[type[Any], type[Part]] = {
     Rule: RulePart,
     DoorLimits: LimitsPart,
     Certificate: CertificatePart,
+    ScannerLimits: ScannerLimitsPart,
     Scoring: ScoringPart,
     History: HistoryPart,
     HamEvidence: HamEvidencePart,
@@ -58,17 +63,18 @@ def effective(settings: Settings) -> str:
 def plain(settings: Settings) -> dict[str, Any]:
     """The same as mappings, lists, texts and numbers."""
     given = {name: _part(value) for name, value in _values(settings).items()}
-    given["listeners"] = [_listener(one) for one in settings.listeners]
+    given["listeners"] = [_with_policy(ListenerPart, one) for one in settings.listeners]
+    given["scanners"] = [_with_policy(ScannerPart, one) for one in settings.scanners]
     given["watch"] = [_watch(one) for one in settings.watch]
     given["aliases"] = dict(settings.aliases)
     return _written(FilePart, given)
 
 
-def _listener(listener: Listener) -> Part:
-    given = _values(listener)
+def _with_policy(kind: type[Part], door: Listener | Scanner) -> Part:
+    given = _values(door)
     policy = given.pop("policy")
-    given |= {name: getattr(policy, name) for name in POLICY}
-    return ListenerPart.model_construct(**{name: _part(value) for name, value in given.items()})
+    given |= {name: getattr(policy, name) for name in POLICY if name in kind.model_fields}
+    return kind.model_construct(**{name: _part(value) for name, value in given.items()})
 
 
 def _watch(watch: Watch) -> Part:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -21,6 +21,8 @@ from spamguard.config.schema import (
     ListenerPart,
     Part,
     RulePart,
+    ScannerLimitsPart,
+    ScannerPart,
     ScoringPart,
     TeachByMailPart,
     TeachPart,
@@ -31,8 +33,18 @@ from spamguard.config.units import shown
 from spamguard.errors import ConfigError
 from spamguard.settings import Settings
 
+Sound = TypeVar("Sound", bound=Part)
+
 _INSIDE: dict[type[Part], dict[str, type[Part]]] = {
-    FilePart: {"listeners": ListenerPart, "scoring": ScoringPart, "history": HistoryPart, "watch": WatchPart, "teach": TeachPart},
+    FilePart: {
+        "listeners": ListenerPart,
+        "scanners": ScannerPart,
+        "scoring": ScoringPart,
+        "history": HistoryPart,
+        "watch": WatchPart,
+        "teach": TeachPart,
+    },
+    ScannerPart: {"limits": ScannerLimitsPart},
     ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart, "teach": TeachByMailPart},
     WatchPart: {"ham_evidence": HamEvidencePart},
 }
@@ -104,18 +116,19 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
         FilePart.model_validate(value)
     except ValidationError as error:
         yield from _of_types(error)
-    yield from checks.problems(_sound_listeners(value))
+    yield from checks.nothing_listens(value)
+    yield from checks.problems(_sound(value, "listeners", ListenerPart), _sound(value, "scanners", ScannerPart))
     aliases = value.get("aliases") if isinstance(value, dict) else None
     yield from checks.aliases_given_twice([one for one in aliases if isinstance(one, str)] if isinstance(aliases, dict) else [])
 
 
-def _sound_listeners(value: Any) -> dict[int, ListenerPart]:
+def _sound(value: Any, key: str, kind: type[Sound]) -> dict[int, Sound]:
     """Those that are right as far as types go: the others must not hide what these contradict."""
-    listeners = value.get("listeners") if isinstance(value, dict) else None
+    listed = value.get(key) if isinstance(value, dict) else None
     sound = {}
-    for number, one in enumerate(listeners if isinstance(listeners, list) else []):
+    for number, one in enumerate(listed if isinstance(listed, list) else []):
         try:
-            sound[number] = ListenerPart.model_validate(one)
+            sound[number] = kind.model_validate(one)
         except ValidationError:
             continue
     return sound

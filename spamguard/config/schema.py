@@ -21,6 +21,8 @@ from spamguard.settings import (
     Listener,
     Policy,
     Rule,
+    Scanner,
+    ScannerLimits,
     Scoring,
     Settings,
     Teach,
@@ -172,6 +174,48 @@ POLICY = ("rules", "one_wrong_in", "tell_probability", "forged", "on_error")
 """What the file says of a listener and the settings hold in its policy."""
 
 
+class ScannerLimitsPart(Part):
+    """Fills `settings.ScannerLimits`."""
+
+    message_bytes: values.Size = _named("message_size", "Of one message")
+    connections: values.Count = _named("connections", "At once")
+    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address")
+    bytes_in_flight: values.Size = _named("size_in_flight", "Of all messages being received or judged")
+    command_seconds: values.Seconds = _named("command_timeout", "For the next request or command")
+    data_seconds: values.Seconds = _named("data_timeout", "Between two pieces of one")
+    message_seconds: values.Seconds = _named("message_timeout", "For a whole one, however steadily it drips")
+
+    def build(self) -> ScannerLimits:
+        """The value for the daemon."""
+        return ScannerLimits(**self.given)
+
+
+class ScannerPart(Part):
+    """Fills `settings.Scanner` and its `settings.Policy`."""
+
+    endpoint: values.Asked = _needed(
+        "listen", "Where programs ask: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT or milter:/path/to/socket"
+    )
+    clients: list[values.Network] = _named("clients", "Networks that may ask at all")
+    trusted: list[values.Network] = _named("trusted", "Networks that are believed whose mail it is and whom it comes from")
+    teachers: list[values.Network] = _named("teachers", "Networks that may teach")
+    password_file: values.Secret | None = _named("password_file", "A file whose first line lets others teach too; null: nobody")
+    reject_from: values.Probability | None = _named("reject_from", "From when on clients are told to refuse a message; null: never")
+    greylist_from: values.Probability | None = _named("greylist_from", "From when on they are told to have it sent again; null: never")
+    hostname: values.HostName = _named("hostname", "By which we go in header fields; empty: this machine's")
+    on_error: values.Trouble = _named("on_error", "A message that cannot be judged: let it pass, or defer")
+    one_wrong_in: values.OneWrongIn = _named("spam_threshold", "From when on a message is called spam; as for a listener")
+    tell_probability: values.Flag = _named("tell_probability", "Whether clients are told the exact probability")
+    forged: list[values.FieldName] = _named("forged", "Verdict fields that clients are told to remove; * at the end for anything")
+    limits: ScannerLimitsPart = Field(default=ScannerLimitsPart(), alias="limits", description="What clients may use, in each worker")
+
+    def build(self) -> Scanner:
+        """The value for the daemon."""
+        given = _tuples(self.given)
+        policy: dict[str, Any] = {name: given.pop(name) for name in POLICY if name in given}
+        return Scanner(**given | {"limits": self.limits.build()}, policy=Policy(**policy))
+
+
 class ScoringPart(Part):
     """Fills `settings.Scoring`."""
 
@@ -253,7 +297,8 @@ class FilePart(Part):
     state: values.Directory = _named("state", "Directory of the filter: key, receipts, tables, history, quarantine")
     user: values.UserName = _named("user", "Whom to run as when started as root; empty: the owner of the state directory")
     workers: values.Processes = _named("workers", "Processes that speak SMTP; 0: one for each core")
-    listeners: list[ListenerPart] = Field(alias="listeners", min_length=1, description="Where mail comes in")
+    listeners: list[ListenerPart] = Field(default=[], alias="listeners", description="Where mail comes in")
+    scanners: list[ScannerPart] = Field(default=[], alias="scanners", description="Where other programs ask for verdicts")
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring", description="How messages are judged")
     history: HistoryPart = Field(default=HistoryPart(), alias="history", description="What is remembered of what was judged")
     watch: list[Annotated[WatchPart, BeforeValidator(values.watch, json_schema_input_type=values.MaildirPattern | WatchPart)]] = Field(
@@ -269,8 +314,8 @@ class FilePart(Part):
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
-        listeners = tuple(one.build() for one in self.listeners)
+        listeners, scanners = tuple(one.build() for one in self.listeners), tuple(one.build() for one in self.scanners)
         watch = tuple(one.build() for one in self.watch)
         built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
-        built["teach"] = self.teach and self.teach.build()
+        built |= {"teach": self.teach and self.teach.build(), "scanners": scanners}
         return Settings(**self.given | built | {"aliases": tuple(self.aliases.items())})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
@@ -18,7 +19,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from spamguard.config import units
 from spamguard.config.units import shown
-from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint
+from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint, parse_scanner
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -32,10 +33,12 @@ _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 _MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
 _PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 _MODE = re.compile(r"0{0,2}[0-7]{3}")
+_LONGEST_SECRET = 1000  # bytes
 _LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
+_HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 _MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 _NO_CLASSES = ("unsure", "class")
@@ -154,6 +157,31 @@ def listen(given: object) -> Endpoint:
     return found
 
 
+def scanner(given: object) -> Endpoint:
+    """Where programs ask: an IP address and a port, or a socket."""
+    try:
+        found = parse_scanner(given if isinstance(given, str) else "")
+        if found.path is None:
+            ip_network(found.host)
+        else:
+            _socket(str(found.path))
+    except ValueError as error:
+        expected = "rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT with an IP address, or milter:/path/to/socket"
+        raise ValueError(f"expected {expected}, found {shown(given)}{_localhost(given)}") from error
+    return found
+
+
+def secret(given: object) -> Path:
+    """A file that only its owner and group can read, with a line in it."""
+    found = file(given)
+    with opened(found) as opening:
+        if os.fstat(opening.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise ValueError(f"expected a file that no others can read: chmod 0640 {found}")
+        if not opening.readline(_LONGEST_SECRET).strip():
+            raise ValueError(f"expected a file with a password in its first line, found nothing there in {shown(given)}")
+    return found
+
+
 def _localhost(given: object) -> str:
     return ": write 127.0.0.1 instead of localhost" if "//localhost:" in str(given) else ""
 
@@ -166,6 +194,21 @@ def _place(given: object) -> Place:
     except ValueError:
         pass
     raise ValueError(f"expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found {shown(given)}")
+
+
+def _host(given: object) -> str:
+    text = given.lower() if isinstance(given, str) else ""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        if _NAME.fullmatch(text):
+            return text
+    raise ValueError(f"expected a host name or an IP address, without a port, found {shown(given)}")
+
+
+def web(given: object) -> object:
+    """Page and API told by their place alone are a mapping with `listen` only."""
+    return {"listen": given} if isinstance(given, str) else given
 
 
 def next_hop(given: object) -> object:
@@ -271,9 +314,23 @@ Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"}
 Probability = Annotated[float, PlainValidator(_probability), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Network = Annotated[str, PlainValidator(_network), _text_like(r"[0-9A-Fa-f:.]+(/[0-9]+)?")]
 Monitored = Annotated[Place, PlainValidator(_place), _told, _text_like(_PLACE.pattern)]
+Host = Annotated[str, PlainValidator(_host), _text_like(rf"{_NAME.pattern}|[0-9A-Fa-f:.]+")]
+HttpField = Annotated[
+    str,
+    PlainValidator(_matching(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)),
+    _text_like(f"({_HTTP_FIELD.pattern})?"),
+]
+Somebody = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of somebody")), _text_like(r"\S+")]
 Directory = Annotated[Path, PlainValidator(path), _told, _text_like("/.*")]
 File = Annotated[Path, PlainValidator(file), _told, _text_like("/.*")]
 Address = Annotated[Endpoint, PlainValidator(listen), _told, _text_like(r"(smtp|lmtp)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+")]
+Asked = Annotated[
+    Endpoint,
+    PlainValidator(scanner),
+    _told,
+    _text_like(r"(rspamd|spamd|milter)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+|milter:/.*"),
+]
+Secret = Annotated[Path, PlainValidator(secret), _told, _text_like("/.*")]
 Target = Annotated[Endpoint, PlainValidator(endpoint), _told, _text_like(r"(smtp|lmtp)://[^@/\s]+:[0-9]+|(lmtp|maildir):/.*")]
 Where = Annotated[Position, PlainValidator(_one_of(Position)), _told, _any_of(*Position)]
 Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told, _any_of(*Tls)]

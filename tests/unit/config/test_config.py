@@ -27,6 +27,8 @@ from spamguard.settings import (
     Position,
     Protocol,
     Rule,
+    Scanner,
+    ScannerLimits,
     Scoring,
     Settings,
     Teach,
@@ -130,7 +132,8 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     text = text.replace("    #   - {", "      - {")
     for indent in ("", "    "):
         text = re.sub(rf"^{indent}teach: null\n((?:{indent}# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
-    text = re.sub(r"^aliases: {}\n((?:# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+    for empty in ("aliases: {}", r"scanners: \[\]"):
+        text = re.sub(rf"^{empty}\n((?:# .*\n)+)", lambda found: re.sub("^# ", "", found[1], flags=re.M), text, flags=re.M)
     text, _, watch = text.partition("watch: []\n")
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
     found = load(text)
@@ -142,12 +145,34 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     assert found.teach == Teach(Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach"))
     assert dict(found.aliases)["info"] == ""
     assert len(found.aliases) == 4
+    assert [str(scanner.endpoint) for scanner in found.scanners] == [
+        "rspamd://127.0.0.1:11333",
+        "spamd://127.0.0.1:783",
+        "milter://127.0.0.1:11332",
+    ]
+    assert found.scanners[0] == Scanner(found.scanners[0].endpoint)  # every default
 
 
 def test_every_setting_can_be_said():
     """A field that is added to the settings must get a key."""
     named = {name for part in parts() for name in part.model_fields}
-    of = (Settings, Listener, Policy, Hop, Rule, DoorLimits, Certificate, Scoring, History, Watch, HamEvidence, Teach, TeachByMail)
+    of = (
+        Settings,
+        Listener,
+        Policy,
+        Hop,
+        Rule,
+        DoorLimits,
+        Certificate,
+        Scoring,
+        History,
+        Watch,
+        HamEvidence,
+        Teach,
+        TeachByMail,
+        Scanner,
+        ScannerLimits,
+    )
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
 
@@ -287,8 +312,9 @@ def test_the_command_line_is_for_one_listener(tmp_path):
 
 
 def test_what_is_in_force_can_be_read_again(load, tmp_path):
-    for name in ("c.pem", "k.pem"):
+    for name in ("c.pem", "k.pem", "password"):
         (tmp_path / name).write_text("secret")
+        (tmp_path / name).chmod(0o600)
     first = config.load(SHIPPED)
     rules = (Rule("spam", Action.TAG, 0.5, subject_prefix="[x] "), Rule("news", Action.REDIRECT, to="a@example.org"))
     one = replace(
@@ -320,7 +346,47 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
         personal=True,
         aliases=(("*@example.net", "anna"), ("info", "")),
+        scanners=(
+            Scanner(
+                Endpoint(Protocol.RSPAMD, "192.0.2.1", 11333),
+                Policy(one_wrong_in=1000, tell_probability=True, forged=("X-Y",), on_error=OnError.DEFER),
+                ScannerLimits(1, 2, 3, 4, 5.0, 6.0, 7.0),
+                ("192.0.2.0/24",),
+                ("192.0.2.1/32",),
+                ("192.0.2.2/32",),
+                tmp_path / "password",
+                0.99,
+                0.5,
+                "mx.example.org",
+            ),
+            Scanner(Endpoint(Protocol.MILTER, path=Path("/run/m.sock"))),
+        ),
     )
     for found in (first, settings):
         assert load(config.effective(found)) == found
     assert "secret" not in config.effective(settings)
+
+
+# ---- scanners
+
+
+def test_scanners_need_no_listener(load):
+    found = load("state: /x\nscanners:\n  - listen: milter:/run/spamguard/milter.sock\n")
+    assert found.doors == found.scanners == (Scanner(Endpoint(Protocol.MILTER, path=Path("/run/spamguard/milter.sock"))),)
+    assert not found.teaching
+    assert load(config.effective(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"), [("secret\n", 0o640, ""), ("secret", 0o644, "chmod 0640"), ("\n", 0o600, "nothing there")]
+)
+def test_a_password_is_read_from_a_private_file(load, tmp_path, text, mode, told):
+    file = tmp_path / "password"
+    file.write_text(text)
+    file.chmod(mode)
+    scanner = f"state: /x\nscanners:\n  - listen: rspamd://127.0.0.1:11333\n    password_file: {file}\n"
+    if told:
+        with pytest.raises(ConfigError, match=told):
+            load(scanner)
+    else:
+        assert load(scanner).teaching

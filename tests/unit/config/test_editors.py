@@ -32,6 +32,7 @@ BEYOND = (
     "found '1 in 1'",
     "0.1:0'",
     "the same address",
+    "expected at least one",
 )
 
 

@@ -30,6 +30,13 @@ MISTAKES = [
     ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list"]),
     (STATE + "listeners: []\n", ["2:1: listeners: expected at least one, found none"]),
     (STATE + "listeners: 5\n", ["2:1: listeners: expected a list, found 5"]),
+    (
+        STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n",
+        [
+            "3:5: listen: expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT with an IP address, "
+            "or milter:/path/to/socket, found 'smtp://127.0.0.1:25'"
+        ],
+    ),
     (listener("workres: 5\n"), ["6:1: unknown key 'workres': did you mean 'workers'?"]),
     (listener("    rulez: []\n"), ["6:5: unknown key 'rulez': did you mean 'rules'?"]),
     (listener("scoring: {zzz: 1}\n"), ["6:11: unknown key 'zzz': expected one of deadline, scorers"]),
@@ -165,7 +172,21 @@ def test_a_mistake_is_told_where_it_is(mistakes, text, told):
     assert mistakes(text) == told
 
 
+def scanner(more: str = "", listen: str = "rspamd://127.0.0.1:11333") -> str:
+    return listener(f"scanners:\n  - listen: {listen}\n{more}")
+
+
 CONTRADICTIONS = [
+    (scanner(listen="spamd://127.0.0.1:10025"), "7:5: something else listens there already"),
+    (scanner("  - listen: rspamd://127.0.0.1:11333\n"), "8:5: something else listens there already"),
+    (
+        scanner(listen="spamd://0.0.0.0:783"),
+        "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that may ask, as in clients: [192.0.2.0/24]",
+    ),
+    (scanner("    reject_from: 0.5\n"), "8:5: expected 0.9 or more, or null"),
+    (scanner("    greylist_from: 0\n"), "8:5: expected more than 0, or null"),
+    (scanner("    greylist_from: 0.9\n", "spamd://127.0.0.1:783"), "8:5: spamd has no words for that: leave it out"),
+    (scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"), "8:5: nobody can teach by milter: leave it out"),
     (
         listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.95}\n", position="after-queue"),
         "7:22: reject is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
