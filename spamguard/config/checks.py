@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from spamguard.config.schema import ListenerPart, RulePart, ScannerPart
+from spamguard.config.schema import ListenerPart, RulePart, ScannerPart, WebPart
 from spamguard.config.tree import Path
 from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
 
@@ -63,6 +63,18 @@ def _of_scanner(scanner: ScannerPart) -> Iterator[tuple[str, str]]:
                 yield key, f"{protocol} has no words for that: leave it out"
     if protocol is Protocol.MILTER and (scanner.teachers or scanner.password_file):
         yield ("teachers" if scanner.teachers else "password_file"), f"nobody can teach by {protocol}: leave it out"
+
+
+def of_web(web: WebPart) -> Iterator[Problem]:
+    """What page and API must not be: open to others without a secret way, or deaf to the names they are asked by."""
+    address = ip_address(web.place.host)
+    here: Path = ("web", "listen")
+    if web.tls is None and web.proxy is None and not address.is_loopback:
+        yield here, f"{web.place} can be reached from other machines: give it a certificate with tls, or name the reverse proxy with proxy"
+    if not web.hosts and (address.is_unspecified or web.proxy is not None):
+        yield here, "say by which names it is asked for, as in hosts: [spam.example.org]: others are refused"
+    if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
+        yield ("web", "proxy", "operators"), "nobody is named without user_header"
 
 
 def aliases_given_twice(aliases: Iterable[str]) -> Iterator[Problem]:

@@ -15,9 +15,11 @@ from spamguard.config.effective import plain
 from spamguard.config.schema import FilePart
 from spamguard.settings import (
     Action,
+    Certificate,
     Endpoint,
     Hop,
     Listener,
+    Place,
     Policy,
     Position,
     Protocol,
@@ -27,12 +29,15 @@ from spamguard.settings import (
     Teach,
     TeachByMail,
     Watch,
+    Web,
+    WebProxy,
 )
 
 _SOMEWHERE = Endpoint(Protocol.SMTP, "127.0.0.1", 10026)
 _LISTENER = Listener(_SOMEWHERE, Position.STANDALONE, Hop(_SOMEWHERE), Policy((Rule("spam", Action.TAG),)), teach=TeachByMail((), ()))
 _SCANNER = Scanner(Endpoint(Protocol.RSPAMD, "127.0.0.1", 11333))
-_ONE_OF_ALL = Settings(Path("/"), (_LISTENER,), watch=(Watch("/"),), teach=Teach(), scanners=(_SCANNER,))
+_WEB = Web(Place("127.0.0.1", 8080), tls=Certificate(Path("/"), Path("/")), proxy=WebProxy(()))
+_ONE_OF_ALL = Settings(Path("/"), (_LISTENER,), watch=(Watch("/"),), teach=Teach(), scanners=(_SCANNER,), web=_WEB)
 
 
 def schema_for_editors() -> dict[str, Any]:

@@ -24,6 +24,9 @@ from spamguard.config.schema import (
     TeachByMailPart,
     TeachPart,
     WatchPart,
+    WebLimitsPart,
+    WebPart,
+    WebProxyPart,
 )
 from spamguard.settings import (
     Certificate,
@@ -40,6 +43,9 @@ from spamguard.settings import (
     Teach,
     TeachByMail,
     Watch,
+    Web,
+    WebLimits,
+    WebProxy,
 )
 
 _PARTS: dict[type[Any], type[Part]] = {
@@ -52,6 +58,9 @@ _PARTS: dict[type[Any], type[Part]] = {
     History: HistoryPart,
     HamEvidence: HamEvidencePart,
     Teach: TeachPart,
+    Web: WebPart,
+    WebProxy: WebProxyPart,
+    WebLimits: WebLimitsPart,
 }
 
 

@@ -27,6 +27,9 @@ from spamguard.config.schema import (
     TeachByMailPart,
     TeachPart,
     WatchPart,
+    WebLimitsPart,
+    WebPart,
+    WebProxyPart,
 )
 from spamguard.config.tree import Path, Place, Tree
 from spamguard.config.units import shown
@@ -43,9 +46,11 @@ _INSIDE: dict[type[Part], dict[str, type[Part]]] = {
         "history": HistoryPart,
         "watch": WatchPart,
         "teach": TeachPart,
+        "web": WebPart,
     },
     ScannerPart: {"limits": ScannerLimitsPart},
     ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart, "teach": TeachByMailPart},
+    WebPart: {"tls": CertificatePart, "proxy": WebProxyPart, "limits": WebLimitsPart},
     WatchPart: {"ham_evidence": HamEvidencePart},
 }
 
@@ -118,6 +123,7 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
         yield from _of_types(error)
     yield from checks.nothing_listens(value)
     yield from checks.problems(_sound(value, "listeners", ListenerPart), _sound(value, "scanners", ScannerPart))
+    yield from _of_web(value.get("web") if isinstance(value, dict) else None)
     aliases = value.get("aliases") if isinstance(value, dict) else None
     yield from checks.aliases_given_twice([one for one in aliases if isinstance(one, str)] if isinstance(aliases, dict) else [])
 
@@ -132,6 +138,13 @@ def _sound(value: Any, key: str, kind: type[Sound]) -> dict[int, Sound]:
         except ValidationError:
             continue
     return sound
+
+
+def _of_web(given: Any) -> Iterator[tuple[Path, str]]:
+    try:
+        yield from checks.of_web(WebPart.model_validate(values.web(given)))
+    except ValidationError:  # told by what has looked at types
+        return
 
 
 def _of_types(error: ValidationError) -> Iterator[tuple[Path, str]]:

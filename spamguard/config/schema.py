@@ -28,6 +28,9 @@ from spamguard.settings import (
     Teach,
     TeachByMail,
     Watch,
+    Web,
+    WebLimits,
+    WebProxy,
 )
 
 
@@ -291,6 +294,45 @@ class TeachPart(Part):
         return Teach(**_tuples(self.given))
 
 
+class WebProxyPart(Part):
+    """Fills `settings.WebProxy`."""
+
+    networks: list[values.Network] = Field(alias="networks", min_length=1, description="From where the reverse proxy connects")
+    user_header: values.HttpField = _named("user_header", "Field in which it names the person; empty: none")
+    operators: list[values.Somebody] = _named("operators", "Who of these people is an operator")
+
+    def build(self) -> WebProxy:
+        """The value for the daemon."""
+        return WebProxy(**_tuples(self.given))
+
+
+class WebLimitsPart(Part):
+    """Fills `settings.WebLimits`."""
+
+    message_bytes: values.Size = _named("message_size", "Of a message that is handed over")
+    requests_per_minute: values.Count = _named("requests_per_minute", "Of one person")
+    requests_per_minute_of_address: values.Count = _named("requests_per_minute_of_address", "Of one client")
+
+    def build(self) -> WebLimits:
+        """The value for the daemon."""
+        return WebLimits(**self.given)
+
+
+class WebPart(Part):
+    """Fills `settings.Web`."""
+
+    place: values.Monitored = _needed("listen", "Where: ADDRESS:PORT")
+    hosts: list[values.Host] = _named("hosts", "Names by which they are asked for; none: those of loopback and the address itself")
+    tls: CertificatePart | None = _named("tls", "HTTPS; needed where others than this machine or a reverse proxy can connect")
+    proxy: WebProxyPart | None = _named("proxy", "The reverse proxy in front of them; null: there is none")
+    limits: WebLimitsPart = Field(default=WebLimitsPart(), alias="limits", description="What those who ask may use")
+
+    def build(self) -> Web:
+        """The value for the daemon."""
+        built = {"tls": self.tls and self.tls.build(), "proxy": self.proxy and self.proxy.build(), "limits": self.limits.build()}
+        return Web(**_tuples(self.given) | built)
+
+
 class FilePart(Part):
     """The whole file; fills `settings.Settings`."""
 
@@ -311,11 +353,14 @@ class FilePart(Part):
         default={}, alias="aliases", description="Addresses, each with the user whose mail that is; empty: nobody's"
     )
     metrics: values.Monitored | None = _named("metrics", "Where monitors may ask by HTTP: ADDRESS:PORT; null: nowhere")
+    web: Annotated[WebPart, BeforeValidator(values.web, json_schema_input_type=values.Monitored | WebPart)] | None = _named(
+        "web", "Web page and HTTP API: where alone, or with how; null: there are none"
+    )
 
     def build(self) -> Settings:
         """The value for the daemon. `state` must be given."""
         listeners, scanners = tuple(one.build() for one in self.listeners), tuple(one.build() for one in self.scanners)
         watch = tuple(one.build() for one in self.watch)
         built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
-        built |= {"teach": self.teach and self.teach.build(), "scanners": scanners}
+        built |= {"teach": self.teach and self.teach.build(), "scanners": scanners, "web": self.web and self.web.build()}
         return Settings(**self.given | built | {"aliases": tuple(self.aliases.items())})

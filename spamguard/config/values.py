@@ -314,7 +314,7 @@ Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"}
 Probability = Annotated[float, PlainValidator(_probability), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Network = Annotated[str, PlainValidator(_network), _text_like(r"[0-9A-Fa-f:.]+(/[0-9]+)?")]
 Monitored = Annotated[Place, PlainValidator(_place), _told, _text_like(_PLACE.pattern)]
-Host = Annotated[str, PlainValidator(_host), _text_like(rf"{_NAME.pattern}|[0-9A-Fa-f:.]+")]
+Host = Annotated[str, PlainValidator(_host), _text_like(rf"{_NAME.pattern}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")]
 HttpField = Annotated[
     str,
     PlainValidator(_matching(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)),

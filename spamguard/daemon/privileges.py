@@ -59,8 +59,9 @@ def service_account(settings: Settings) -> pwd.struct_passwd:
 
 
 def _as_root(settings: Settings) -> None:
-    places = [(one.endpoint.host, str(one.endpoint)) for one in settings.listeners]
+    places = [(one.endpoint.host, str(one.endpoint)) for one in settings.doors if one.endpoint.path is None]
     places += [(settings.metrics.host, f"metrics on {settings.metrics}")] if settings.metrics else []
+    places += [(settings.web.place.host, f"page and API on {settings.web}")] if settings.web else []
     exposed = [told for host, told in places if not ip_address(host).is_loopback]
     if exposed:
         raise StartError(

@@ -23,6 +23,7 @@ from spamguard.settings import (
     Listener,
     OddBytes,
     OnError,
+    Place,
     Policy,
     Position,
     Protocol,
@@ -36,6 +37,9 @@ from spamguard.settings import (
     TeachingUser,
     Tls,
     Watch,
+    Web,
+    WebLimits,
+    WebProxy,
     parse_endpoint,
 )
 from tests.unit.config.files import SHIPPED, STATE, listener, parts
@@ -115,7 +119,7 @@ def test_the_shipped_file_has_the_defaults():
 def test_the_shipped_file_has_every_option():
     """Those whose default is "none" stand in comments."""
     text = SHIPPED.read_text("utf-8")
-    assert len(parts()) == 12
+    assert len(parts()) == 17
     for part in parts():
         for name, field in part.model_fields.items():
             assert re.search(rf"(^|[ {{]){field.alias}(:|  )", text, re.M), f"{part.__name__}.{name}"
@@ -172,6 +176,9 @@ def test_every_setting_can_be_said():
         TeachByMail,
         Scanner,
         ScannerLimits,
+        Web,
+        WebProxy,
+        WebLimits,
     )
     assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
 
@@ -183,6 +190,23 @@ def test_where_monitors_may_ask(load, text):
     assert plain(found)["metrics"] == text
     exposed = [one for one in config.warnings(found) if "metrics" in one]
     assert len(exposed) == text.startswith("0.")
+
+
+def test_web_in_one_word_and_with_how(load, tmp_path):
+    assert load(listener("web: '[::1]:8080'\n")).web == Web(Place("::1", 8080))
+    (tmp_path / "x.pem").write_text("x")
+    text = re.sub(r"/etc/ssl/(private/)?spam.(pem|key)", f"{tmp_path}/x.pem", SHIPPED.read_text("utf-8"))
+    text = re.sub(r"^web: null\n# web: \S+\n((?:# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+    found = load(text)
+    assert found.web == Web(
+        Place("192.0.2.1", 8443),
+        ("spam.example.org",),
+        Certificate(tmp_path / "x.pem", tmp_path / "x.pem"),
+        WebProxy(("192.0.2.2/32",), "X-Remote-User", ("postmaster",)),
+        WebLimits(),
+    )
+    assert str(found.web) == "https://192.0.2.1:8443"
+    assert load(config.effective(found)) == found
 
 
 def test_a_certificate_that_is_there(load, tmp_path):

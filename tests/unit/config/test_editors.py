@@ -55,7 +55,8 @@ RICH = listener(
     "    rules: [{when: newsletter, action: redirect, to: a@example.org}]\n"
     "    teach: {addresses: {s@example.org: spam}, senders: ['*@example.org'], user: local-part}\n"
     "watch: [/home/*/Maildir, {maildir: /x, folders: {'Lists/*': ham, Bin: trash}, we_file: null}]\n"
-    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna, info: ''}\nmetrics: '[::1]:9110'\n",
+    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna, info: ''}\nmetrics: '[::1]:9110'\n"
+    "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1'], limits: {requests_per_minute: 9}}\n",
     listen="lmtp://[::1]:24",
     hop="{to: lmtp:/run/x, tls: off}",
 )
@@ -80,6 +81,8 @@ def test_it_takes_units_and_short_forms(load: Any) -> None:
         ("tls: off", "tls: on"),
         ("mode: 0660", "mode: rw"),
         ("1 in 1,000", "1 of 1,000"),
+        ("Spam.example.org", "spam.example.org:80"),
+        ("requests_per_minute", "request_per_minute"),
     ],
 )
 def test_it_refuses_slips(right: str, wrong: str, load: Any) -> None:

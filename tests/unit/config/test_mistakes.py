@@ -150,6 +150,11 @@ MISTAKES = [
         listener("metrics: 127.0.0.1:0\n"),
         ["6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found '127.0.0.1:0'"],
     ),
+    (
+        listener("web: {listen: '127.0.0.1:8080', hosts: ['a:80']}\n"),
+        ["6:41: hosts: expected a host name or an IP address, without a port, found 'a:80'"],
+    ),
+    (listener("web: {listen: '127.0.0.1:8080', hots: []}\n"), ["6:33: unknown key 'hots': did you mean 'hosts'?"]),
     (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed"]),
     (b"a: " + b"x" * tree.LONGEST, ["1:1: the file is larger than 1,000,000 bytes"]),
     ("listeners:\n\t- x\n", [r"2:1: is not YAML here: found character '\t' that cannot start any token: write blanks instead of a tab"]),
@@ -231,6 +236,22 @@ CONTRADICTIONS = [
     (
         listener("  - {listen: 'lmtp://127.0.0.1:10025', position: standalone, next_hop: 'lmtp:/x'}\n"),
         "6:6: listener 1 listens there already",
+    ),
+    (
+        listener("web: 192.0.2.1:8080\n"),
+        "6:1: 192.0.2.1:8080 can be reached from other machines: give it a certificate with tls, or name the reverse proxy with proxy",
+    ),
+    (
+        listener("web: {listen: '0.0.0.0:80', tls: {certificate: /dev/null, key: /dev/null}}\n"),
+        "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others are refused",
+    ),
+    (
+        listener("web: {listen: '127.0.0.1:80', proxy: {networks: [127.0.0.1/32]}}\n"),
+        "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others are refused",
+    ),
+    (
+        listener("web: {listen: '127.0.0.1:80', hosts: [a], proxy: {networks: [127.0.0.1/32], operators: [anna]}}\n"),
+        "6:77: nobody is named without user_header",
     ),
     (
         listener("    tls: {certificate: /nowhere.pem, key: /dev/null}\n"),
