@@ -53,7 +53,7 @@ async def assemble(
         tools = _tools(settings, settle, counters, stack)
         pools: dict[int, ScorerPool] = {}
         doors = []
-        for listener, listening in zip(settings.listeners, sockets, strict=True):
+        for listener, listening in zip(settings.listeners, sockets, strict=False):  # those of scanners follow
             name = listener.hostname or hostname
             hop = next_hop(listener.next_hop, name, partial(_failed, counters, str(listener.next_hop.endpoint)))
             stack.push_async_callback(hop.close)

@@ -24,6 +24,6 @@ class Door(Protocol):
 
 
 Assemble = Callable[[Settings, Sequence[socket.socket], Callable[[], None], Slot], AbstractAsyncContextManager[Sequence[Door]]]
-"""Of the settings, their listening sockets in the order of the listeners, what to call when lessons wait for settling, and where this
+"""Of the settings, their listening sockets in the order of `Settings.doors`, what to call when lessons wait for settling, and where this
 process counts what it does, makes doors that are not open yet; leaving the context closes what stands behind them. The sockets stay
 the worker's."""

@@ -21,6 +21,7 @@ def of(settings: Settings, board: Board) -> dict[str, object]:
         "version": __version__,
         "began": master.began,
         "listeners": [_listener(one) for one in settings.listeners],
+        "scanners": [str(one.endpoint) for one in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "scoring": not cannot_judge(board),
         "messages": _rows(totals.messages, "verdict", "action"),

@@ -113,15 +113,15 @@ class Master:
         """Listen where the settings say; what they no longer name stays open until its workers are gone."""
         if not self._sockets:
             self._gone = sockets.inherited(os.environ)
-            sockets.check_inherited(self._gone, (one.endpoint for one in settings.listeners))
+            sockets.check_inherited(self._gone, (one.endpoint for one in settings.doors))
         known = self._sockets | self._gone
-        self._sockets = sockets.opened((one.endpoint for one in settings.listeners), known)
+        self._sockets = sockets.opened((one.endpoint for one in settings.doors), known)
         self._gone = {name: one for name, one in known.items() if name not in self._sockets}
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
         self._announced = False
-        found = [self._sockets[sockets.address(one.endpoint)] for one in settings.listeners]
+        found = [self._sockets[sockets.address(one.endpoint)] for one in settings.doors]
         self._fleet.begin(settings, found, settings.workers or len(os.sched_getaffinity(0)))
         self._watcher.begin(settings if settings.watch else None)
         self._teacher.begin(settings if settings.teaching else None)
@@ -160,8 +160,8 @@ class Master:
 
     def _status(self) -> str:
         where = ", ".join(
-            f"{one.endpoint.protocol} on {sockets.text(self._sockets[sockets.address(one.endpoint)].getsockname()[:2])}"
-            for one in self._settings.listeners
+            f"{one.endpoint.protocol} on {sockets.place(one.endpoint, self._sockets[sockets.address(one.endpoint)])}"
+            for one in self._settings.doors
         )
         return f"serving {where}"
 

@@ -13,25 +13,40 @@ import time
 from collections.abc import Iterable, MutableMapping
 from ipaddress import ip_address
 
+from spamguard import unixsocket
 from spamguard.errors import ConfigError, StartError
 from spamguard.settings import Endpoint
 
 BACKLOG = 1024
 _FIRST_INHERITED = 3  # sd_listen_fds(3)
+_MODE = 0o666  # of a socket in the file system: as on loopback, anybody on this machine; its directory may say otherwise
 _PATIENCE = 3.0  # seconds: workers of a daemon that was killed may still hold the address
 _REMEDIES = {
     errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
     errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
     errno.EADDRNOTAVAIL: "this machine does not have that address",
+    errno.ENOENT: "make its directory, which must belong to us",
 }
 
 Address = tuple[str, int]
+"""An IP address and a port, or the path of a socket and 0."""
+
 _log = logging.getLogger("spamguard.daemon")
 
 
 def address(endpoint: Endpoint) -> Address:
     """What tells one listening socket from another."""
-    return _written(endpoint.host), endpoint.port
+    return (_written(endpoint.host), endpoint.port) if endpoint.path is None else (str(endpoint.path), 0)
+
+
+def _bound(one: socket.socket) -> Address:
+    name = one.getsockname()
+    return (name, 0) if one.family == socket.AF_UNIX else (_written(name[0]), name[1])
+
+
+def place(endpoint: Endpoint, one: socket.socket) -> str:
+    """Where an endpoint's socket listens, for people: port 0 is any free one."""
+    return str(endpoint.path or text(_bound(one)))
 
 
 def opened(
@@ -61,6 +76,10 @@ def _open(endpoint: Endpoint, until: float) -> socket.socket:
 
 
 def _listening(endpoint: Endpoint) -> socket.socket:
+    if endpoint.path is not None:
+        found = unixsocket.listening(endpoint.path, _MODE)
+        found.setblocking(False)
+        return found
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -97,13 +116,12 @@ def _take_over(descriptor: int, name: str, found: dict[Address, socket.socket]) 
         return
     one.set_inheritable(False)
     one.setblocking(False)
-    listens = one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    if not listens:
-        _log.warning("the inherited socket %d (%s) does not listen on TCP: not used", descriptor, name)
+    streams = one.family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX) and one.type == socket.SOCK_STREAM
+    if not streams or not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        _log.warning("the inherited socket %d (%s) does not listen for connections: not used", descriptor, name)
         one.close()
         return
-    host, port = one.getsockname()[:2]
-    found[_written(host), port] = one
+    found[_bound(one)] = one
 
 
 def _written(host: str) -> str:
@@ -127,7 +145,7 @@ def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[End
 def text(address: Address) -> str:
     """An address for people."""
     host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host if host.startswith("/") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def close(found: Iterable[socket.socket]) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,16 @@ def test_only_what_listens_is_taken_over() -> None:
     os.close(read)
     os.close(write)
     assert done.stdout == f"[{address}] [False] False\n", done.stderr
+
+
+def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
+    endpoint = Endpoint(Protocol.MILTER, path=tmp_path / "milter.sock")
+    first = sockets.opened([endpoint], {})
+    assert sockets.opened([endpoint], first) == first
+    ((address, one),) = first.items()
+    assert sockets.text(address) == sockets.place(endpoint, one) == str(endpoint.path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(endpoint.path))
+    sockets.close(first.values())
+    with pytest.raises(StartError, match="make its directory"):
+        sockets.opened([Endpoint(Protocol.MILTER, path=tmp_path / "no" / "such" / "milter.sock")], {}, patience=0.1)
