@@ -27,7 +27,8 @@ A new filter in a temporary directory judges every message before it is taught (
 Folders are taken side by side, each in its own order; an index in the order of its lines."""
 EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots pictures
-  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
+  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
+  spamguard evaluate corpus/index --against scores.csv"""
 
 Messages = Callable[[], Iterable[sources.Message]]
 
@@ -43,6 +44,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--delay", type=_whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
     parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
     parser.add_argument("--scores", metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
+    parser.add_argument("--against", metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)")
     parser.add_argument("--plots", metavar="DIR", help="draw ROC, calibration, scores and learning curve")
 
 
@@ -62,8 +64,9 @@ def _share(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Try it out and report."""
-    from spamguard.evaluation import metrics, plots, protocols, report
+    from spamguard.evaluation import comparison, metrics, plots, protocols, report
 
+    other = report.read_scores(options.against) if options.against else None  # a slip shows before the work, not after it
     settings = protocols.Settings(options.profile, options.delay, options.share)
     paths = [*options.paths, *options.ham, *options.spam]
     trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), paths))
@@ -75,14 +78,17 @@ def run(options: argparse.Namespace) -> int:
     found = metrics.measures(gold, score, labels, probability=probability)
     matrix = metrics.confusion([trial.row.gold for trial in trials], labels)
     curve = metrics.learning_curve(gold, score, labels)
+    gain = comparison.difference([trial.row for trial in trials], other) if other is not None else None
     if options.scores:
         report.write_scores(options.scores, [trial.row for trial in trials])
     if options.plots:
         plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
     if options.json:
-        print(json.dumps(report.document({name: found}, matrix, curve)))
+        print(json.dumps(report.document({name: found}, matrix, curve, gain)))
     else:
         print(report.table({name: found}, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
+        if gain is not None:
+            print(f"\n{report.gained(gain, options.against)}")
     return 0
 
 

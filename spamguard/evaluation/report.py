@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard.errors import UsageError
-from spamguard.evaluation.metrics import Confusion, LearningCurve, Measures
+from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
 
 COLUMNS = ("n", "gold", "label", "score", "trained")
 
@@ -55,14 +55,43 @@ def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
     return written
 
 
-def document(runs: Mapping[str, Measures], matrix: Confusion | None = None, curve: LearningCurve | None = None) -> dict[str, object]:
-    """Everything as one JSON-ready dictionary; what is not defined is None."""
+def read_scores(path: str | Path) -> list[Scored]:
+    """The rows of a file that `write_scores` wrote, or anything else with these columns. Raises UsageError if it is no such file."""
+    source = Path(path)
+    try:
+        with source.open(encoding="utf-8", newline="") as stream:
+            rows = csv.DictReader(stream)
+            if not set(COLUMNS).issubset(rows.fieldnames or ()):
+                raise ValueError(COLUMNS)
+            return [_scored(row) for row in rows]
+    except OSError as error:
+        raise UsageError(f"{source}: cannot be read ({error.strerror or error}); name a file of scores") from error
+    except (TypeError, ValueError, csv.Error) as error:
+        raise UsageError(f"{source}: holds no scores; its columns must be {','.join(COLUMNS)}, as `--scores` writes them") from error
+
+
+def _scored(row: Mapping[str, str]) -> Scored:
+    return Scored(int(row["n"]), row["gold"], row["label"], float(row["score"]), bool(int(row["trained"])))
+
+
+def document(
+    runs: Mapping[str, Measures], matrix: Confusion | None = None, curve: LearningCurve | None = None, gain: Interval | None = None
+) -> dict[str, object]:
+    """Everything as one JSON-ready dictionary; what is not defined is None. gain: 1-ROCA % minus that of another run."""
     found: dict[str, object] = {"runs": {name: run.as_dict() for name, run in runs.items()}}
     if matrix is not None:
         found["confusion"] = {"predicted": list(matrix.predicted), "actual": list(matrix.actual), "counts": matrix.counts.tolist()}
     if curve is not None:
         found["learning_curve"] = {"last": curve.last.tolist(), "roca": _nullable(curve.roca), "error": _nullable(curve.error)}
+    if gain is not None:
+        found["against"] = dict(zip(("roca", "low", "high"), _nullable((gain.value, gain.low, gain.high)), strict=True))
     return found
+
+
+def gained(gain: Interval, other: str) -> str:
+    """1-ROCA % less than that of another run, as a sentence."""
+    verdict = "better" if gain.high < 0 else "worse" if gain.low > 0 else "no evidence of a difference"
+    return f"1-ROCA minus that of {other}: {gain.value:+.4f} % ({gain.low:+.4f} to {gain.high:+.4f}): {verdict}"
 
 
 def _nullable(values: Iterable[float]) -> list[float | None]:

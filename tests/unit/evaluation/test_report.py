@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from spamguard.errors import UsageError
-from spamguard.evaluation.metrics import Measures, confusion, learning_curve, measures, roca
-from spamguard.evaluation.report import Scored, confusion_table, document, table, write_scores
+from spamguard.evaluation import report
+from spamguard.evaluation.metrics import Interval, Measures, confusion, learning_curve, measures, roca
+from spamguard.evaluation.report import Scored, confusion_table, document, read_scores, table, write_scores
 
 
 def some(noise: float = 1.0) -> Measures:
@@ -82,3 +83,27 @@ def test_scores_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="cannot be written"):
         write_scores(tmp_path / "no such directory" / "scores.csv", [])
+
+
+def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
+    rows = [Scored(1, "spam", "unsure", 0.1 + 0.2, True), Scored(7, "ham", "newsletter", -1e-300, False)]
+    write_scores(tmp_path / "s.csv", rows)
+    assert read_scores(tmp_path / "s.csv") == rows
+
+
+@pytest.mark.parametrize("text", ["", "n,gold\n1,spam\n", "n,gold,label,score,trained\n1,spam,spam,high,1\n", "\x00\n\x00"])
+def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(UsageError, match=r"n,gold,label,score,trained|no scores"):
+        read_scores(tmp_path / "s.csv")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_scores(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    ("gain", "word"),
+    [(Interval(-0.1, -0.2, -0.05), "better"), (Interval(0.1, 0.05, 0.2), "worse"), (Interval(-0.1, -0.2, 0.01), "no evidence")],
+)
+def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
+    assert report.gained(gain, "other.csv").endswith(word if word != "no evidence" else "no evidence of a difference")
+    assert document({}, gain=gain)["against"] == {"roca": gain.value, "low": gain.low, "high": gain.high}
