@@ -23,7 +23,7 @@ LAYERS = (
     ("proxy",),
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
-    ("ledger", "relay", "sources", "secret", "history", "teaching"),
+    ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),
     ("policy", "explained", "mail", "bayes", "files", "framed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings", "log", "kernel"),
 )
@@ -107,7 +107,7 @@ def test_doors_do_not_know_each_other() -> None:
 
 def test_a_door_that_knows_another_is_found() -> None:
     doors = {"smtp", "milter"}
-    inside = "from spamguard.doors.smtp import dialogue\nfrom spamguard.doors.smtp.lines import Lines\nfrom .limits import Load"
+    inside = "from spamguard.doors.smtp import dialogue\nfrom spamguard.doors.smtp.lines import Lines\nfrom .patience import Patience"
     assert other_doors(("doors", "smtp", "session"), inside, doors) == set()
     for source in ("from spamguard.doors import milter", "import spamguard.doors.milter.frames", "from ..milter import frames"):
         assert other_doors(("doors", "smtp", "session"), source, doors) == {"milter"}

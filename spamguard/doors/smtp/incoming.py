@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from spamguard.doors.smtp import dialogue
-from spamguard.doors.smtp.limits import Load
+from spamguard.reception.clients import Load
 from spamguard.settings import DoorLimits
 from spamguard.spool import Spool
 from spamguard.wire.values import Reply

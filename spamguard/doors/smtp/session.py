@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from ssl import SSLContext
@@ -17,14 +18,19 @@ from ssl import SSLContext
 from spamguard.doors.smtp import dialogue, xclient
 from spamguard.doors.smtp.connection import Connection, Drained, Gone, Late, Leaving
 from spamguard.doors.smtp.dialogue import State
-from spamguard.doors.smtp.limits import Load, Networks, Patience
+from spamguard.doors.smtp.patience import Patience
 from spamguard.proxy.contract import Message, Proxy
+from spamguard.reception.clients import Crowd, Load, Networks
 from spamguard.settings import DoorLimits, OddBytes, Position
 from spamguard.wire.attributes import parse_attributes
 from spamguard.wire.values import Client, Reply
 
 _TURN = 5  # commands in a row before others get theirs: a round of 50 that flood took 4 ms, with 20 it took 32
 
+_TOO_MANY: Mapping[Crowd | None, Reply] = {
+    Crowd.OF_ALL: Reply.of(421, "4.7.0 Too many connections, try again later"),
+    Crowd.OF_ONE: Reply.of(421, "4.7.0 Too many connections from your address, try again later"),
+}
 _LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears those who have had no message yet, as long as they are no slower
 
 _log = logging.getLogger("spamguard.doors")
@@ -71,9 +77,18 @@ class Session(Connection):
 
     # The session as a whole.
 
-    async def run(self) -> None:
+    async def serve(self, connected: socket.socket) -> None:
+        """One connection, from its first byte to its last."""
+        try:
+            await self.loop.connect_accepted_socket(lambda: self, connected)
+        except OSError as error:
+            _log.info("connection lost at once: %s", error)
+            return
+        await self._run()
+
+    async def _run(self) -> None:
         """From greeting to end, whatever that is."""
-        refused = self._terms.load.enter(self._peer.address)
+        refused = _TOO_MANY.get(self._terms.load.enter(self._peer.address))
         try:
             await self._serve(refused)
         except Gone:

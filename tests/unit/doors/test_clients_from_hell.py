@@ -265,7 +265,8 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):
-    from spamguard.doors.smtp import door
+    from spamguard.doors.smtp import open_door
+    from spamguard.reception import door
 
     monkeypatch.setattr(door, "_BREATH_SECONDS", 0.05)
     tried = []
@@ -286,7 +287,7 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
         from tests.unit.doors.support import listener
 
         with socket.create_server(("127.0.0.1", 0)) as real:
-            one = door.open_door(listener(), ScriptedProxy(), [Stingy(real)], tmp_path)
+            one = open_door(listener(), ScriptedProxy(), [Stingy(real)], tmp_path)
             await one.start()
             reader, writer = await asyncio.open_connection(*real.getsockname())
             greeting = await asyncio.wait_for(reader.readline(), 10)

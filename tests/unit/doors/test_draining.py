@@ -2,7 +2,7 @@
 
 import asyncio
 
-from spamguard.doors.smtp import door
+from spamguard.reception import door
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 GOODBYE = (421, "4.3.2 Shutting down, try again later")

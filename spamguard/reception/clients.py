@@ -1,4 +1,4 @@
-"""What clients may use of a door: counts of connections, of bytes in flight, of idle and wrong commands, and who may come at all.
+"""What clients may use of a door: counts of connections and of bytes in flight, and who may come at all.
 
 Must never forget to give back: whoever takes from `Load` returns it in a `finally`.
 """
@@ -8,13 +8,17 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
+from enum import Enum, auto
 from functools import lru_cache
 
-from spamguard.settings import DoorLimits
-from spamguard.wire.values import Reply
+from spamguard.settings import DoorLimits, ScannerLimits
 
-TOO_MANY = Reply.of(421, "4.7.0 Too many connections, try again later")
-TOO_MANY_YOURS = Reply.of(421, "4.7.0 Too many connections from your address, try again later")
+
+class Crowd(Enum):
+    """Why a connection is one too many."""
+
+    OF_ALL = auto()
+    OF_ONE = auto()  # that client has too many itself
 
 
 class Networks:
@@ -46,19 +50,19 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 class Load:
     """What all connections of one door use together, in this process."""
 
-    def __init__(self, limits: DoorLimits) -> None:
+    def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
         self._limits = limits
         self._clients: Counter[str] = Counter()
         self.connections = 0
         self.bytes_in_flight = 0
 
-    def enter(self, address: str) -> Reply | None:
-        """Count a connection in; a reply when it has to go again (it is counted all the same until it `leave`s)."""
+    def enter(self, address: str) -> Crowd | None:
+        """Count a connection in; why it has to go again, if it has (it is counted all the same until it `leave`s)."""
         full = self.connections >= self._limits.connections
         full_for_one = self._clients[address] >= self._limits.connections_per_client
         self.connections += 1
         self._clients[address] += 1
-        return TOO_MANY if full else TOO_MANY_YOURS if full_for_one else None
+        return Crowd.OF_ALL if full else Crowd.OF_ONE if full_for_one else None
 
     def leave(self, address: str) -> None:
         """Count it out."""
@@ -70,29 +74,3 @@ class Load:
     def room_for(self, size: int) -> bool:
         """Whether so many bytes more may be in flight."""
         return self.bytes_in_flight + size <= self._limits.bytes_in_flight
-
-
-class Patience:
-    """How many idle and wrong commands one connection may still send before its next message."""
-
-    def __init__(self, limits: DoorLimits) -> None:
-        self._limits = limits
-        self.renew()
-
-    def renew(self) -> None:
-        """After a message."""
-        self._idle = self._limits.idle_commands
-        self._wrong = self._limits.wrong_commands
-
-    def idle(self) -> None:
-        """One that does nothing for a message."""
-        self._idle -= 1
-
-    def wrong(self) -> None:
-        """One that was refused or not understood."""
-        self._wrong -= 1
-
-    @property
-    def lost(self) -> bool:
-        """Whether it has sent too many."""
-        return self._idle < 0 or self._wrong < 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamguard.doors.smtp.limits import TOO_MANY, TOO_MANY_YOURS, Load, Networks, Patience, plain_address
+from spamguard.reception.clients import Crowd, Load, Networks, plain_address
 from spamguard.settings import DoorLimits
 
 
@@ -24,20 +24,8 @@ def test_addresses_are_plain():
 
 def test_connections_are_counted_in_and_out():
     load = Load(DoorLimits(connections=3, connections_per_client=2))
-    assert [load.enter("a"), load.enter("a"), load.enter("a"), load.enter("b")] == [None, None, TOO_MANY_YOURS, TOO_MANY]
+    assert [load.enter("a"), load.enter("a"), load.enter("a"), load.enter("b")] == [None, None, Crowd.OF_ONE, Crowd.OF_ALL]
     for address in "aaab":
         load.leave(address)
     assert load.connections == 0
     assert load.enter("a") is None
-
-
-def test_patience_ends_and_is_renewed():
-    patience = Patience(DoorLimits(idle_commands=2, wrong_commands=1))
-    patience.wrong()
-    patience.idle()
-    patience.idle()
-    assert not patience.lost
-    patience.idle()
-    assert patience.lost
-    patience.renew()
-    assert not patience.lost
