@@ -63,3 +63,7 @@ class NotThereError(SpamguardError):
 
 class BusyError(SpamguardError):
     """Too much is asked for at once, or it took too long: it may be asked for again later."""
+
+
+class AccessError(SpamguardError):
+    """Tokens, links and sessions cannot be read or written, or there is no such one."""

@@ -1,0 +1,89 @@
+"""The way in and out for people (`contract.Gate`), and who stands behind a request: by token, by cookie or by a reverse proxy's word."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.web.access.asking import Asking
+from spamguard.web.access.contract import NobodyError, Visitor, Way, visitor
+from spamguard.web.access.store import SESSION_SECONDS, Kind, Store
+from spamguard.web.service.values import Person
+
+COOKIE = "spamguard"
+SECURE_COOKIE = "__Host-spamguard"  # a browser keeps it from other hosts and from connections that are not HTTPS (RFC 6265bis)
+_BEARER = "bearer "
+
+
+class Door:
+    """operators: of those whom the reverse proxy names."""
+
+    def __init__(self, store: Store, operators: frozenset[str]) -> None:
+        self._store = store
+        self._operators = operators
+
+    async def enter(self, request: Request, link: str, answer: Response) -> Person:
+        """Burn a link, begin a session."""
+        now = int(time.time())
+        found = self._store.burn(link, now)
+        if found is None:
+            raise NobodyError("this link is wrong, was used before or is older than ten minutes: get a new one with `spamguard login-link`")
+        text = self._store.make(Kind.SESSION, found.person, now, expires=now + SESSION_SECONDS)
+        _set_cookie(request, answer, text, SESSION_SECONDS)
+        return found.person
+
+    async def leave(self, request: Request, answer: Response) -> None:
+        """End the session."""
+        found = visitor(request)
+        if found is not None and found.way is Way.SESSION:
+            self._store.end(found.credential)
+        _set_cookie(request, answer, "", 0)
+
+    def visitor(self, asking: Asking, now: int) -> Visitor | None:
+        """Who asks; None: nobody says so. NobodyError: what was shown is not valid, or not any more."""
+        given = asking.text(b"authorization")
+        if given[: len(_BEARER)].lower() == _BEARER:  # others are meant for the proxy
+            return self._by_token(given[len(_BEARER) :].strip(), now)
+        if asking.user:
+            person = Person(asking.user, asking.user in self._operators)
+            return Visitor(person, Way.PROXY, self._form_token(Way.PROXY, asking.user))
+        return self._by_cookie(asking, now)
+
+    def _by_token(self, text: str, now: int) -> Visitor:
+        found = self._store.find(Kind.TOKEN, text, now)
+        if found is None:
+            raise NobodyError("this token is wrong, too old or was revoked")
+        self._store.used(found, now)
+        return Visitor(found.person, Way.TOKEN, credential=found.id)
+
+    def _by_cookie(self, asking: Asking, now: int) -> Visitor | None:
+        text = _cookie(asking.text(b"cookie"), SECURE_COOKIE if asking.secure else COOKIE)
+        found = self._store.find(Kind.SESSION, text, now) if text else None
+        if found is None:  # a session that has ended is nothing to be suspicious of
+            return None
+        self._store.used(found, now)
+        return Visitor(found.person, Way.SESSION, self._form_token(Way.SESSION, found.id), found.id)
+
+    def _form_token(self, way: Way, of: str) -> str:
+        """The same for as long as the session lasts, over restarts too."""
+        return hmac.digest(self._store.key, f"form {way} {of}".encode(), "sha256").hex()
+
+
+def _cookie(header: str, name: str) -> str:
+    """The value of one cookie, "" where there is none."""
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _set_cookie(request: Request, answer: Response, value: str, seconds: int) -> None:
+    """Lax: a link in a mail or a bookmark opens the page one is logged in to; what changes something needs more than the cookie."""
+    secure = bool(request.scope["state"].get("secure"))
+    name = SECURE_COOKIE if secure else COOKIE
+    answer.set_cookie(name, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="lax")
