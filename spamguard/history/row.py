@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
+from unicodedata import normalize
 
 from spamguard.records import Word
 
@@ -18,6 +19,13 @@ COLUMNS = (
     "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest", "label", "probability", "log_odds",
     "action", "reply", "packed", "words", "extractor", "fingerprint", "personal",
 )  # fmt: skip
+LARGE = ("packed", "words")
+"""What is not read when rows are looked through."""
+FOLDED = ("sender", "recipients", "subject")
+"""What is looked for whatever its case."""
+_PLACES = [COLUMNS.index(name) for name in FOLDED]
+_OF_SUBJECT = ("subject:",)  # how words begin, that stood there
+_OF_ADDRESSES = ("address:", "from:", "to:", "cc:", "reply-to:", "sender:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +59,49 @@ class Row:
     personal: Mapping[str, str] = field(default_factory=dict)
 
 
+def without(row: Row, *, subjects: bool, addresses: bool) -> Row:
+    """The row as it is kept where either is not to be: nor words that stood there.
+
+    Addresses are those of sender and recipients, users, the client, and what the next hop has said behind its code.
+    """
+    left_out = (() if subjects else _OF_SUBJECT) + (() if addresses else _OF_ADDRESSES)
+    if left_out:
+        row = replace(row, words=tuple(word for word in row.words if not word.text.startswith(left_out)))
+    if not subjects:
+        row = replace(row, subject="")
+    return row if addresses else replace(row, sender="", recipients=(), client="", reply=row.reply[:3], personal={})
+
+
 Columns = tuple[Any, ...]
-"""The values of a row as they are kept."""
+"""The values of a row as they are kept: those of `COLUMNS`, then those of `FOLDED` as `fold` makes them, None where that is the same."""
 
 
 def columns(row: Row) -> Columns:
-    """The values of `COLUMNS`."""
+    """The values to keep."""
+    return with_folded(_columns(row))
+
+
+def with_folded(values: Columns) -> Columns:
+    """The values of `COLUMNS`, and those of `FOLDED` behind them."""
+    return (*values, *[None if (folded := fold(values[place])) == values[place] else folded for place in _PLACES])
+
+
+def fold(text: str) -> str:
+    """A text without what people do not mind when they look for it: case, and forms of the same letter (NFKC, UAX #15)."""
+    return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
+
+
+def _columns(row: Row) -> Columns:
     return (
         row.id,
         row.time,
         _text(row.listener, _SHORT),
         _text(row.client, _SHORT),
         _text(row.sender, _ADDRESS),
-        json.dumps([_text(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]], ensure_ascii=False),
+        _json([_text(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]]),
         _text(row.subject, _SUBJECT),
         row.size,
         row.digest,
@@ -73,10 +111,10 @@ def columns(row: Row) -> Columns:
         _text(row.action, _SHORT),
         _text(row.reply, _REPLY),
         row.packed,
-        json.dumps([_values(word) for word in row.words[:_WORDS]], ensure_ascii=False),
+        _json([_values(word) for word in row.words[:_WORDS]]),
         row.extractor,
         row.fingerprint,
-        json.dumps({_text(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}, ensure_ascii=False),
+        _json({_text(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
     )
 
 

@@ -6,25 +6,23 @@ A power cut may cost the last rows, not the file (WAL, synchronous NORMAL).
 
 from __future__ import annotations
 
-import os
-import secrets
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from spamguard.errors import HistoryError
-from spamguard.files import create_private
+from spamguard.history import schema
+from spamguard.history.looks import Looks
 from spamguard.history.row import COLUMNS, Columns, Row, columns, from_columns
-from spamguard.sqlitefile import cache_explained, connect, transaction
+from spamguard.sqlitefile import cache_explained, transaction
 
 LEAST = 8 << 20  # bytes; with less there is no room to work in
 
-_APPLICATION = 0x7367_6869  # "sghi" in the file's header
-_VERSION = 2
-_BUSY_SECONDS = 5.0
-_PAGE = 16384  # bytes; as for the ledger, whose rows have the same size
 _ROWS_SHARE = 0.75  # of the bytes for rows; the rest is for free pages, which the next rows take, and for the log
 _FREE_SHARE = 1 / 16
 _LOG_SHARE = 1 / 32
@@ -33,20 +31,10 @@ _STEP_ROWS = 64  # that one transaction removes
 _STEP_PAGES = 64  # that one transaction gives back to the file system
 _DAY = 86_400
 
-_TABLE = """
-CREATE TABLE judgements (
-    id TEXT NOT NULL UNIQUE, time REAL NOT NULL, listener TEXT NOT NULL, client TEXT NOT NULL, sender TEXT NOT NULL,
-    recipients TEXT NOT NULL, subject TEXT NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL, label TEXT NOT NULL,
-    probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL, packed BLOB NOT NULL,
-    words TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL DEFAULT '{}'
-)
-"""
-_FROM_VERSION_1 = "ALTER TABLE judgements ADD COLUMN personal TEXT NOT NULL DEFAULT '{}'"
 _TIME = COLUMNS.index("time")
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements"  # noqa: S608  names of our own
-_INSERT = f"INSERT OR IGNORE INTO judgements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
-_OLDEST = f"SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS}"  # noqa: S608
-_PRUNE = f"DELETE FROM judgements WHERE rowid IN (SELECT rowid FROM ({_OLDEST}) WHERE ? OR time < ?)"  # noqa: S608
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements JOIN contents ON judgement = judgements.rowid"  # noqa: S608  names of our own
+_OLDEST = f"SELECT rowid FROM (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS}) WHERE ? OR time < ?"  # noqa: S608
+_PRUNE = ("DELETE FROM contents WHERE judgement = ?", "DELETE FROM judgements WHERE rowid = ?")
 
 
 class History:
@@ -67,15 +55,11 @@ class History:
         rows are appended.
         """
         with _explained(path):
-            if not path.exists():
-                _create(path)
-            db = connect(path, _BUSY_SECONDS)
+            db = schema.connect(path)
             try:
-                _bring_up_to_date(db)
-                _refuse_strangers(db, path)
-                pages = min(_LOG_PAGES, int(max(size, LEAST) * _LOG_SHARE) // _PAGE)
+                pages = min(_LOG_PAGES, int(max(size, LEAST) * _LOG_SHARE) // schema.PAGE)
                 db.execute(f"PRAGMA wal_autocheckpoint = {pages}")
-                db.execute(f"PRAGMA journal_size_limit = {pages * _PAGE}")
+                db.execute(f"PRAGMA journal_size_limit = {pages * schema.PAGE}")
                 db.execute("PRAGMA synchronous = NORMAL")
             except BaseException:
                 db.close()
@@ -103,7 +87,7 @@ class History:
             return
         with _explained(self.path):
             with transaction(self._db):
-                self._db.executemany(_INSERT, rows)
+                schema.insert(self._db, list(rows), repeat(None))
             oldest = max(row[_TIME] for row in rows) - self._days * _DAY
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
                 if not self._prune(oldest):
@@ -118,6 +102,20 @@ class History:
         """The newest judgements, newest first; those of them older than `before`, an id."""
         return self._rows("WHERE id < ? ORDER BY id DESC LIMIT ?", (before or "~", limit))
 
+    @cached_property
+    def looks(self) -> Looks:
+        """For looking through many."""
+        return Looks(self._db, partial(_explained, self.path))
+
+    def contents(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
+        """Ids and features (`Row.packed`) of these judgements, those that are there, in any order."""
+        marks = ",".join("?" * len(names))
+        return self._ask(f"SELECT id, packed FROM judgements JOIN contents ON judgement = judgements.rowid WHERE id IN ({marks})", names)  # noqa: S608
+
+    def _ask(self, sql: str, values: Sequence[object]) -> list[Any]:
+        with _explained(self.path):
+            return self._db.execute(sql, values).fetchall()
+
     def _rows(self, condition: str, values: tuple[object, ...]) -> list[Row]:
         with _explained(self.path):
             return [from_columns(found) for found in self._db.execute(f"{_SELECT} {condition}", values)]
@@ -126,65 +124,21 @@ class History:
 
     def _prune(self, oldest: float) -> bool:
         """Remove some of the oldest rows if there are too many bytes, else those of them that are too old; whether there were any."""
-        too_much = self._pragma("page_count") - self._pragma("freelist_count") > self._size * _ROWS_SHARE / _PAGE
+        too_much = self._pragma("page_count") - self._pragma("freelist_count") > self._size * _ROWS_SHARE / schema.PAGE
         with transaction(self._db):
-            return self._db.execute(_PRUNE, (too_much, oldest)).rowcount > 0
+            old = self._db.execute(_OLDEST, (too_much, oldest)).fetchall()
+            for statement in _PRUNE:
+                self._db.executemany(statement, old)
+        return bool(old)
 
     def _give_back(self) -> None:
         """Some of the free pages, if they are more than the next rows will take."""
-        if self._pragma("freelist_count") > self._size * _FREE_SHARE / _PAGE:
+        if self._pragma("freelist_count") > self._size * _FREE_SHARE / schema.PAGE:
             self._db.executescript(f"PRAGMA incremental_vacuum({_STEP_PAGES})")  # `execute` would stop after the first page
 
     def _pragma(self, name: str) -> int:
-        return _pragma(self._db, name)
+        return schema.pragma(self._db, name)
 
 
 def _explained(path: Path) -> AbstractContextManager[None]:
     return cache_explained("history", path, HistoryError)
-
-
-def _create(path: Path) -> None:
-    """Makes it whole under another name and links it to its own: of several processes that do so, one succeeds, the others open that."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    create_private(draft).close()
-    try:
-        _fill(draft)
-        os.link(draft, path)
-    except FileExistsError:
-        return
-    finally:
-        draft.unlink()
-
-
-def _fill(draft: Path) -> None:
-    db = connect(draft, _BUSY_SECONDS)
-    try:
-        for setting in (f"page_size = {_PAGE}", "auto_vacuum = INCREMENTAL", "journal_mode = WAL"):
-            db.execute(f"PRAGMA {setting}")
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-        db.execute(_TABLE)
-    finally:
-        db.close()
-
-
-def _bring_up_to_date(db: sqlite3.Connection) -> None:
-    """A file of the version before, in place; processes of that version that have it open go on."""
-    if _is_of_version_1(db):
-        with transaction(db):
-            if _is_of_version_1(db):  # else another process was faster
-                db.execute(_FROM_VERSION_1)
-                db.execute(f"PRAGMA user_version = {_VERSION}")
-
-
-def _is_of_version_1(db: sqlite3.Connection) -> bool:
-    return (_pragma(db, "application_id"), _pragma(db, "user_version")) == (_APPLICATION, 1)
-
-
-def _refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
-    if (_pragma(db, "application_id"), _pragma(db, "user_version")) != (_APPLICATION, _VERSION):
-        raise HistoryError(f"history {path}: it is of another program or another version of this one: move it away, a new one will be made")
-
-
-def _pragma(db: sqlite3.Connection, name: str) -> int:
-    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 
 from spamguard.errors import HistoryError
-from spamguard.history.row import COLUMNS, Columns, Row, columns
+from spamguard.history.row import COLUMNS, Columns, Row, columns, without
 from spamguard.history.store import History
 
 BATCH = 256  # rows of a transaction
@@ -30,13 +30,16 @@ _log = logging.getLogger("spamguard.history")
 
 
 class HistoryWriter:
-    """Takes rows from any thread. Start it after the last fork. path, size, days: as `History.open` takes them.
+    """Takes rows from any thread. Start it after the last fork. path, size, days: as `History.open` takes them. subjects, addresses:
+    whether they are kept (`row.without`).
 
     written, dropped: how many rows so far.
     """
 
-    def __init__(self, path: Path, size: int, days: int) -> None:
+    def __init__(self, path: Path, size: int, days: int, *, subjects: bool = True, addresses: bool = True) -> None:
         self._place = path, size, days
+        self._subjects = subjects
+        self._addresses = addresses
         self._rows: deque[Columns] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -53,7 +56,7 @@ class HistoryWriter:
 
         What it takes in Python is done here: the thread would hold the interpreter lock for it, and so hold up the mail.
         """
-        values = columns(row)
+        values = columns(without(row, subjects=self._subjects, addresses=self._addresses))
         with self._changed:
             if self._closing or len(self._rows) >= _QUEUE_ROWS or self._bytes + _weight(values) > _QUEUE_BYTES:
                 self.dropped += 1

@@ -114,19 +114,6 @@ def test_the_table_has_a_column_for_everything() -> None:
     assert tuple(Row.__slots__) == COLUMNS
 
 
-def test_a_history_of_the_version_before_goes_on(tmp_path: Path) -> None:
-    with opened(tmp_path) as history:
-        history.append([row(1)])
-    with sqlite3.connect(tmp_path / "history.sqlite") as db:
-        db.execute("ALTER TABLE judgements DROP COLUMN personal")
-        db.execute("PRAGMA user_version = 1")
-    db.close()
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        assert one.find(row(1).id) == row(1, personal={})
-        other.append([row(2)])
-        assert one.find(row(2).id) == row(2)
-
-
 # ---- bounds
 
 
@@ -198,7 +185,7 @@ def spoil_table(path: Path) -> None:
 
 def spoil_words(path: Path) -> None:
     db = sqlite3.connect(path)
-    db.execute("UPDATE judgements SET words = '[1'")
+    db.execute("UPDATE contents SET words = '[1'")
     db.commit()
     db.close()
 

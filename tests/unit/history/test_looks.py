@@ -1,0 +1,144 @@
+"""Looking through the history: what fits is found, whatever its case, page by page; and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard.history import FILE, History, Row, looks
+from spamguard.history.looks import Wanted, part
+from spamguard.history.row import without
+from spamguard.records import Word
+from tests.unit.history.rows import START, row
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History.open(tmp_path / FILE, 64 << 20, 30) as one:
+        yield one
+
+
+def numbers(history: History, limit: int = 50, **wanted: Any) -> list[int]:
+    """Seconds of the rows that are found."""
+    return [int(found.time - START) for found in history.looks.look(Wanted(**wanted), limit).rows]
+
+
+def test_texts_are_found_anywhere_and_in_any_case(history: History) -> None:
+    history.append(
+        [
+            row(1, sender="Anna@Example.ORG", subject="Grüße aus KÖLN", recipients=('"B"@example.org',)),
+            row(2, sender="ben@example.org", subject="Straße", recipients=("ÄRGER@example.org", "c@example.org")),
+            row(3, sender="", subject="100 % sure_", recipients=()),
+        ]
+    )
+    assert numbers(history, sender="ANNA@ex") == [1]
+    assert numbers(history, sender="example") == [2, 1]
+    assert numbers(history, subject="köln") == numbers(history, subject="GRÜSSE") == [1]
+    assert numbers(history, subject="STRASSE") == [2]
+    assert numbers(history, subject="Ko\u0308ln") == [1]
+    assert numbers(history, subject="%") == numbers(history, subject="sure_") == [3]
+    assert numbers(history, recipient="ärger") == numbers(history, recipient="c@example") == [2]
+    assert numbers(history, recipient='"b"@') == [1]
+    assert numbers(history, recipient="\\") == []
+    assert numbers(history, sender="ben", subject="köln") == []
+
+
+def test_by_label_and_time(history: History) -> None:
+    history.append([row(number, label=("spam", "ham", "unsure")[number % 3]) for number in range(9)])
+    assert numbers(history, label="ham") == [7, 4, 1]
+    assert numbers(history, since=START + 3, until=START + 6) == [5, 4, 3]
+    assert numbers(history, label="not-scanned") == []
+    assert numbers(history, first=row(7).id) == [8, 7]
+
+
+def test_page_by_page_everything_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "WINDOW", 10)
+    history.append([row(number, label="ham" if number % 7 == 0 else "spam") for number in range(100)])
+    found: list[int] = []
+    wanted, looked = Wanted(label="ham", first=row(20).id), 0
+    while True:
+        seen = history.looks.look(wanted, 2)
+        found += [int(one.time - START) for one in seen.rows]
+        looked += 1
+        if not seen.following:
+            break
+        wanted = wanted._replace(before=seen.following)
+    assert found == [98, 91, 84, 77, 70, 63, 56, 49, 42, 35, 28, 21]
+    assert looked < 20
+
+
+def test_what_is_large_is_left_where_it_is(history: History) -> None:
+    history.append([row(1)])
+    (found,) = history.looks.look(Wanted(), 5).rows
+    assert (found.packed, found.words) == (b"", ())
+    assert found == row(1, packed=b"", words=())
+    assert history.contents([row(1).id, "nobody"]) == [(row(1).id, row(1).packed)]
+
+
+def test_parts_of_addresses(history: History) -> None:
+    history.append(
+        [row(number, recipients=(f"{name}@example.org", "list@example.net")) for number, name in enumerate(("anna", "joanna", "ANNA+x"))]
+    )
+    assert numbers(history, parts=[part("anna@", begins=True)]) == [0]
+    assert numbers(history, parts=[part("Anna@", begins=True), part("anna+", begins=True)]) == [2, 0]
+    assert numbers(history, parts=[part("@example.net", ends=True)]) == [2, 1, 0]
+    assert numbers(history, parts=[part('a"b', begins=True)]) == []
+    assert len(numbers(history, parts=[part(f"{number}@", begins=True) for number in range(1000)])) == 3  # who asks looks at each
+
+
+def test_by_what_was_told_of_them(history: History) -> None:
+    history.append([row(number, label="unsure") for number in range(10)])
+    history.looks.tell({row(1).digest: "spam", row(2).digest: "ham", row(3).digest: "spam", b"other": "ham"})
+    assert numbers(history, taught="any") == [3, 2, 1]
+    assert numbers(history, taught="spam") == [3, 1]
+    assert sorted(history.looks.said_and_taught(Wanted())) == [("unsure", "ham", (), 1), ("unsure", "spam", (), 2)]
+    history.looks.tell({row(1).digest: None, row(2).digest: "spam"})
+    assert numbers(history, taught="spam") == [3, 2]
+    history.looks.tell({row(5).digest: "ham"}, anew=True)
+    assert numbers(history, taught="any") == [5]
+
+
+def test_counts_by_hour(history: History) -> None:
+    hours = (0.1, 0.9, 1.1, 1.2, 5.0)
+    history.append([row(int(3600 * hour), label="spam" if hour < 1.15 else "ham", recipients=(f"{hour}@x",)) for hour in hours])
+    assert sorted(history.looks.by_hour(START, Wanted(since=START))) == [
+        (0, "spam", (), 2),
+        (1, "ham", (), 1),
+        (1, "spam", (), 1),
+        (5, "ham", (), 1),
+    ]
+    assert history.looks.by_hour(START, Wanted(parts=[part("1.2@", begins=True)])) == [(1, "ham", ("1.2@x",), 1)]
+
+
+def test_what_was_said_of_some(history: History) -> None:
+    history.append([row(1), row(2, label="ham", personal={}), row(3)])
+    asked = [row(2).digest, row(1).digest, row(2).digest, b"nobody"]
+    assert sorted(history.looks.of_digests(asked)) == [(row(1).digest, "spam", dict(row(1).personal)), (row(2).digest, "ham", {})]
+    assert list(history.looks.of_digests([])) == []
+
+
+def test_looking_keeps_nobody_from_writing(history: History, tmp_path: Path) -> None:
+    with History.open(tmp_path / FILE, 64 << 20, 30) as other:
+        other.looks.tell({b"x": "spam"})
+        history.append([row(1)])
+        assert numbers(other) == [1]
+
+
+def test_what_is_not_to_be_kept() -> None:
+    words = tuple(
+        Word(number, text, 1.0) for number, text in enumerate(("offer", "subject:offer", "from:anna", "address:a-at-b b", "to:ben"))
+    )
+    whole: Row = row(1, words=words)
+    bare = without(whole, subjects=False, addresses=False)
+    assert (bare.subject, bare.sender, bare.recipients, bare.client, bare.reply, dict(bare.personal)) == ("", "", (), "", "250", {})
+    assert [word.text for word in bare.words] == ["offer"]
+    assert without(whole, subjects=True, addresses=True) == whole
+    assert [word.text for word in without(whole, subjects=False, addresses=True).words] == [
+        "offer",
+        "from:anna",
+        "address:a-at-b b",
+        "to:ben",
+    ]
