@@ -161,6 +161,17 @@ def score(found: Verdict, spam_from: float = SPAM_FROM) -> float:
     return REQUIRED + (found.log_odds - logit(spam_from)) * REQUIRED / logit(SPAM_FROM)
 
 
+def told(found: Verdict, decision: Decision) -> float:
+    """The score as everybody is told it: it never says anything else than the decision does, whatever is made of its digits."""
+    points = score(found, decision.spam_from)
+    return max(points, REQUIRED) if decision.is_unwanted else min(points, REQUIRED - 0.1)
+
+
+def symbol(label: str) -> str:
+    """What is named as the test that a message has met."""
+    return "SPAMGUARD_" + label.upper().replace("-", "_")
+
+
 VERDICT_FIELDS = (b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard", b"X-Spamguard-Probability")
 """The fields that `header_fields` writes; a message that already has one claims a verdict that it was not given here."""
 
@@ -169,13 +180,11 @@ def header_fields(found: Verdict, decision: Decision, signed: bytes, *, tell_pro
     """The verdict as header fields, without line ends (grammar of X-Spam-Status: SpamAssassin's). signed: of `signature.sign`.
 
     `unsure` is a No with tests=SPAMGUARD_UNSURE. The probability itself is only told when asked for: it would be an oracle
-    for spammers. Readers compare the score with what is required: it never says anything else than the answer does.
+    for spammers. Readers compare the score with what is required.
     """
     answer = b"Yes" if decision.is_unwanted else b"No"
-    points = score(found, decision.spam_from)
-    told = max(points, REQUIRED) if decision.is_unwanted else min(points, REQUIRED - 0.1)
-    name = found.label.upper().replace("-", "_").encode()
-    status = b"X-Spam-Status: %s, score=%.1f required=%.1f tests=SPAMGUARD_%s" % (answer, told, REQUIRED, name)
+    name = symbol(found.label).encode()
+    status = b"X-Spam-Status: %s, score=%.1f required=%.1f tests=%s" % (answer, told(found, decision), REQUIRED, name)
     flag = [b"X-Spam-Flag: YES"] if decision.is_unwanted else []
     probability = [b"X-Spamguard-Probability: %.4f" % found.probability] if tell_probability else []
     return [*flag, status, b"X-Spamguard: " + signed, *probability]

@@ -66,10 +66,10 @@ def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
     """What came by programs and by mail, and was beyond the limit since anything else of that user was learnt in these ways."""
-    from spamguard.teaching.lesson import MAILED, PIPED
+    from spamguard.teaching.lesson import BROUGHT
 
     for user, refused in dropped.items():
-        heard = [last.time for origin in (PIPED, MAILED) if (last := spam_filter.ledger.users.last_heard(user, origin))]
+        heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
         if refused.last >= max(heard, default=0):
             told = f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {_moment(refused.last)}"
             yield f"{user}: {told}: beyond lessons_per_day"

@@ -17,7 +17,7 @@ from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.folders import refusals
 from spamguard.folders.refusals import Refusals
 from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.teaching.lesson import MAILED, PIPED, Lesson
+from spamguard.teaching.lesson import BROUGHT, Lesson
 
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 
@@ -97,11 +97,8 @@ class Learner:
         return None
 
     def _learn(self, batch: Sequence[_Waiting]) -> None:
-        first = batch[0].lesson
         try:
-            admitted = self._admitted(batch, self._preparer.all_ready([one.lesson.raw for one in batch]))
-            ready = [lesson for _, lesson in admitted]
-            changed = self._filter.learn_ready(ready, first.label, user=first.user, origin=first.origin)
+            done = self._taught(batch) if batch[0].lesson.label else self._forgotten(batch)
         except UnknownClassError as error:
             for one in batch:
                 self._drop(one.box, one.name, str(error))
@@ -112,19 +109,35 @@ class Learner:
             _log.exception("a fault in learning %d lessons: they wait for the next start", len(batch))
             self._hopeless.update(one.name for one in batch)
             return
-        for (one, lesson), new in zip(admitted, changed, strict=True):
+        for one, digest, new in done:
+            label, user, origin, _ = one.lesson
             told = "lesson user=%s by=%s class=%s message=%s: %s"
-            _log.info(told, first.user, first.origin, first.label, lesson.digest.hex()[:12], "learnt" if new else "known")
+            _log.info(told, user, origin, label or "-", digest.hex()[:12], ("learnt" if label else "forgotten") if new else "known")
             self._remove(one.box, one.name)
 
-    def _admitted(self, batch: Sequence[_Waiting], ready: Sequence[Teaching]) -> list[tuple[_Waiting, Teaching]]:
-        """Those that their user may still teach today; the others go. What stands already changes nothing, and costs nothing."""
-        pairs = list(zip(batch, ready, strict=True))
-        if not self._most:
-            return pairs
+    def _taught(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:
+        """Each that was admitted, its digest, and whether it has changed anything."""
         first = batch[0].lesson
+        admitted = self._admitted(batch, self._preparer.all_ready([one.lesson.raw for one in batch]))
+        changed = self._filter.learn_ready([lesson for _, lesson in admitted], first.label, user=first.user, origin=first.origin)
+        return [(one, lesson.digest, new) for (one, lesson), new in zip(admitted, changed, strict=True)]
+
+    def _forgotten(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:
+        first = batch[0].lesson
+        digests = [self._preparer.digest(one.lesson.raw) for one in batch]
+        return list(zip(batch, digests, self._filter.forget_ready(digests, user=first.user, origin=first.origin), strict=True))
+
+    def _admitted(self, batch: Sequence[_Waiting], ready: Sequence[Teaching]) -> list[tuple[_Waiting, Teaching]]:
+        """Those that their user may still teach today; the others go. What stands already changes nothing, and costs nothing.
+
+        What nobody in particular says is said by whoever runs the site: for that there is no limit.
+        """
+        pairs = list(zip(batch, ready, strict=True))
+        first = batch[0].lesson
+        if not self._most or not first.user:
+            return pairs
         users, now = self._filter.ledger.users, int(time.time())
-        taken, refused = users.within(self._most, first.user, (PIPED, MAILED), now, pairs, lambda pair: (pair[1].digest, first.label))
+        taken, refused = users.within(self._most, first.user, BROUGHT, now, pairs, lambda pair: (pair[1].digest, first.label))
         for one, _ in refused:
             self._remove(one.box, one.name)
         if refused:

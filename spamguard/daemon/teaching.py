@@ -24,7 +24,7 @@ from spamguard.settings import Settings, Teach
 from spamguard.teaching.dropped import DropBox
 from spamguard.teaching.queue import DIRECTORY, Queue
 
-LOOK_SECONDS = 1.0  # for what was left in a directory, or put into the queue by another process
+LOOK_SECONDS = 0.5  # for what was left in a directory, or put into the queue by another process
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 
 _log = logging.getLogger("spamguard.teaching")

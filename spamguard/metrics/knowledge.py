@@ -12,8 +12,9 @@ from spamguard.engine import Filter
 from spamguard.errors import LedgerError
 from spamguard.metrics.counters import Slot
 from spamguard.records import Status
+from spamguard.teaching.lesson import BROUGHT
 
-PEOPLE = ("folder", "teach-pipe", "mail", "quarantine")
+PEOPLE = ("folder", "quarantine", *BROUGHT)
 """First words of the origins of lessons that somebody gave at the moment they saw the message; not of those taught in bulk."""
 _AT_ONCE = 20_000  # events counted in one look
 _LONGEST = 12  # letters of an origin's first word

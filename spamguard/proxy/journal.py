@@ -15,14 +15,14 @@ from spamguard.mail.decode import unstructured
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.groups import Group
 from spamguard.records import EXTRACTOR, Scan, Verdict
-from spamguard.settings import Action, Listener
+from spamguard.settings import Action, Listener, Scanner
 from spamguard.wire.values import Envelope, Reply
 
 NOT_SCANNED = "not-scanned"
 _RECIPIENTS = 5  # in the log line, and people who are judged otherwise; the others are counted
 _WORDS = 6
 _SUBJECT_BYTES = 1000
-_SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
+_SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
 _PLAIN = re.compile(r"[!#-<>-~]+")  # nothing that would have to be quoted
 
 
@@ -33,7 +33,9 @@ class Entry:
     have made another decision of it than all people's, with their label. copy_of: the message, where this is but a further copy.
     """
 
-    def __init__(self, name: str, now: float, listener: Listener, envelope: Envelope, size: int, oddities: frozenset[str]) -> None:
+    def __init__(
+        self, name: str, now: float, listener: Listener | Scanner, envelope: Envelope, size: int, oddities: frozenset[str]
+    ) -> None:
         self.id = name
         self.listener = listener
         self.envelope = envelope

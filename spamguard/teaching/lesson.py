@@ -1,7 +1,9 @@
 """A lesson as it is said on the socket and as it lies in a directory: one line, then the message.
 
     TEACH CLASS LENGTH [USER]LF
+    FORGET LENGTH [USER]LF
 
+The second takes back what that user has said about the message.
 CLASS: lower-case letters, digits, - and _; LENGTH: bytes of the message that follows; USER: whose lesson it is, UTF-8 without blanks.
 On the socket one line comes back: `OK`, `NO reason` (for ever) or `LATER reason`. Imports nothing: a client starts in no time.
 """
@@ -15,13 +17,15 @@ LONGEST_LINE = 400  # bytes of the first line
 LONGEST_ANSWER = 400
 PIPED = "teach-pipe"  # origin of what came by the command, over the socket or a directory
 MAILED = "mail"  # of what was forwarded to an address that teaches
+ASKED = ("rspamd", "spamd")  # of what came by a scanner, which names the protocol
+BROUGHT = (PIPED, MAILED, *ASKED)  # all that people have brought
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS = _LETTERS | frozenset("0123456789_-")
 
 
 class Header(NamedTuple):
-    """What stands in the first line. user: "" where none is named."""
+    """What stands in the first line. label: "" where all is taken back. user: "" where none is named."""
 
     label: str
     length: int
@@ -29,11 +33,12 @@ class Header(NamedTuple):
 
     def line(self) -> bytes:
         """As it is written."""
-        return " ".join(("TEACH", self.label, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
+        words = ("TEACH", self.label) if self.label else ("FORGET",)
+        return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
 
 class Lesson(NamedTuple):
-    """A whole one. origin: the way it came."""
+    """A whole one. label: as in `Header`. origin: the way it came."""
 
     label: str
     user: str
@@ -49,14 +54,16 @@ def parse(line: bytes) -> Header:
         words = line[:-1].decode("utf-8").split(" ")
     except UnicodeDecodeError:
         raise ValueError("no UTF-8") from None
-    if words[0] != "TEACH" or len(words) not in (3, 4):
+    verb = words.pop(0)
+    label = words.pop(0) if verb == "TEACH" and words else ""
+    if verb not in ("TEACH", "FORGET") or len(words) not in (1, 2):
         raise ValueError("expected TEACH CLASS LENGTH [USER]")
-    label, length, user = words[1], words[2], words[3] if len(words) == 4 else ""
-    if not is_class(label):
+    if verb == "TEACH" and not is_class(label):
         raise ValueError("no name of a class")
+    length, user = words[0], words[1] if len(words) == 2 else ""
     if not (length.isascii() and length.isdecimal() and len(length) < 12 and 0 < int(length) <= MOST_BYTES):
         raise ValueError(f"a message has 1 to {MOST_BYTES} bytes")
-    if len(words) == 4 and not is_user(user):
+    if len(words) == 2 and not is_user(user):
         raise ValueError("no name of a user")
     return Header(label, int(length), user)
 

@@ -32,8 +32,8 @@ class Queue:
         self._directory = directory
         self._most = most_lessons, most_bytes
 
-    def put(self, header: Header, origin: str, message: Iterable[bytes]) -> None:
-        """Return once it is on the disk. OSError: it is not there, or no more are taken before some were learnt.
+    def put(self, header: Header, origin: str, message: Iterable[bytes]) -> str:
+        """Its name, once it is on the disk. OSError: it is not there, or no more are taken before some were learnt.
 
         origin: the way it came, lower-case letters and dashes. message: its bytes, `header.length` together.
         """
@@ -52,6 +52,11 @@ class Queue:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+        return name
+
+    def waits(self, name: str) -> bool:
+        """Whether a lesson of this name is still to be learnt."""
+        return (self._directory / name).exists()
 
     def names(self) -> list[str]:
         """What waits, oldest first."""

@@ -1,0 +1,191 @@
+"""Judging and teaching for programs that hand their mail on themselves: what stands behind every scanner door.
+
+Must never raise because of a message or of what its client says, never believe a client that is not trusted whose mail it is, and
+never say that something was learnt before it is on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from spamguard import policy, signature
+from spamguard.ids import RANDOM_BYTES, new_id
+from spamguard.policy import Decision
+from spamguard.proxy import heads
+from spamguard.proxy.contract import Judge, NotScanned
+from spamguard.proxy.groups import Group, grouped
+from spamguard.proxy.journal import Entry
+from spamguard.proxy.lessons import Lessons, Taught
+from spamguard.proxy.teachers import Teachers
+from spamguard.proxy.tools import Tools
+from spamguard.reception.clients import Networks
+from spamguard.records import Scan, Verdict
+from spamguard.relay.threads import finished
+from spamguard.settings import Action, OnError, Policy, Rule, Scanner
+from spamguard.spool import Spool
+from spamguard.wire.received import received_field
+from spamguard.wire.values import Client, Envelope, Recipient, Sender
+
+_HOPELESS = ("poison", "timeout", "crashed", "error")  # why a message could not be judged that the learner must not meet either
+
+_log = logging.getLogger("spamguard.proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What somebody says about a message. message: its bytes, any line ends. peer: address of the connection, "" of a Unix socket.
+
+    sender, recipients: of the envelope, as far as known. client: whom the message comes from. user: whose it is said to be. What
+    stands in `client` and `user` counts only where the peer is trusted.
+    """
+
+    message: Spool
+    peer: str
+    sender: str = ""
+    recipients: Sequence[str] = ()
+    client: Client = field(default_factory=Client)
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer. id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
+
+    scan, verdict, decision: None where it could not be judged; reason: why. action: TAG, REJECT or DEFER. score: as X-Spam-Status
+    tells it, `policy.REQUIRED` at the threshold; 0.0 where it could not be judged.
+    """
+
+    id: str
+    fields: Sequence[bytes]
+    action: Action
+    reason: str = ""
+    scan: Scan | None = None
+    verdict: Verdict | None = None
+    decision: Decision | None = None
+    score: float = 0.0
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether it is called spam."""
+        return self.decision is not None and self.decision.is_unwanted
+
+    @property
+    def label(self) -> str:
+        """Of the verdict, "" where there is none."""
+        return self.verdict.label if self.verdict else ""
+
+    @property
+    def symbol(self) -> str:
+        """What X-Spam-Status names."""
+        return policy.symbol(self.label) if self.verdict else "SPAMGUARD_NOT_SCANNED"
+
+
+class Asking:
+    """What stands behind one scanner door. hostname: ours."""
+
+    def __init__(self, scanner: Scanner, judge: Judge, tools: Tools, lessons: Lessons, hostname: str) -> None:
+        self.scanner = scanner
+        self._policy = _with_rules(scanner)
+        self._judge = judge
+        self._tools = tools
+        self._lessons = lessons
+        self._hostname = hostname
+        self._trusted = Networks(scanner.trusted)
+        self._teachers = Teachers(scanner)
+
+    def trusts(self, peer: str) -> bool:
+        """Whether what this client says of others is believed."""
+        return peer in self._trusted
+
+    def may_teach(self, peer: str, password: str = "") -> bool:
+        """Whether this client may. password: as it told it."""
+        return self._teachers.admit(peer, password)
+
+    async def judge(self, question: Question) -> Judged:
+        """What is thought of it; remembered like mail that passes."""
+        now = time.time()
+        trusted = self.trusts(question.peer)
+        client = question.client if trusted else Client(address=question.peer, peer=question.peer)
+        envelope = Envelope(Sender(question.sender), tuple(map(Recipient, question.recipients)), client)
+        entry = Entry(new_id(now, os.urandom(RANDOM_BYTES)), now, self.scanner, envelope, question.message.size, frozenset())
+        names = (question.user,) if question.user else question.recipients
+        try:
+            judged = await self._judged(question.message, entry, names if trusted else (), evidence=trusted)
+        except Exception:  # a fault of ours: it was not judged, which has an answer of its own  # noqa: BLE001
+            _log.exception("%s: a fault in judging this message", entry.id)
+            entry.failed("error")
+            judged = None
+        found = judged or self._not_judged(entry)
+        entry.finish(())
+        self._record(entry)
+        return found
+
+    async def _judged(self, message: Spool, entry: Entry, names: Sequence[str], *, evidence: bool) -> Judged | None:
+        people, header = self._tools.people, heads.header(message)
+        on_top = self._evidence(entry, header) if evidence else b""
+        found = await self._judge.judge(message, on_top, people.users(names) if people else ())
+        entry.judged(found, header)
+        if isinstance(found, NotScanned):
+            return None
+        if found.settle:
+            self._tools.settle()
+        whose = people.of(names, found.personal) if people and found.personal else [""] * len(names)
+        (group,) = grouped(found, whose, self._policy, apart=False)
+        entry.decided(group)
+        return self._answer(entry.id, found, group)
+
+    def _answer(self, name: str, found: Scan, group: Group) -> Judged:
+        verdict, decision = group.verdict, group.decision
+        signed = signature.sign(self._tools.key(), verdict, decision.action, name, found.digest)
+        fields = policy.header_fields(verdict, decision, signed, tell_probability=self._policy.tell_probability)
+        return Judged(name, fields, decision.action, "", found, verdict, decision, policy.told(verdict, decision))
+
+    def _not_judged(self, entry: Entry) -> Judged:
+        action = Action.DEFER if self._policy.on_error is OnError.DEFER else Action.TAG
+        entry.action = action
+        return Judged(entry.id, policy.not_scanned(entry.reason), action, entry.reason)
+
+    def _evidence(self, entry: Entry, header: bytes) -> bytes:
+        """Who sent it, as a Received field, unless a server has said so in the message already."""
+        client = entry.envelope.client
+        if not (client.address or client.name or client.helo) or header[:9].lower().startswith(b"received:"):
+            return b""
+        return received_field(client, self._hostname, "", "", entry.time) + b"\r\n"
+
+    def _record(self, entry: Entry) -> None:
+        try:
+            self._tools.record(entry)
+        except Exception:  # who has asked is to be answered  # noqa: BLE001
+            _log.exception("%s: a fault in recording this message", entry.id)
+
+    # ---- teaching
+
+    async def teach(self, question: Question, label: str, password: str = "") -> Taught:
+        """Have it learnt as of this class, within a second; "": what was said about it is taken back."""
+        if not self.may_teach(question.peer, password):
+            return Taught.FORBIDDEN
+        user = question.user if self.trusts(question.peer) else ""
+        try:
+            found = await self._judge.judge(question.message, b"", ())
+            if isinstance(found, NotScanned) and found.reason in _HOPELESS:
+                return Taught.IMPOSSIBLE
+            digest = b"" if isinstance(found, NotScanned) else found.digest
+            return await finished(partial(self._lessons.take, question.message, label, user, self.scanner.endpoint.protocol, digest))
+        except OSError as error:
+            _log.error("a lesson cannot be kept: %s", error)
+        except Exception:  # a fault of ours  # noqa: BLE001
+            _log.exception("a fault in taking a lesson")
+        return Taught.LATER
+
+
+def _with_rules(scanner: Scanner) -> Policy:
+    """What is asked for beyond telling the verdict."""
+    wanted = ((Action.REJECT, ("spam",), scanner.reject_from), (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from))
+    rules = tuple(Rule(label, action, since) for action, labels, since in wanted if since is not None for label in labels)
+    given = scanner.policy
+    return Policy(rules, given.one_wrong_in, given.tell_probability, given.forged, given.on_error)

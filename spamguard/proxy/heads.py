@@ -1,0 +1,43 @@
+"""The header section of a message with any line ends, and the message with other fields on top. Needs no more memory than that section.
+
+Must never change a byte of the body, nor one of a field that is not named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from spamguard.mail.rewrite import with_fields
+from spamguard.spool import Content, Spool
+
+_USUAL = 64 << 10  # bytes that hold the header section of all but very odd mail
+_MOST = 1 << 20
+_END = re.compile(rb"\n(?=\r?\n)")
+_FIELD_END = re.compile(rb"\n(?=[^ \t\r\n])")
+
+
+def header(message: Spool) -> bytes:
+    """The header section, its last line end included, without the empty line below it; its complete fields when there is no end."""
+    head = message.head(_USUAL)
+    if (end := _end(head)) is None and message.size > len(head):
+        head = message.head(_MOST)
+        end = _end(head)
+    if end is None and message.size > len(head):
+        end = max((field.end() for field in _FIELD_END.finditer(head, max(0, len(head) - _USUAL))), default=0)
+    return head if end is None else head[:end]
+
+
+def _end(head: bytes) -> int | None:
+    if head.startswith((b"\n", b"\r\n")):
+        return 0
+    found = _END.search(head)
+    return found.end() if found else None
+
+
+def tagged(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> Content:
+    """The message with these fields on top and those named in `forged` out of it, in its own line ends."""
+    head = header(message)
+    below = message.head(len(head) + 2)[len(head) :]  # the empty line, so that the section is seen to end
+    kept = with_fields(head + below, fields, [name.encode("ascii", "ignore") for name in forged])
+    return Content(kept, message, len(head) + len(below))
