@@ -243,8 +243,8 @@ class Scanner:
 
     clients: networks that may ask. trusted: those whose word on whose mail it is, and whom it comes from, is believed. teachers:
     those that may teach; so may whoever knows the password, where the protocol has one: the first line of `password_file`.
-    reject_from, greylist_from: probability of being unwanted from which on clients are told to refuse a message, or to have it sent
-    again; None: never. hostname: as for a `Listener`. The policy has no rules.
+    reject_from, quarantine_from, greylist_from: probability of being unwanted from which on clients are told to refuse a message, to
+    hold it back, or to have it sent again; None: never. hostname: as for a `Listener`. The policy has no rules.
     """
 
     endpoint: Endpoint
@@ -255,6 +255,7 @@ class Scanner:
     teachers: tuple[str, ...] = ()
     password_file: Path | None = None
     reject_from: float | None = None
+    quarantine_from: float | None = None  # milters only
     greylist_from: float | None = None
     hostname: str = ""
 
@@ -274,10 +275,15 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How much of what was judged is remembered, for `explain ID` and `learn --id`. No bodies are kept."""
+    """How much of what was judged is remembered, for `explain ID` and `learn --id`. No bodies are kept.
+
+    subjects, addresses: whether these are, and the words that stood there.
+    """
 
     days: int = 30
     size: int = 512 << 20  # bytes
+    subjects: bool = True
+    addresses: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
 
 LEAST_SURE = 0.9  # probability from which on a rule may refuse a message for ever
 _REFUSALS = (Action.REJECT, Action.DEFER)
+_WORDLESS = {
+    Protocol.SPAMD: ("reject_from", "quarantine_from", "greylist_from", "password_file"),
+    Protocol.RSPAMD: ("quarantine_from",),
+}
 
 Problem = tuple[Path, str]
 
@@ -57,10 +61,9 @@ def _of_scanner(scanner: ScannerPart) -> Iterator[tuple[str, str]]:
         yield "reject_from", f"expected {LEAST_SURE} or more, or null"
     if scanner.greylist_from == 0:
         yield "greylist_from", "expected more than 0, or null"
-    if protocol is Protocol.SPAMD:
-        for key in ("reject_from", "greylist_from", "password_file"):
-            if getattr(scanner, key) is not None:
-                yield key, f"{protocol} has no words for that: leave it out"
+    for key in _WORDLESS.get(protocol, ()):
+        if getattr(scanner, key) is not None:
+            yield key, f"{protocol} has no words for that: leave it out"
     if protocol is Protocol.MILTER and (scanner.teachers or scanner.password_file):
         yield ("teachers" if scanner.teachers else "password_file"), f"nobody can teach by {protocol}: leave it out"
 

@@ -204,6 +204,7 @@ class ScannerPart(Part):
     teachers: list[values.Network] = _named("teachers", "Networks that may teach")
     password_file: values.Secret | None = _named("password_file", "A file whose first line lets others teach too; null: nobody")
     reject_from: values.Probability | None = _named("reject_from", "From when on clients are told to refuse a message; null: never")
+    quarantine_from: values.Probability | None = _named("quarantine_from", "From when on milters hold it back (Postfix: hold); null: never")
     greylist_from: values.Probability | None = _named("greylist_from", "From when on they are told to have it sent again; null: never")
     hostname: values.HostName = _named("hostname", "By which we go in header fields; empty: this machine's")
     on_error: values.Trouble = _named("on_error", "A message that cannot be judged: let it pass, or defer")
@@ -235,6 +236,8 @@ class HistoryPart(Part):
 
     days: values.Days = _named("age", "How long it is remembered what was judged: whole days")
     size: values.Size = _named("size", "How much of it is remembered at most")
+    subjects: values.Flag = _named("subjects", "Whether subjects are remembered, and words that stood there")
+    addresses: values.Flag = _named("addresses", "Whether addresses and users are remembered; without, people cannot be shown their mail")
 
     def build(self) -> History:
         """The value for the daemon."""

@@ -69,7 +69,7 @@ listeners:
     tell_probability: true
     forged: [X-Foo*]
 scoring: {deadline: 4s, scorers: 2}
-history: {age: 7d, size: 1GiB}
+history: {age: 7d, size: 1GiB, subjects: false, addresses: false}
 watch:
   - /home/*/Maildir/
   - maildir: /var/vmail/*/*/Maildir
@@ -102,7 +102,7 @@ watch:
         Policy(tell_probability=True, forged=("X-Foo*",)),
         hostname="mx.example.org",
     )
-    scoring, history = Scoring(4.0, 2), History(7, 1 << 30)
+    scoring, history = Scoring(4.0, 2), History(7, 1 << 30, False, False)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
     evidence = HamEvidence(answered=True, read_after_seconds=7 * 86400.0)
     watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0, 0, evidence, ("$Junk", "Junk"))
@@ -355,7 +355,7 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         listeners=(one,),
         user="no",
         workers=3,
-        history=History(1, 12345),
+        history=History(1, 12345, False),
         watch=(
             Watch(
                 "/home/*/Maildir",
@@ -380,10 +380,11 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
                 ("192.0.2.2/32",),
                 tmp_path / "password",
                 0.99,
+                None,
                 0.5,
                 "mx.example.org",
             ),
-            Scanner(Endpoint(Protocol.MILTER, path=Path("/run/m.sock"))),
+            Scanner(Endpoint(Protocol.MILTER, path=Path("/run/m.sock")), quarantine_from=0.95),
         ),
     )
     for found in (first, settings):

@@ -191,6 +191,7 @@ CONTRADICTIONS = [
     (scanner("    reject_from: 0.5\n"), "8:5: expected 0.9 or more, or null"),
     (scanner("    greylist_from: 0\n"), "8:5: expected more than 0, or null"),
     (scanner("    greylist_from: 0.9\n", "spamd://127.0.0.1:783"), "8:5: spamd has no words for that: leave it out"),
+    (scanner("    quarantine_from: 0.9\n"), "8:5: rspamd has no words for that: leave it out"),
     (scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"), "8:5: nobody can teach by milter: leave it out"),
     (
         listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.95}\n", position="after-queue"),
