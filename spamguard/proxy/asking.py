@@ -41,7 +41,9 @@ class Question:
     """What somebody says about a message. message: its bytes, any line ends. peer: address of the connection, "" of a Unix socket.
 
     sender, recipients: of the envelope, as far as known. client: whom the message comes from. user: whose it is said to be. What
-    stands in `client` and `user` counts only where the peer is trusted.
+    stands in `client` and `user` counts only where the peer is trusted. received_by: the server that has the message from that client
+    and puts its own Received field on top later. queue: the name of the message there. problem: why it cannot be judged, where that
+    is known already.
     """
 
     message: Spool
@@ -50,13 +52,16 @@ class Question:
     recipients: Sequence[str] = ()
     client: Client = field(default_factory=Client)
     user: str = ""
+    received_by: str = ""
+    queue: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The answer. id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
 
-    scan, verdict, decision: None where it could not be judged; reason: why. action: TAG, REJECT or DEFER. score: as X-Spam-Status
+    scan, verdict, decision: None where it could not be judged; reason: why. action: TAG, REJECT, QUARANTINE or DEFER. score: as X-Spam-Status
     tells it, `policy.REQUIRED` at the threshold; 0.0 where it could not be judged.
     """
 
@@ -113,6 +118,7 @@ class Asking:
         client = question.client if trusted else Client(address=question.peer, peer=question.peer)
         envelope = Envelope(Sender(question.sender), tuple(map(Recipient, question.recipients)), client)
         entry = Entry(new_id(now, os.urandom(RANDOM_BYTES)), now, self.scanner, envelope, question.message.size, frozenset())
+        entry.queue = question.queue
         names = (question.user,) if question.user else question.recipients
         try:
             judged = await self._judged(question.message, entry, names if trusted else (), evidence=trusted)
@@ -185,7 +191,11 @@ class Asking:
 
 def _with_rules(scanner: Scanner) -> Policy:
     """What is asked for beyond telling the verdict."""
-    wanted = ((Action.REJECT, ("spam",), scanner.reject_from), (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from))
+    wanted = (
+        (Action.REJECT, ("spam",), scanner.reject_from),
+        (Action.QUARANTINE, ("spam",), scanner.quarantine_from),
+        (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from),
+    )
     rules = tuple(Rule(label, action, since) for action, labels, since in wanted if since is not None for label in labels)
     given = scanner.policy
     return Policy(rules, given.one_wrong_in, given.tell_probability, given.forged, given.on_error)
