@@ -95,7 +95,8 @@ def _in_background(work: Coroutine[None, None, None], stack: AsyncExitStack) -> 
 
 
 def _tools(settings: Settings, settle: Callable[[], None], counters: Slot, stack: AsyncExitStack) -> Tools:
-    history = HistoryWriter(settings.state / "history.sqlite", settings.history.size, settings.history.days)
+    kept = settings.history
+    history = HistoryWriter(settings.state / "history.sqlite", kept.size, kept.days, subjects=kept.subjects, addresses=kept.addresses)
     stack.push_async_callback(asyncio.to_thread, history.close, _WRITING)
 
     @cache
