@@ -61,8 +61,8 @@ class Question:
 class Judged:
     """The answer. id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
 
-    scan, verdict, decision: None where it could not be judged; reason: why. action: TAG, REJECT, QUARANTINE or DEFER. score: as X-Spam-Status
-    tells it, `policy.REQUIRED` at the threshold; 0.0 where it could not be judged.
+    scan, verdict, decision: None where it could not be judged; reason: why. action: TAG, REJECT, QUARANTINE or DEFER. score: as
+    X-Spam-Status tells it, `policy.REQUIRED` at the threshold; 0.0 where it could not be judged.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Asking:
         entry.queue = question.queue
         names = (question.user,) if question.user else question.recipients
         try:
-            judged = await self._judged(question.message, entry, names if trusted else (), evidence=trusted)
+            judged = await self._judged(question, entry, names if trusted else (), evidence=trusted)
         except Exception:  # a fault of ours: it was not judged, which has an answer of its own  # noqa: BLE001
             _log.exception("%s: a fault in judging this message", entry.id)
             entry.failed("error")
@@ -131,10 +131,13 @@ class Asking:
         self._record(entry)
         return found
 
-    async def _judged(self, message: Spool, entry: Entry, names: Sequence[str], *, evidence: bool) -> Judged | None:
-        people, header = self._tools.people, heads.header(message)
-        on_top = self._evidence(entry, header) if evidence else b""
-        found = await self._judge.judge(message, on_top, people.users(names) if people else ())
+    async def _judged(self, question: Question, entry: Entry, names: Sequence[str], *, evidence: bool) -> Judged | None:
+        if question.problem:
+            entry.failed(question.problem)
+            return None
+        people, header = self._tools.people, heads.header(question.message)
+        on_top = self._evidence(entry, header, question.received_by) if evidence else b""
+        found = await self._judge.judge(question.message, on_top, people.users(names) if people else ())
         entry.judged(found, header)
         if isinstance(found, NotScanned):
             return None
@@ -156,12 +159,13 @@ class Asking:
         entry.action = action
         return Judged(entry.id, policy.not_scanned(entry.reason), action, entry.reason)
 
-    def _evidence(self, entry: Entry, header: bytes) -> bytes:
-        """Who sent it, as a Received field, unless a server has said so in the message already."""
+    def _evidence(self, entry: Entry, header: bytes, received_by: str) -> bytes:
+        """Who sent it, as a Received field, unless a server has said so in the message already. received_by: as in `Question`."""
         client = entry.envelope.client
-        if not (client.address or client.name or client.helo) or header[:9].lower().startswith(b"received:"):
+        told = not received_by and header[:9].lower().startswith(b"received:")
+        if told or not (client.address or client.name or client.helo):
             return b""
-        return received_field(client, self._hostname, "", "", entry.time) + b"\r\n"
+        return received_field(client, received_by or self._hostname, "", "", entry.time) + b"\r\n"
 
     def _record(self, entry: Entry) -> None:
         try:

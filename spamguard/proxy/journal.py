@@ -31,6 +31,7 @@ class Entry:
 
     reason: why it was not scanned. verdict: what recipients are told. action: None while nothing was decided. personal: users who
     have made another decision of it than all people's, with their label. copy_of: the message, where this is but a further copy.
+    queue: its name at the server that asks about it, where there is one.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Entry:
         self.action: Action | None = None
         self.personal: Mapping[str, str] = {}
         self.copy_of = ""
+        self.queue = ""
         self.replies: Sequence[Reply] = ()
         self._started = self._judged = self._finished = time.perf_counter()
 
@@ -134,6 +136,7 @@ class Entry:
         return {
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
+            **({"queue": self.queue} if self.queue else {}),
             "listener": str(self.listener.endpoint),
             "client": client.address,
             "helo": client.helo,
