@@ -73,11 +73,13 @@ def run(options: argparse.Namespace) -> int:
 def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> None:
     """Then, and now. A message that was not scanned has no now."""
     then = {"name": row.id, "then": remembered.as_values(row)}
-    if not remembered.was_scanned(row):
+    if not row.was_scanned:
         rim.answer(options, remembered.as_text(row, options.words), then)
         return
+    from spamguard.remembered import lesson
+
     texts = {word.token: word.text for word in row.words}
-    why = spam_filter.explain_features(remembered.lesson(spam_filter, row).features, texts, options.user)
+    why = spam_filter.explain_features(lesson(spam_filter, row).features, texts, options.user)
     text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, options.words)}"
     rim.answer(options, text, then | _values(row.id, why, options.words))
 

@@ -25,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Forget; say how many."""
     from spamguard import bulk
     from spamguard.prepare import Preparer
+    from spamguard.remembered import digest
 
     remembered.names_messages(options)
     rows = remembered.rows(options, options.ids) if options.ids else []
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     found = rim.with_progress(rim.messages(options.paths), options.paths)
     with rim.open_existing(options) as spam_filter:
         preparer = Preparer(spam_filter.key)
-        known = [remembered.digest(spam_filter, row) for row in rows]
+        known = [digest(spam_filter, row) for row in rows]
         for batch in bulk.batches(chain(known, (preparer.digest(message.raw) for message in found))):
             changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
             forgotten += sum(changed)

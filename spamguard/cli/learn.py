@@ -46,6 +46,7 @@ def add_user(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Teach; say how many."""
     from spamguard import bulk
+    from spamguard.remembered import lesson
 
     remembered.names_messages(options)
     if options.unwanted and options.label is None:
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     rows = remembered.rows(options, options.ids) if options.ids else []
     found = rim.with_progress(rim.messages(options.paths), options.paths)
     with rim.open_filter(options) as spam_filter:
-        lessons = [bulk.Ready(options.label, remembered.lesson(spam_filter, row)) for row in rows]
+        lessons = [bulk.Ready(options.label, lesson(spam_filter, row)) for row in rows]
         classes = _Classes(spam_filter, options)
         taught, known = _teach(spam_filter, chain(lessons, bulk.ready(spam_filter.key, classes.of(found))), options.user)
         settled = rim.settle_if_due(spam_filter)

@@ -1,7 +1,4 @@
-"""Messages that are named by an id, since they have gone on: what the history knows of them.
-
-Must never take features for comparable that another extractor or another key has made.
-"""
+"""Messages that are named by an id, since they have gone on: how commands are told, and tell, of them."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from spamguard.errors import UsageError
 from spamguard.ids import is_id
 
 if TYPE_CHECKING:
-    from spamguard.engine import Filter
     from spamguard.history import Row
-    from spamguard.prepare import Teaching
 
 
 def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
@@ -54,32 +49,6 @@ def _found(row: Row | None, name: str) -> Row:
     if row is None:
         raise UsageError(f"{name}: no message with that id in the history: it is another filter's, or too old, or was never judged")
     return row
-
-
-def was_scanned(row: Row) -> bool:
-    """Whether there are features of it."""
-    return bool(row.packed)
-
-
-def lesson(spam_filter: Filter, row: Row) -> Teaching:
-    """Everything that teaching the message needs. UsageError: as `digest`, or another extractor has read it."""
-    from spamguard.ledger import codec
-    from spamguard.prepare import Teaching
-    from spamguard.records import EXTRACTOR
-
-    name = digest(spam_filter, row)
-    if row.extractor != EXTRACTOR:
-        raise UsageError(f"{row.id}: was read by extractor {row.extractor}, this is {EXTRACTOR}: name the message itself, as a file")
-    return Teaching(name, codec.unpack(row.packed))
-
-
-def digest(spam_filter: Filter, row: Row) -> bytes:
-    """Which message it is. UsageError: it was not scanned, or with the key of another filter."""
-    if not was_scanned(row):
-        raise UsageError(f"{row.id}: was not scanned, so nothing is known of what it says")
-    if row.fingerprint != spam_filter.ledger.fingerprint:
-        raise UsageError(f"{row.id}: was read with key {row.fingerprint}, this filter has {spam_filter.ledger.fingerprint}")
-    return row.digest
 
 
 # ---- what was said then
@@ -120,7 +89,7 @@ def as_text(row: Row, words: int) -> str:
 
 
 def _verdict(row: Row) -> Sequence[str]:
-    if not was_scanned(row):
+    if not row.was_scanned:
         return (f"then: {row.label}",)
     told = f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
     own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())

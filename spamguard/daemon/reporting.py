@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from spamguard import __version__
 from spamguard.daemon import children, parent
 from spamguard.errors import SpamguardError
+from spamguard.lately import Lately
 from spamguard.metrics import exposition, liveness, page, readiness
 from spamguard.metrics.counters import MASTER, REPORTER, Board
 from spamguard.metrics.http import Answer, Server
 from spamguard.metrics.knowledge import Known, Looker
-from spamguard.metrics.lately import Lately
 from spamguard.metrics.totals import total
 from spamguard.settings import Place, Settings
 

@@ -58,6 +58,11 @@ class Row:
     fingerprint: str
     personal: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def was_scanned(self) -> bool:
+        """Whether anything is known of what it says."""
+        return bool(self.digest)
+
 
 def without(row: Row, *, subjects: bool, addresses: bool) -> Row:
     """The row as it is kept where either is not to be: nor words that stood there.

@@ -18,7 +18,9 @@ LONGEST_ANSWER = 400
 PIPED = "teach-pipe"  # origin of what came by the command, over the socket or a directory
 MAILED = "mail"  # of what was forwarded to an address that teaches
 ASKED = ("rspamd", "spamd")  # of what came by a scanner, which names the protocol
-BROUGHT = (PIPED, MAILED, *ASKED)  # all that people have brought
+WEB = "web"  # of what was handed over, or forgotten, on a page or by the API
+PASSED = "history"  # of what was said there about a message that had passed
+BROUGHT = (PIPED, MAILED, *ASKED, WEB, PASSED)  # all that people have brought
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS = _LETTERS | frozenset("0123456789_-")

@@ -19,13 +19,13 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 LAYERS = (
     ("cli",),
     ("daemon", "doctor"),
-    ("bulk", "undo", "backup", "moving_in", "corpus", "evaluation", "doors", "web", "folders", "metrics"),
-    ("proxy",),
+    ("bulk", "backup", "moving_in", "corpus", "evaluation", "doors", "web", "folders", "metrics"),
+    ("proxy", "remembered", "undo"),
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),
     ("policy", "explained", "mail", "bayes", "files", "framed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
-    ("errors", "records", "settings", "log", "kernel"),
+    ("errors", "records", "settings", "lately", "log", "kernel"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ABOVE_ALL = ("__init__", "__main__")  # the package's own two files, which only pass on

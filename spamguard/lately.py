@@ -1,4 +1,4 @@
-"""What a slow look has found lately, so that a monitor that asks often costs no more than one that asks now and then."""
+"""What a slow look has found lately, so that who asks often costs no more than who asks now and then."""
 
 from __future__ import annotations
 

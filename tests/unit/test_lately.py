@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spamguard.metrics.lately import Lately
+from spamguard.lately import Lately
 
 
 class Looking:
