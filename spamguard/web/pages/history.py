@@ -1,0 +1,101 @@
+"""Mail that passed, newest first: look, search, and say in one click that a verdict was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.errors import UsageError
+from spamguard.web.access import contract as access
+from spamguard.web.pages.drawing import page, see
+from spamguard.web.pages.house import House, Notice, name_of, text_of
+from spamguard.web.pages.query import Query
+from spamguard.web.pages.texts import named
+from spamguard.web.service.values import Found, Judgement, Receipt
+
+ON_THE_MESSAGE = "message"
+"""Value of the field `back` in forms that stand on the page of one message."""
+
+
+async def listed(house: House, request: Request) -> Response:
+    """The page, with a form for searching."""
+    person = access.person(request)
+    query, wrong, found = Query.of(request.query_params), "", Found(())
+    try:
+        found = await house.service.history(person, query.search())
+    except UsageError as error:
+        wrong = str(error)
+    return page(
+        request,
+        "history.html",
+        422 if wrong else 200,
+        query=query,
+        wrong=wrong,
+        found=found,
+        seen=seen(found.judgements),
+        classes=await house.classes(person),
+        told=house.told(request),
+    )
+
+
+async def rows(house: House, request: Request) -> Response:
+    """For the script: the rows alone, or 204 when they are as it has seen them."""
+    person = access.person(request)
+    query = Query.of(request.query_params)
+    found = await house.service.history(person, query.search())
+    now = seen(found.judgements)
+    if request.query_params.get("seen") == now:
+        return Response(status_code=204)
+    return page(request, "rows.html", query=query, found=found, seen=now, classes=await house.classes(person))
+
+
+async def taught(house: House, request: Request) -> Response:
+    """A verdict was wrong: a click on a row, or on the page of a message."""
+    person, name = access.person(request), name_of(request)
+    async with access.posted(request) as form:
+        label = text_of(form, "class")
+    if label not in await house.classes(person):
+        raise UsageError("choose what the message is: there is no such class")
+    receipt = await house.service.learn_passed(person, name, label)
+    undo = f"/history/{name}/forget" if receipt.changed else ""
+    return _back(request, form, name, house.tell(person, Notice(learnt(receipt), receipt, undo=undo)))
+
+
+async def forgotten(house: House, request: Request) -> Response:
+    """Undo."""
+    person, name = access.person(request), name_of(request)
+    async with access.posted(request) as form:
+        receipt = await house.service.forget_passed(person, name)
+    return _back(request, form, name, house.tell(person, Notice(taken_back(receipt), receipt)))
+
+
+def learnt(receipt: Receipt) -> str:
+    """In one sentence."""
+    if not receipt.changed:
+        return f"You had said so already: {named(receipt.label)}. Nothing has changed."
+    return f"Learnt as {named(receipt.label)}." + (f" You had said {named(receipt.was)} before." if receipt.was else "")
+
+
+def taken_back(receipt: Receipt) -> str:
+    """In one sentence."""
+    if not receipt.changed:
+        return "You had said nothing about this message: there is nothing to take back."
+    return f"Taken back: you had said {named(receipt.was)}. It is as if that had never been taught."
+
+
+def seen(found: Sequence[Judgement]) -> str:
+    """Changes with anything that rows show."""
+    text = "".join(f"{one.id} {one.label} {one.taught} {one.own} {one.can_teach}\n" for one in found)
+    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _back(request: Request, form: FormData, name: str, told: str) -> Response:
+    """To where the form stood: an address of ours, whatever the form says."""
+    if text_of(form, "back") == ON_THE_MESSAGE:
+        return see(f"/history/{name}", told)
+    encoded = Query.of(request.query_params).encoded()
+    return see(f"/history?{encoded}" if encoded else "/history", told, f"m-{name}")

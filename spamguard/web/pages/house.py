@@ -1,0 +1,85 @@
+"""What views have in common: the service, the way in and out, and what is kept between two requests of a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+
+from spamguard.errors import NotThereError
+from spamguard.ids import is_id
+from spamguard.spool import Spool
+from spamguard.web.access import contract as access
+from spamguard.web.pages.shelf import Shelf
+from spamguard.web.service.contract import Service
+from spamguard.web.service.values import Person, Preview, Receipt, Released, Why
+
+_CLASSES_KEPT = 10.0  # seconds; a new class shows up that late
+_NOTICES, _ALL_NOTICES, _NOTICE_KEPT = 20, 2000, 600.0
+_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT = 3, 40, 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What has been done, told on the next page. words: a sentence. undo: path of the form that takes it back, "" if none does, with the
+    fields it carries."""
+
+    words: str
+    receipt: Receipt | None = None
+    released: Released | None = None
+    undo: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message that was handed over and not taught yet. label: what it is thought to be taught as."""
+
+    message: Spool
+    label: str
+    own: str
+    why: Why
+    preview: Preview
+
+
+class House:
+    """One for each process. now: seconds since 1970."""
+
+    def __init__(self, service: Service, gate: access.Gate, now: Callable[[], float] = time.time) -> None:
+        self.service, self.gate, self.now = service, gate, now
+        self.notices: Shelf[Notice] = Shelf(_NOTICES, _ALL_NOTICES, _NOTICE_KEPT, time.monotonic, lambda _: None)
+        self.drafts: Shelf[Draft] = Shelf(_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT, time.monotonic, lambda draft: draft.message.close())
+        self._classes: Mapping[str, bool] = {}
+        self._classes_until = 0.0
+
+    async def classes(self, person: Person) -> Mapping[str, bool]:
+        """What mail may be taught as, and whether that is unwanted; the same for everybody, so it need not be asked for each page."""
+        if time.monotonic() >= self._classes_until:
+            self._classes = await self.service.classes(person)
+            self._classes_until = time.monotonic() + _CLASSES_KEPT
+        return self._classes
+
+    def tell(self, person: Person, notice: Notice) -> str:
+        """Keep a notice for the next page; its name there."""
+        return self.notices.put(person, notice)
+
+    def told(self, request: Request) -> Notice | None:
+        """The notice that this page was asked to show."""
+        return self.notices.get(access.person(request), request.query_params.get("told", ""))
+
+
+def name_of(request: Request) -> str:
+    """The id in the path of a request. NotThereError: it is none."""
+    name = str(request.path_params["name"])
+    if not is_id(name):
+        raise NotThereError("there is no message of that name: follow a link, or look it up in the history")
+    return name
+
+
+def text_of(form: FormData, field_name: str) -> str:
+    """A field of a form, "" when it is not there."""
+    value = form.get(field_name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,33 @@
+"""Coming in by a one-time link, and going. The link is burnt by a button: programs that look at mail fetch what it links to."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.web.access import contract as access
+from spamguard.web.pages.drawing import page, see
+from spamguard.web.pages.house import House, text_of
+
+
+async def landed(_: House, request: Request) -> Response:
+    """The page that a link leads to."""
+    return page(request, "login.html", link=request.query_params.get("link", ""))
+
+
+async def entered(house: House, request: Request) -> Response:
+    """The button on it."""
+    async with access.posted(request) as form:
+        link = text_of(form, "link")
+    answer = see("/")
+    await house.gate.enter(request, link, answer)
+    return answer
+
+
+async def left(house: House, request: Request) -> Response:
+    """Log out."""
+    async with access.posted(request):
+        pass
+    answer = see("/login")
+    await house.gate.leave(request, answer)
+    return answer

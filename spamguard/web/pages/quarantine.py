@@ -1,0 +1,64 @@
+"""Mail that is held back: look at it, hand it on after all, throw it away. Deleting asks once more, on a page of its own."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.ids import is_id
+from spamguard.web.access import contract as access
+from spamguard.web.pages.drawing import page, see
+from spamguard.web.pages.house import House, Notice, name_of
+from spamguard.web.pages.texts import counted
+from spamguard.web.service.values import Released
+
+_ROWS = 50
+
+
+async def listed(house: House, request: Request) -> Response:
+    """The page."""
+    before = request.query_params.get("before", "")
+    before = before if is_id(before) else ""
+    found = await house.service.quarantine(access.person(request), before, _ROWS)
+    following = found[-1].id if len(found) == _ROWS else ""
+    return page(request, "quarantine.html", found=found, before=before, following=following, told=house.told(request))
+
+
+async def shown(house: House, request: Request) -> Response:
+    """One message, with its header section."""
+    held, header = await house.service.held(access.person(request), name_of(request))
+    return page(request, "held.html", one=held, header=header.replace("\r\n", "\n"), told=house.told(request))
+
+
+async def released(house: House, request: Request) -> Response:
+    """Hand it on, and learn it as ham."""
+    person, name = access.person(request), name_of(request)
+    async with access.posted(request):
+        pass
+    done = await house.service.release(person, name)
+    told = house.tell(person, Notice(in_words(done), released=done))
+    return see("/quarantine" if done.complete else f"/quarantine/{name}", told)
+
+
+async def asked(house: House, request: Request) -> Response:
+    """Really?"""
+    held, _ = await house.service.held(access.person(request), name_of(request))
+    return page(request, "delete.html", one=held)
+
+
+async def deleted(house: House, request: Request) -> Response:
+    """Throw it away."""
+    person, name = access.person(request), name_of(request)
+    async with access.posted(request):
+        pass
+    await house.service.delete(person, name)
+    return see("/quarantine", house.tell(person, Notice("Deleted. The message is gone for good.")))
+
+
+def in_words(done: Released) -> str:
+    """What releasing has done, in one sentence or two."""
+    if not done.replies:
+        return "It had been released before."
+    who = counted(len(done.replies), "recipient")
+    told = f"Released to {who}." if done.complete else "Not everybody has got it: the next server's answers are below. Try again later."
+    return f"{told} Learnt as not spam." if done.taught else told

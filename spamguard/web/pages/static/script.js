@@ -1,0 +1,124 @@
+// Makes the pages a little quicker. Everything works without it; it must never put text into a page as markup of its own.
+"use strict";
+(() => {
+  const POLL = 3000; // milliseconds between two looks for new mail
+  const $ = (id, root = document) => root.getElementById(id);
+  document.documentElement.classList.add("js");
+
+  // ---- times in the reader's own zone
+
+  const same = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+  const other = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  const older = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
+  function local(root) {
+    const now = new Date();
+    for (const time of root.querySelectorAll("time[datetime]:not([title])")) {
+      const when = new Date(time.dateTime);
+      time.title = time.textContent;
+      time.textContent = (when.toDateString() === now.toDateString() ? same : when.getFullYear() === now.getFullYear() ? other : older).format(when);
+    }
+    for (const text of root.querySelectorAll("svg text[data-time]")) {
+      text.textContent = (Number(text.dataset.span) > 172800 ? days : same).format(new Date(1000 * Number(text.dataset.time)));
+    }
+  }
+
+  // ---- one click: what a form changes is put into the page without loading it anew
+
+  const read = (text) => new DOMParser().parseFromString(text, "text/html");
+
+  async function send(form, button) {
+    const data = new FormData(form, button);
+    const body = form.enctype === "multipart/form-data" ? data : new URLSearchParams(data);
+    const answer = await fetch(form.action, { method: "POST", body });
+    if (!answer.ok) throw new Error(String(answer.status));
+    const page = read(await answer.text());
+    local(page);
+    const row = form.closest("[id^='m-']") || $((new URL(answer.url)).hash.slice(1));
+    const next = row && $(row.id, page);
+    const notice = $("notice", page);
+    if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
+    $("notice").replaceChildren(...notice.childNodes);
+    if (row) { row.replaceWith(next); next.querySelector("button, a")?.focus(); }
+    const list = $("mail"), fresh = $("mail", page);
+    if (list && fresh) list.dataset.seen = fresh.dataset.seen;
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.hasAttribute("data-here") || form.dataset.plain) return;
+    event.preventDefault();
+    const button = event.submitter;
+    if (button?.hasAttribute("aria-busy")) return;
+    button?.setAttribute("aria-busy", "true");
+    send(form, button).catch(() => { // the plain way tells what is wrong
+      form.dataset.plain = "1";
+      button?.removeAttribute("aria-busy");
+      form.requestSubmit(button);
+    });
+  });
+
+  // ---- new mail shows up by itself, but nothing moves under a pointer or a focus
+
+  function watch(list) {
+    let waiting = 0;
+    const fresh = $("fresh");
+    const busy = () => matchMedia("(hover: hover)").matches && list.matches(":hover");
+
+    function take(page) {
+      const before = new Set([...list.children].map((row) => row.id));
+      const rows = [...page.children];
+      const added = rows.filter((row) => !before.has(row.id));
+      if (added.length && busy()) { waiting = added.length; return false; }
+      for (const row of rows) {
+        const old = $(row.id);
+        if (!old) {
+          row.classList.add("fresh");
+          list.insertBefore(row, [...list.children].find((one) => one.id < row.id) || null);
+        } else if (old.innerHTML !== row.innerHTML && !old.contains(document.activeElement)) old.replaceWith(row);
+      }
+      if (added.length) $("empty")?.remove();
+      waiting = 0;
+      return true;
+    }
+
+    async function look() {
+      if (document.hidden) return true;
+      const address = new URL(list.dataset.live, location.href);
+      address.searchParams.set("seen", list.dataset.seen);
+      const answer = await fetch(address, { redirect: "error" });
+      if (answer.status === 204) return true;
+      if (!answer.ok) return answer.status !== 401;
+      const page = $("mail", read(await answer.text()));
+      local(page);
+      const seen = page.dataset.seen;
+      if (take(page)) list.dataset.seen = seen;
+      const text = waiting ? `${waiting} new: move away from the list to see ${waiting === 1 ? "it" : "them"}` : "";
+      if (fresh.textContent !== text) fresh.textContent = text;
+      return true;
+    }
+
+    const again = () => setTimeout(() => look().catch(() => true).then((on) => on && again()), POLL);
+    again();
+  }
+
+  // ---- a message dropped on the form
+
+  function drops(place) {
+    const file = $("file"), name = $("dropped");
+    const over = (on) => (event) => { event.preventDefault(); place.classList.toggle("over", on); };
+    place.addEventListener("dragover", over(true));
+    place.addEventListener("dragleave", over(false));
+    place.addEventListener("drop", (event) => {
+      over(false)(event);
+      if (event.dataTransfer.files.length) { file.files = event.dataTransfer.files; file.dispatchEvent(new Event("change")); }
+    });
+    file.addEventListener("change", () => { if (file.files.length) name.textContent = `Chosen: ${file.files[0].name}`; });
+  }
+
+  local(document);
+  const list = $("mail");
+  if (list?.dataset.live) watch(list);
+  if ($("drop")) drops($("drop"));
+})();

@@ -1,0 +1,114 @@
+"""A message from outside: what would be said of it, what teaching it would change, and only then teaching it."""
+
+from __future__ import annotations
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.errors import NotThereError, UsageError
+from spamguard.spool import Spool
+from spamguard.web.access import contract as access
+from spamguard.web.pages import parts
+from spamguard.web.pages.drawing import page, see
+from spamguard.web.pages.history import learnt as in_words
+from spamguard.web.pages.history import taken_back
+from spamguard.web.pages.house import Draft, House, Notice, text_of
+from spamguard.web.pages.message import WORDS
+from spamguard.web.service.values import Person
+
+_CHUNK = 256 << 10
+_GONE = "this message is no longer kept here: hand it over again"
+
+
+async def form(house: House, request: Request) -> Response:
+    """The page."""
+    person = access.person(request)
+    return page(request, "teach.html", classes=await house.classes(person), told=house.told(request))
+
+
+async def handed_over(house: House, request: Request) -> Response:
+    """A message comes: look at it, keep it for the next page."""
+    person = access.person(request)
+    message = access.new_spool(request)
+    try:
+        async with access.posted(request) as given:
+            await _copy(given, message)
+            draft = await _draft(house, person, message, text_of(given, "class"))
+    except BaseException:
+        message.close()
+        raise
+    return see(f"/teach/{house.drafts.put(person, draft)}")
+
+
+async def previewed(house: House, request: Request) -> Response:
+    """What would happen."""
+    person = access.person(request)
+    name, draft = _kept(house, request)
+    told = parts.told(draft.why.now, None, WORDS)
+    return page(request, "preview.html", name=name, draft=draft, explained=told, classes=await house.classes(person))
+
+
+async def changed(house: House, request: Request) -> Response:
+    """The same message as something else."""
+    person = access.person(request)
+    async with access.posted(request) as given:
+        label = text_of(given, "class")
+    name, draft = _kept(house, request)
+    again = await _draft(house, person, draft.message, label)
+    if not house.drafts.swap(person, name, again):
+        raise NotThereError(_GONE)
+    return see(f"/teach/{name}")
+
+
+async def learnt(house: House, request: Request) -> Response:
+    """Teach it."""
+    person = access.person(request)
+    async with access.posted(request):
+        name, draft = _kept(house, request)
+    receipt = await house.service.learn(person, draft.message, draft.label)
+    house.drafts.take(person, name)
+    undo = "/teach/forget" if receipt.changed else ""
+    return see("/teach", house.tell(person, Notice(in_words(receipt), receipt, undo=undo, fields={"digest": receipt.digest})))
+
+
+async def forgotten(house: House, request: Request) -> Response:
+    """Take back what was said about a message, by its digest."""
+    person = access.person(request)
+    async with access.posted(request) as given:
+        digest = text_of(given, "digest")
+    receipt = await house.service.forget(person, digest)
+    return see("/teach", house.tell(person, Notice(taken_back(receipt), receipt)))
+
+
+# ---- the message
+
+
+async def _draft(house: House, person: Person, message: Spool, label: str) -> Draft:
+    if label not in await house.classes(person):
+        raise UsageError("choose what the message is, then preview again: there is no such class")
+    opinion = await house.service.judge(person, message)
+    why = await house.service.explain(person, message)
+    return Draft(message, label, opinion.own, why, await house.service.preview(person, message, label))
+
+
+def _kept(house: House, request: Request) -> tuple[str, Draft]:
+    name = str(request.path_params["draft"])
+    draft = house.drafts.get(access.person(request), name)
+    if draft is None:
+        raise NotThereError(_GONE)
+    return name, draft
+
+
+async def _copy(given: FormData, message: Spool) -> None:
+    """The file, else what was pasted. UsageError: there is nothing, or no message."""
+    file = given.get("file")
+    if isinstance(file, UploadFile) and file.size:
+        while chunk := await file.read(_CHUNK):
+            message.write(chunk)
+    else:
+        message.write(text_of(given, "source").strip("\r\n\ufeff").encode("utf-8", "replace"))
+    if not message.size:
+        raise UsageError("there is no message: choose a file, or paste the source of a message")
+    if b":" not in message.head(4096):
+        raise UsageError("this is no message: it has no header. Mail programs call what is needed “source” or “original”")

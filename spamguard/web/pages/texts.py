@@ -1,0 +1,99 @@
+"""How values are told on a page: numbers with their units, times, verdicts, and texts that strangers wrote.
+
+Must never let a letter through that acts on what stands around it: turns the direction of a line, hides, breaks out of a field.
+Escaping is not done here but by the templates, for everything.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from spamguard.records import LATEST
+
+_HARMLESS = frozenset("\n\t\u200c\u200d")
+"""Unprintable by Unicode's word but without power here: line ends, tabs, and the joiners that Persian, Hindi and emoji need."""
+
+_NAMES = {"ham": "not spam", "not-scanned": "not scanned"}
+_TONES = {"unsure": "unsure", "not-scanned": "none"}
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+
+
+def shown(value: object) -> object:
+    """What a template puts out in place of any value: texts with letters that act made visible, all else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(letter if letter.isprintable() or letter in _HARMLESS else _visible(letter) for letter in value)
+
+
+def _visible(letter: str) -> str:
+    """Pictures for control characters (U+2400 …), a space for a space, the number of the rest: ⟨U+202E⟩."""
+    number = ord(letter)
+    if number < 0x20:
+        return chr(0x2400 + number)
+    if number == 0x7F:
+        return "\u2421"
+    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{number:04X}⟩"
+
+
+def named(label: str) -> str:
+    """A verdict or class in words."""
+    return _NAMES.get(label, label)
+
+
+def tone(label: str, unwanted: Mapping[str, bool]) -> str:
+    """Which of four colours and signs a label has: "wanted", "unwanted", "unsure", "none". unwanted: of each class."""
+    return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
+
+
+def number(value: float) -> str:
+    """1,234 or 1,234.5."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def counted(value: int, one: str, many: str = "") -> str:
+    """1 message, 2 messages."""
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """98.7 %; never 0 or 100 for what is only near to it."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
+
+
+def size(octets: int) -> str:
+    """5.2 kB; 1 kB is 1,024 bytes."""
+    for factor, unit in _UNITS:
+        if octets >= factor:
+            return f"{octets / factor:.1f} {unit}"
+    return counted(octets, "byte")
+
+
+def signed(part: float) -> str:
+    """+1.234, with a true minus sign."""
+    return f"{part:+.3f}".replace("-", "\u2212")
+
+
+def moment(seconds: float, *, exact: bool = False) -> Markup:
+    """A point in time, in UTC; the script puts it into the reader's own zone. seconds: since 1970."""
+    when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
+    text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
+    return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
+
+
+def day(seconds: float) -> str:
+    """The day of a point in time, in UTC."""
+    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).strftime("%Y-%m-%d")
+
+
+def clock(seconds: float, span: float) -> str:
+    """What stands on an axis of time, in UTC: the hour, or the day on one that spans more than two. span: seconds."""
+    when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
+    return when.strftime("%H:%M" if span <= 2 * 86400 else "%d %b")

@@ -1,0 +1,90 @@
+"""A real Chromium over pages: a profile of its own for each, no network but what a test opens, ended by who started it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+from tests.support.waiting import eventually
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium or no chromedriver: see .ci/packages")
+
+DESK, PHONE = (1200, 900), (360, 740)
+"""Sizes of a page, in pixels of CSS."""
+
+_ARGUMENTS = (
+    "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-sync",
+    "--disable-component-update", "--disable-extensions", "--hide-scrollbars", "--lang=en-GB", "--force-color-profile=srgb",
+)  # fmt: skip
+_NO_SCRIPTS = {"profile.managed_default_content_settings.javascript": 2}
+
+
+@contextmanager
+def chromium(size: tuple[int, int] = DESK, *, dark: bool = False, scripts: bool = True) -> Iterator[Chrome]:
+    """A browser with one page of that size; dark: its reader likes that better; scripts: whether pages may run any."""
+    with tempfile.TemporaryDirectory(prefix="spamguard-chromium-", ignore_cleanup_errors=True) as profile:
+        options = ChromeOptions()
+        options.binary_location = CHROMIUM or ""
+        for argument in (*_ARGUMENTS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+            options.add_argument(argument)
+        if not scripts:
+            options.add_experimental_option("prefs", _NO_SCRIPTS)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = Chrome(options, ChromeService(DRIVER or ""))
+        try:
+            shape(driver, size, dark=dark)
+            yield driver
+        finally:
+            driver.quit()
+
+
+def shape(driver: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
+    """Another size and other likings of the reader."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < DESK[0]}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [
+        {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def text(driver: Chrome, selector: str = "main") -> str:
+    """What a reader sees of the first such element."""
+    return driver.find_element("css selector", selector).text
+
+
+def shows(driver: Chrome, words: str, selector: str = "main") -> None:
+    """Wait until a reader sees these words there."""
+    eventually(lambda: words in _now(driver, selector), f"{words!r} in {selector} of {driver.current_url}")
+
+
+def press(driver: Chrome, words: str, within: str = "main") -> None:
+    """Click the first button or link whose text begins so."""
+    for element in driver.find_elements("css selector", f"{within} button, {within} a, {within} summary"):
+        if element.text.strip().removeprefix("✓").removeprefix("✕").strip().startswith(words):
+            element.click()
+            return
+    raise AssertionError(f"nothing to press that says {words!r} in {within} of {driver.current_url}: {_now(driver, within)}")
+
+
+def complaints(driver: Chrome) -> list[str]:
+    """What the browser has to say about the pages since it was asked last: errors of scripts, violations of policy."""
+    return [str(entry["message"]) for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def _now(driver: Chrome, selector: str) -> str:
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    try:
+        return "\n".join(element.text for element in driver.find_elements("css selector", selector))
+    except StaleElementReferenceException:  # the page is being replaced
+        return ""

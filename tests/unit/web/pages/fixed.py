@@ -1,0 +1,234 @@
+"""A service of fixed values, so that views can be tried without a filter; and an application around them as access would put it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.errors import NotThereError, SpamguardError, UsageError
+from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.spool import Spool
+from spamguard.web import pages
+from spamguard.web.access import contract as access
+from spamguard.web.access import problems
+from spamguard.web.service.values import (
+    Bin,
+    Counted,
+    Flip,
+    Found,
+    Held,
+    Hour,
+    Judgement,
+    Model,
+    Opinion,
+    Person,
+    Preview,
+    Receipt,
+    Released,
+    Search,
+    Today,
+    UserLessons,
+    Why,
+)
+
+NOW = 1_790_000_000.0
+NAME = "06gvk961gretkbe9"
+OTHER = "06gvk975a57i83a0"
+TOKEN = "form-token"
+OPERATOR, ANNA = Person("", True), Person("anna")
+SPAM = Verdict("spam", 0.99871, 6.658, {"ham": 0.00129, "spam": 0.99871})
+HAM = Verdict("ham", 0.02, -3.9, {"ham": 0.98, "spam": 0.02})
+DIGEST = "31b1a3cbc2f1" + "0" * 20
+
+
+def judgement(name: str = NAME, **changes: Any) -> Judgement:
+    usual = Judgement(
+        name, NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "hello@roofs.example", ("anna@example.net",), "Solar panels", 5321,
+        "spam", 0.99871, 6.658, "passed", "250 2.0.0 Ok", words=(Word(7, "solar", 2.5),),
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def explanation(verdict: Verdict = SPAM) -> Explanation:
+    clues = [
+        Clue("solar", 3.0, {"ham": 0, "spam": 12}),
+        Clue("meeting", -1.25, {"ham": 30, "spam": 1}),
+        Clue("", 0.5, {"ham": 1, "spam": 2}),
+    ]
+    shares = {"multinomial words": 4.0, "logistic words": 2.558}
+    return Explanation(
+        verdict, "spam", "ham", 6.658, 0.1, 0.2, shares, shares, clues, {"charset": 1.1}, {"links": 3.008}, -3.7, 4
+    )  # fmt: skip
+
+
+@dataclass
+class Fixed:
+    """What `spamguard.web.service.contract.Service` asks for; calls: what was asked to be changed."""
+
+    judgements: list[Judgement] = field(default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()])
+    held_back: list[Held] = field(
+        default_factory=lambda: [Held(NAME, NOW, "a@b.example", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)]
+    )
+    header: str = "Subject: Held\r\nFrom: a@b.example"
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+    changed: bool = True
+    taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
+    failure: SpamguardError | None = None
+    growth: Sequence[tuple[float, int]] = ((NOW - 2 * 86400, 10), (NOW - 86400, 50), (NOW, 120))
+    empty: bool = False
+
+    def _may(self) -> None:
+        if self.failure:
+            raise self.failure
+
+    async def judge(self, person: Person, message: Spool) -> Opinion:
+        self.messages.append(message.read())
+        return Opinion(SPAM, DIGEST, "", "", ())
+
+    async def explain(self, person: Person, message: Spool) -> Why:
+        return Why(None, explanation())
+
+    async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
+        self.calls.append(("learn", person.name, message.read(), label))
+        return Receipt(DIGEST, label, self.changed, "", SPAM)
+
+    async def forget(self, person: Person, digest: str) -> Receipt:
+        self.calls.append(("forget", person.name, digest))
+        return Receipt(digest, "", True, "spam", HAM)
+
+    async def preview(self, person: Person, message: Spool, label: str) -> Preview:
+        return Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)])
+
+    async def history(self, person: Person, search: Search) -> Found:
+        self._may()
+        self.searches.append(search)
+        return Found(self.judgements, OTHER if len(self.judgements) > 1 else "")
+
+    async def judgement(self, person: Person, name: str) -> Judgement:
+        found = next((one for one in self.judgements if one.id == name), None)
+        if found is None:
+            raise NotThereError("there is no such message")
+        return found
+
+    async def why(self, person: Person, name: str) -> Why:
+        then = await self.judgement(person, name)
+        if then.label == "not-scanned":
+            raise UsageError("this message was not scanned: nothing is known of its words")
+        return Why(then, explanation())
+
+    async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+        self.calls.append(("learn_passed", person.name, name, label))
+        return Receipt(DIGEST, label, self.changed, "", SPAM)
+
+    async def forget_passed(self, person: Person, name: str) -> Receipt:
+        self.calls.append(("forget_passed", person.name, name))
+        return Receipt(DIGEST, "", True, "spam", HAM)
+
+    async def undo(self, person: Person, user: str, since: float, *, dry: bool = False) -> Sequence[Receipt]:
+        self.calls.append(("undo", person.name, user, since, dry))
+        return [] if self.empty else [Receipt(DIGEST, "", True, "spam")]
+
+    async def today(self, person: Person, hours: int = 24) -> Today:
+        if self.empty:
+            return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, {})
+        found = [Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2) for n in reversed(range(hours))]
+        passed = sum(sum(hour.mail.values()) for hour in found)
+        return Today(found, passed, sum(hour.lessons for hour in found), {("spam", "spam"): 8, ("ham", "spam"): 2, ("unsure", "ham"): 1})
+
+    async def model(self, person: Person) -> Model:
+        if self.empty:
+            return Model({}, frozenset(("spam",)), {"words": 0.0}, {"words": 0}, 0, 0, 1, "c3d38961", (), (), ())
+        bins = [Bin(0.0, 0.1, 90, 0.02, 0.011), Bin(0.9, 1.0, 60, 0.99, 0.98)]
+        users = [UserLessons("anna", {"spam": 3}, NOW), UserLessons("", {"ham": 60, "spam": 57}, 0)]
+        known = {"words": 40_000, "pairs": 90_000}
+        return Model(
+            {"ham": 60, "spam": 60},
+            frozenset(("spam",)),
+            {"words": 0.02, "pairs": 0.09},
+            known,
+            150,
+            4,
+            1,
+            "c3d38961",
+            self.growth,
+            bins,
+            users,
+        )
+
+    async def words(self, person: Person, word: str) -> Sequence[Counted]:
+        return [] if self.empty else [Counted(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5), Counted(word, {"ham": 9, "spam": 2}, -0.5)]
+
+    async def classes(self, person: Person) -> Mapping[str, bool]:
+        return self.taught_classes
+
+    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> Sequence[Held]:
+        return self.held_back
+
+    async def held(self, person: Person, name: str) -> tuple[Held, str]:
+        return self.held_back[0], self.header
+
+    async def release(self, person: Person, name: str) -> Released:
+        self.calls.append(("release", person.name, name))
+        return Released(name, {"anna@example.net": "250 Ok"}, self.changed, True)
+
+    async def delete(self, person: Person, name: str) -> None:
+        self.calls.append(("delete", person.name, name))
+
+    async def status(self, person: Person) -> Mapping[str, Any]:
+        return {}
+
+
+@dataclass
+class Gate:
+    """Lets in who has the link "good"."""
+
+    left: int = 0
+
+    async def enter(self, request: Request, link: str, answer: Response) -> Person:
+        if link != "good":
+            raise access.NobodyError("this link was used before, or is too old")
+        answer.set_cookie("session", "x")
+        return ANNA
+
+    async def leave(self, request: Request, answer: Response) -> None:
+        self.left += 1
+
+
+Work = Callable[[httpx.AsyncClient], Awaitable[None]]
+
+
+def application(service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None) -> Any:
+    """As access would put it together: who asks is known, errors that leave a view become pages."""
+    visitor = access.Visitor(person, access.Way.SESSION, TOKEN) if person else None
+
+    async def told(request: Request, error: Exception) -> Response:
+        return pages.failed(request, problems.of(error))
+
+    inner = Starlette(routes=list(pages.routes(service, gate or Gate())), exception_handlers={SpamguardError: told, 404: told, 405: told})
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {"visitor": visitor, "spool": spool}
+        await inner(scope, receive, send)
+
+    return outer
+
+
+def asking(work: Work, service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None) -> None:
+    """Do something with a client of the pages."""
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(application(service, spool, person, gate))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+            await work(client)
+
+    asyncio.run(run())
