@@ -41,6 +41,7 @@ def _wrong(told: dict[str, Any]) -> Iterator[str]:
         yield "workers: none accepts mail"
     elif not told["scoring"]:
         yield "scorers: none is ready"
+    yield from told["not_served"]
     yield from _unreachable(told["listeners"])
 
 
@@ -78,6 +79,8 @@ def _details(told: dict[str, Any]) -> Iterator[str]:
     yield f"{rim.counted(len(told['workers']), 'worker')}: {', '.join(map(_worker, told['workers']))}"
     if told["metrics"]:
         yield f"monitors may ask http://{told['metrics']}/metrics"
+    if told["web"]:
+        yield f"page and API on {told['web']['listen']}, for people {told['web']['page']}"
     yield _messages(told)
     if number := sum(one["number"] for one in told["next_hop_errors"]):
         yield f"{rim.counted(number, 'error')} of next hops, the last ones:"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from spamguard import __version__
 from spamguard.metrics.counters import MASTER, Board, Name
-from spamguard.metrics.liveness import cannot_judge
+from spamguard.metrics.liveness import cannot_judge, serves_nothing
 from spamguard.metrics.totals import total
 from spamguard.settings import Listener, Settings
+from spamguard.web.access import link
 
 _TROUBLES = 8
 
@@ -23,6 +25,8 @@ def of(settings: Settings, board: Board) -> dict[str, object]:
         "listeners": [_listener(one) for one in settings.listeners],
         "scanners": [str(one.endpoint) for one in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
+        "web": settings.web and {"listen": str(settings.web), "page": link.address(settings.web)},
+        "not_served": serves_nothing(board, time.monotonic_ns()),
         "scoring": not cannot_judge(board),
         "messages": _rows(totals.messages, "verdict", "action"),
         "bytes": totals.bytes,

@@ -22,13 +22,14 @@ from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import ConfigError, SpamguardError, StartError
-from spamguard.metrics.counters import MASTER, Board
+from spamguard.metrics.counters import MASTER, SERVER, Board
 from spamguard.settings import Settings
 
 ASSEMBLY = "spamguard.daemon.assembly"
 WATCHING = "spamguard.daemon.watching"
 TEACHING = "spamguard.daemon.teaching"
 REPORTING = "spamguard.daemon.reporting"
+SERVING = "spamguard.daemon.serving"
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _MAKING = 20.0  # seconds that making a new filter may take
 _TICK = 1.0  # seconds between two looks at what nobody tells
@@ -48,6 +49,8 @@ class Master:
         self._watcher = Kept("the watcher of folders", WATCHING, self._selector)
         self._teacher = Kept("the teaching door", TEACHING, self._selector)
         self._reporter = Kept("the process that monitors ask", REPORTING, self._selector, [self._board.descriptor])
+        self._server = Kept("page and API", SERVING, self._selector, [self._board.descriptor])
+        self._beside = (self._watcher, self._teacher, self._reporter, self._server)
         self._desk = Desk(self._selector, self._told)
         self._notifier = Notifier(None)
         self._sockets: dict[sockets.Address, socket.socket] = {}
@@ -82,7 +85,7 @@ class Master:
 
     def _turn(self) -> None:
         """Wait for something, and do what is due."""
-        due = min(one.next_start() for one in (self._fleet, self._watcher, self._teacher, self._reporter))
+        due = min(one.next_start() for one in (self._fleet, *self._beside))
         for key, _ in self._selector.select(min(_TICK, due, (self._notifier.watchdog_seconds or 3) / 3)):
             key.data()
         self._board.slot(MASTER).beat(time.monotonic_ns())
@@ -92,9 +95,8 @@ class Master:
                 self._kill_at = 0.0
                 self._fleet.kill()
             return
-        self._watcher.tend()
-        self._teacher.tend()
-        self._reporter.tend()
+        for one in self._beside:
+            one.tend()
         self._announce()
         self._settle()
         self._watchdog()
@@ -126,6 +128,9 @@ class Master:
         self._watcher.begin(settings if settings.watch else None)
         self._teacher.begin(settings if settings.teaching else None)
         self._reporter.begin(settings if settings.metrics else None)
+        self._server.begin(settings if settings.web else None)
+        self._board.slot(SERVER).own(os.getpid() if settings.web else 0, time.time())
+        self._board.slot(SERVER).beat(time.monotonic_ns())  # it has time to begin
 
     def _reload(self) -> None:
         """Take on new settings, or stay with the old ones when these cannot be used."""
@@ -183,9 +188,11 @@ class Master:
         now = time.monotonic()
         if self._trainer is not None and self._trainer.poll() is not None:
             self._trainer = None
-        due = self._fleet.settling_due or self._watcher.settling_due or self._teacher.settling_due
+        teachers = (self._fleet, *self._beside)
+        due = any(one.settling_due for one in teachers)
         if due and self._trainer is None and now >= self._next_training:
-            self._fleet.settling_due = self._watcher.settling_due = self._teacher.settling_due = False
+            for one in teachers:
+                one.settling_due = False
             self._next_training = now + self._timing.settle
             try:
                 self._trainer = children.start("spamguard.daemon.trainer", [str(self._settings.state)])
@@ -206,9 +213,8 @@ class Master:
         self._notifier.stopping()
         self._kill_at = time.monotonic() + self._timing.drain
         self._fleet.stop()
-        self._watcher.end()
-        self._teacher.end()
-        self._reporter.end()
+        for one in self._beside:
+            one.end()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -219,7 +225,6 @@ class Master:
         if self._trainer is not None:
             self._trainer.kill()
             self._trainer.wait()
-        self._watcher.end()
-        self._teacher.end()
-        self._reporter.end()
+        for one in self._beside:
+            one.end()
         self._fleet.end()

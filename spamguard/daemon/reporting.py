@@ -19,7 +19,7 @@ from spamguard.daemon import children, parent
 from spamguard.errors import SpamguardError
 from spamguard.lately import Lately
 from spamguard.metrics import exposition, liveness, page, readiness
-from spamguard.metrics.counters import MASTER, REPORTER, Board
+from spamguard.metrics.counters import MASTER, REPORTER, Board, Slot
 from spamguard.metrics.http import Answer, Server
 from spamguard.metrics.knowledge import Known, Looker
 from spamguard.metrics.totals import total
@@ -34,12 +34,12 @@ _log = logging.getLogger("spamguard.metrics")
 
 
 class Reporter:
-    """What is answered. board: the counters."""
+    """What is answered. board: the counters. counts: where lessons are counted; None: in the slot of this process."""
 
-    def __init__(self, settings: Settings, board: Board) -> None:
+    def __init__(self, settings: Settings, board: Board, counts: Slot | None = None) -> None:
         self._board = board
         self._hops = [listener.next_hop for listener in settings.listeners]
-        self._looker = Looker(settings.state, board.slot(REPORTER))
+        self._looker = Looker(settings.state, counts or board.slot(REPORTER))
         self._known = Lately(self._look, _STATE_GOOD_FOR, _PATIENCE)
         self._unreachable = Lately(self._knock, _HOPS_GOOD_FOR, _PATIENCE)
 

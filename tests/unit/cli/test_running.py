@@ -20,6 +20,8 @@ HEALTHY = {
     "began": 1000,
     "listeners": [],
     "metrics": None,
+    "web": None,
+    "not_served": [],
     "scoring": True,
     "messages": [],
     "bytes": 0,
@@ -68,6 +70,7 @@ def test_all_is_well(tmp_path):
         ({"stopping": True}, "it is stopping"),
         ({"workers": []}, "workers: none accepts mail"),
         ({"scoring": False}, "scorers: none is ready"),
+        ({"not_served": ["page and API: nobody serves them for 12 s"]}, "page and API: nobody serves them for 12 s"),
         (
             {"listeners": [{"listen": "smtp://127.0.0.1:1", "position": "standalone", "next_hop": "lmtp:/none", "tls": "off"}]},
             "next hop lmtp:/none",

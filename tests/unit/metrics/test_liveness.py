@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from spamguard.metrics.counters import MASTER, Board
+from spamguard.metrics.counters import MASTER, SERVER, Board
 from spamguard.metrics.liveness import cannot_judge, unwell
 
 SECOND = 1_000_000_000
@@ -42,6 +42,17 @@ def test_who_is_silent_is_named(board):
     assert unwell(board, 101 * SECOND) == ["worker 7: not heard for 21 s"]
     assert unwell(board, 120 * SECOND) == ["master 1: not heard for 20 s", "worker 7: not heard for 40 s"]
     assert cannot_judge(board) == ["scorers: none is ready"]
+
+
+def test_page_and_api_are_missed_where_they_are_to_be(board):
+    board.free().own(7, 1.0)
+    assert unwell(board, 101 * SECOND) == []
+    board.slot(SERVER).own(1, 1.0)
+    board.slot(SERVER).beat(95 * SECOND)
+    assert unwell(board, 101 * SECOND) == []
+    assert "page and API: nobody serves them for 12 s" in unwell(board, 107 * SECOND)
+    board.slot(SERVER).own(0, 1.0)
+    assert unwell(board, 107 * SECOND) == []
 
 
 def test_one_that_begins_has_time(board):

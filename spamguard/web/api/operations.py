@@ -1,0 +1,257 @@
+"""Everything that can be asked of the API: one table. Routes, checks of what is given, and the description are made from it.
+
+A handler gets what was asked, checked, and returns a layout of `shapes`. Nothing here knows HTTP beyond methods and paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from spamguard.errors import NotThereError, UsageError
+from spamguard.ids import is_id
+from spamguard.spool import Spool
+from spamguard.web.api import shapes
+from spamguard.web.service.contract import Service
+from spamguard.web.service.values import MOST, Person, Search
+
+
+class Monitor(Protocol):
+    """What the daemon says of itself to monitors."""
+
+    async def page(self) -> tuple[bytes, str]:
+        """Metrics for Prometheus, and their content type."""
+
+    async def wrong(self) -> list[str]:
+        """What is not as it should be, a line for each thing."""
+
+
+class Type(StrEnum):
+    """What a parameter holds."""
+
+    TEXT = "text"
+    CLASS = "class"
+    ID = "id"
+    DIGEST = "digest"
+    TIME = "time"  # seconds since 1970, or a date, or date and time (RFC 3339)
+    COUNT = "count"
+    HOURS = "hours"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of the query. default: None: it must be given."""
+
+    name: str
+    type: Type
+    about: str
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, checked. given: by name of the parameter. name: the id in the path. message: of those that take one."""
+
+    service: Service
+    monitor: Monitor
+    person: Person
+    given: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    spool: Spool | None = None
+    described: Callable[[], dict[str, Any]] = dict
+
+    @property
+    def message(self) -> Spool:
+        """The message that was handed over. UsageError: none was."""
+        if self.spool is None:
+            raise UsageError("a message is needed")
+        return self.spool
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An answer that is no JSON."""
+
+    content: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """answer: layout of the answer; dict: any object; Text: no JSON. operators: for them only."""
+
+    method: str
+    path: str
+    name: str
+    about: str
+    run: Callable[[Asked], Awaitable[Any]]
+    answer: Any
+    parameters: tuple[Parameter, ...] = ()
+    takes_message: bool = False
+    operators: bool = False
+
+
+# ---- handlers
+
+
+async def _judge(asked: Asked) -> shapes.OpinionShape:
+    return shapes.opinion(await asked.service.judge(asked.person, asked.message))
+
+
+async def _explain(asked: Asked) -> shapes.WhyShape:
+    return shapes.why(await asked.service.explain(asked.person, asked.message))
+
+
+async def _learn(asked: Asked) -> shapes.ReceiptShape:
+    return shapes.receipt(await asked.service.learn(asked.person, asked.message, asked.given["class"]))
+
+
+async def _preview(asked: Asked) -> shapes.PreviewShape:
+    return shapes.preview(await asked.service.preview(asked.person, asked.message, asked.given["class"]))
+
+
+async def _forget(asked: Asked) -> shapes.ReceiptShape:
+    return shapes.receipt(await asked.service.forget(asked.person, asked.given["digest"]))
+
+
+async def _history(asked: Asked) -> shapes.HistoryShape:
+    given = dict(asked.given)
+    search = Search(sender=given.pop("from"), recipient=given.pop("to"), **given)
+    return shapes.history(await asked.service.history(asked.person, search))
+
+
+async def _judgement(asked: Asked) -> shapes.KnownShape:
+    return shapes.known(await asked.service.judgement(asked.person, asked.name))
+
+
+async def _why(asked: Asked) -> shapes.WhyShape:
+    return shapes.why(await asked.service.why(asked.person, asked.name))
+
+
+async def _learn_passed(asked: Asked) -> shapes.ReceiptShape:
+    return shapes.receipt(await asked.service.learn_passed(asked.person, asked.name, asked.given["class"]))
+
+
+async def _forget_passed(asked: Asked) -> shapes.ReceiptShape:
+    return shapes.receipt(await asked.service.forget_passed(asked.person, asked.name))
+
+
+async def _undo(asked: Asked) -> shapes.UndoneShape:
+    user, since, dry = asked.given["user"], asked.given["since"], asked.given["dry_run"]
+    return shapes.undone(user, since, await asked.service.undo(asked.person, user, since, dry=dry), dry=dry)
+
+
+async def _quarantine(asked: Asked) -> shapes.QuarantineShape:
+    found = await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"])
+    return {"messages": [shapes.held(one) for one in found]}
+
+
+async def _held(asked: Asked) -> shapes.ShownShape:
+    found, header = await asked.service.held(asked.person, asked.name)
+    return {**shapes.held(found), "header": header}
+
+
+async def _release(asked: Asked) -> shapes.ReleasedShape:
+    return shapes.released(await asked.service.release(asked.person, asked.name))
+
+
+async def _delete(asked: Asked) -> shapes.DeletedShape:
+    await asked.service.delete(asked.person, asked.name)
+    return {"id": asked.name, "deleted": True}
+
+
+async def _today(asked: Asked) -> shapes.TodayShape:
+    return shapes.today(await asked.service.today(asked.person, asked.given["hours"]))
+
+
+async def _model(asked: Asked) -> shapes.ModelShape:
+    return shapes.model(await asked.service.model(asked.person))
+
+
+async def _words(asked: Asked) -> shapes.WordsShape:
+    return shapes.words(await asked.service.words(asked.person, asked.given["word"]))
+
+
+async def _classes(asked: Asked) -> shapes.ClassesShape:
+    return shapes.classes(await asked.service.classes(asked.person))
+
+
+async def _status(asked: Asked) -> dict[str, Any]:
+    return dict(await asked.service.status(asked.person))
+
+
+async def _metrics(asked: Asked) -> Text:
+    return Text(*await asked.monitor.page())
+
+
+async def _health(asked: Asked) -> shapes.HealthShape:
+    wrong = await asked.monitor.wrong()
+    return {"alive": not wrong, "wrong": wrong if asked.person.operator else []}
+
+
+async def _described(asked: Asked) -> dict[str, Any]:
+    return asked.described()
+
+
+# ---- the table
+
+
+_CLASS = Parameter("class", Type.CLASS, "What the message is: spam, ham, or a class of your own")
+_PAGE = (
+    Parameter("before", Type.ID, "Only older ones than this id", ""),
+    Parameter("limit", Type.COUNT, f"How many, at most {MOST}", 50),
+)
+_SEARCH = (
+    Parameter("from", Type.TEXT, "Part of the sender's address", ""),
+    Parameter("to", Type.TEXT, "Part of a recipient's address", ""),
+    Parameter("subject", Type.TEXT, "Part of the subject", ""),
+    Parameter("label", Type.CLASS, "A class, unsure or not-scanned: what was said", ""),
+    Parameter("taught", Type.CLASS, "A class, or any: what people have said", ""),
+    Parameter("since", Type.TIME, "Not older than this", 0.0),
+    Parameter("until", Type.TIME, "Older than this", 0.0),
+    *_PAGE,
+)
+_WORD = Parameter("word", Type.TEXT, "A word, or a token as explanations name it")
+_DIGEST = Parameter("digest", Type.DIGEST, "Which message, as judge and learn tell it")
+_UNDO = (
+    Parameter("user", Type.TEXT, "Whose word; others than operators name themselves; empty: the site's"),
+    Parameter("since", Type.TIME, "From when on"),
+    Parameter("dry_run", Type.FLAG, "true: only tell what it would do", False),
+)
+_HOURS = Parameter("hours", Type.HOURS, "How many of the last hours", 24)
+
+OPERATIONS = (
+    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, shapes.OpinionShape, takes_message=True),
+    Operation("POST", "/explain", "explain", "Why it thinks so", _explain, shapes.WhyShape, takes_message=True),
+    Operation("POST", "/learn", "learn", "Teach a message", _learn, shapes.ReceiptShape, (_CLASS,), takes_message=True),
+    Operation("POST", "/preview", "preview", "What that would change", _preview, shapes.PreviewShape, (_CLASS,), takes_message=True),
+    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, shapes.ReceiptShape, (_DIGEST,)),
+    Operation("GET", "/history", "history", "Messages that passed", _history, shapes.HistoryShape, _SEARCH),
+    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement, shapes.KnownShape),
+    Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why, shapes.WhyShape),
+    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, shapes.ReceiptShape, (_CLASS,)),
+    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed, shapes.ReceiptShape),
+    Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, shapes.UndoneShape, _UNDO),
+    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, shapes.QuarantineShape, _PAGE),
+    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held, shapes.ShownShape),
+    Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, shapes.DeletedShape, operators=True),
+    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release, shapes.ReleasedShape),
+    Operation("GET", "/today", "today", "The last hours", _today, shapes.TodayShape, (_HOURS,)),
+    Operation("GET", "/model", "model", "What has been learnt", _model, shapes.ModelShape),
+    Operation("GET", "/words", "words", "How a word counts", _words, shapes.WordsShape, (_WORD,)),
+    Operation("GET", "/classes", "classes", "What mail may be taught as", _classes, shapes.ClassesShape),
+    Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", _status, dict, operators=True),
+    Operation("GET", "/metrics", "metrics", "For Prometheus", _metrics, Text, operators=True),
+    Operation("GET", "/health", "health", "Whether all processes live", _health, shapes.HealthShape),
+    Operation("GET", "/openapi.json", "openapi", "This description", _described, dict),
+)
+
+
+def checked_id(text: str) -> str:
+    """An id of a path. NotThereError: there cannot be such a one."""
+    if not is_id(text):
+        raise NotThereError("there is no such id")
+    return text

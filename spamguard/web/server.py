@@ -1,0 +1,144 @@
+"""HTTP/1.1 itself: uvicorn's protocol on a socket of ours, with clocks of our own on every connection.
+
+uvicorn waits for ever for the rest of a header, and for a reader that has stopped reading. Must never hold more than so many connections,
+or one that does nothing; who comes when there are that many takes the place of the one that has been idle for longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from spamguard.web.access.asking import HEADER_BYTES
+from spamguard.web.access.problems import answer, problem
+
+CONNECTIONS = 256
+HEADER_SECONDS = 10.0  # from the first to the last byte of a header, and to the first of the next request
+IDLE_SECONDS = 8  # between two requests
+STUCK_SECONDS = 30.0  # in which nothing of an answer could be sent
+_LOOK_SECONDS = 1.0
+_HANDSHAKE_SECONDS = 10.0
+_BACKLOG = 256
+_END_SECONDS = 0.7  # for what is being answered when it ends: who has asked for that waits for a second
+
+
+class Server:
+    """app: what answers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says of clients is none of our log's business
+        self._config = uvicorn.Config(
+            app,
+            http=H11Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Answer on this socket from now on; it is the server's."""
+        factory = partial(_Connection, self._config, self._state, {})
+        patience = _HANDSHAKE_SECONDS if tls else None
+        self._server = await asyncio.get_running_loop().create_server(
+            factory, sock=listening, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=patience
+        )
+
+    async def end(self) -> None:
+        """Accept no more, finish what is being answered, soon."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        tasks = list(self._state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+
+
+class _Connection(H11Protocol):
+    """One connection, looked at every second. waiting: since when no request is there, on the loop's clock."""
+
+    transport: asyncio.Transport
+    waiting: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.waiting = self.loop.time()
+        if len(self.connections) >= CONNECTIONS and not _make_room(self.connections):
+            transport.abort()
+        super().connection_made(transport)
+        self._unsent, self._stuck = 0, self.waiting
+        self._clock = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clock.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.our_state is h11.ERROR or self.transport.is_closing():
+            return
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self.waiting = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """What is no HTTP, or too long. Called while the error is being handled, which knows which of these it is."""
+        error = sys.exc_info()[1]
+        status = getattr(error, "error_status_hint", 400)
+        with suppress(h11.LocalProtocolError):  # another answer has begun: this one cannot be told
+            told = answer(problem(status, "this is not a request that is understood here"))
+            fields = [*told.raw_headers, (b"connection", b"close")]
+            self.transport.write(self.conn.send(h11.Response(status_code=status, headers=fields)) or b"")
+            self.transport.write(self.conn.send(h11.Data(data=bytes(told.body))) or b"")
+            self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
+        self.transport.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent < self._unsent:
+            self._stuck = now
+        self._unsent = unsent
+        if (self.idle and not unsent and now - self.waiting > HEADER_SECONDS) or now - self._stuck > STUCK_SECONDS:
+            self.transport.abort()
+            return
+        self._clock = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+
+def _make_room(connections: set[Any]) -> bool:
+    """Cut off who has asked nothing for longest; whether there was anybody."""
+    idle = [one for one in connections if one.idle]
+    if idle:
+        longest = min(idle, key=lambda one: float(one.waiting))
+        longest.transport.abort()
+        connections.discard(longest)
+    return bool(idle)
