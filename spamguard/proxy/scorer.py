@@ -1,4 +1,4 @@
-"""A process that judges messages, one after the other, for one worker: `python -m spamguard.proxy.scorer FD PARENT ONE_WRONG_IN STATE`.
+"""A process that judges messages, one after the other, for one worker: `python -m spamguard.proxy.scorer FD PARENT ONE_WRONG_IN WORDS STATE`.
 
 It may be killed at any moment, and is, when a message takes too long: it must hold nothing that would be missed, write nothing
 but its answers, and never outlive its worker.
@@ -43,10 +43,11 @@ class Request(NamedTuple):
 
 
 class Scorer:
-    """Judges by the filter in a directory, which may appear, break and be mended meanwhile."""
+    """Judges by the filter in a directory, which may appear, break and be mended meanwhile. words: as in `Filter.scan`."""
 
-    def __init__(self, state: Path, one_wrong_in: int) -> None:
+    def __init__(self, state: Path, one_wrong_in: int, words: int) -> None:
         self._state = state
+        self._words = words
         self._one_wrong_in = one_wrong_in
         self._filter: Filter | None = None
         self._next_attempt = 0.0
@@ -68,7 +69,7 @@ class Scorer:
         if found is None:
             return frames.answer(frames.NOT_SCANNED, b"no-model")
         try:
-            return frames.scanned(found.scan(request.message, on_top=request.on_top, users=request.users))
+            return frames.scanned(found.scan(request.message, self._words, request.on_top, request.users))
         except MemoryError:
             raise
         except SpamguardError as error:
@@ -133,9 +134,9 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve until the worker hangs up."""
-    descriptor, parent, one_wrong_in, state = arguments
+    descriptor, parent, one_wrong_in, words, state = arguments
     confine(int(parent))
-    scorer = Scorer(Path(state), int(one_wrong_in))
+    scorer = Scorer(Path(state), int(one_wrong_in), int(words))
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):

@@ -23,6 +23,7 @@ from spamguard.settings import Scoring
 from spamguard.spool import Spool
 
 COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
+WORDS = 8  # each way: as many as history and log tell
 _SPARES = 2  # scorers above the usual number, while others are stuck
 _STUCK = 0.5  # seconds at one message after which a scorer no longer counts as able to judge others
 _STARTING = 60.0  # seconds that a scorer may take to open the filter
@@ -37,12 +38,15 @@ _log = logging.getLogger("spamguard.proxy")
 
 
 class ScorerPool:
-    """Scorers of one worker (`contract.Judge`). one_wrong_in: as in `settings.Policy`. command: what is run as a scorer."""
+    """Scorers of one worker (`contract.Judge`). one_wrong_in: as in `settings.Policy`. command: what is run as a scorer.
 
-    def __init__(self, state: Path, scoring: Scoring, one_wrong_in: int = 0, command: Sequence[str] = COMMAND) -> None:
+    words: how many of the strongest they tell each way.
+    """
+
+    def __init__(self, state: Path, scoring: Scoring, one_wrong_in: int = 0, command: Sequence[str] = COMMAND, words: int = WORDS) -> None:
         self._seconds = scoring.seconds
         self._usual = scoring.scorers
-        self._command, self._arguments = command, (str(one_wrong_in), str(state))
+        self._command, self._arguments = command, (str(one_wrong_in), str(words), str(state))
         self._scorers: dict[Process, _Care] = {}
         self._queue: deque[Work] = deque()
         self._harm: OrderedDict[bytes, int] = OrderedDict()

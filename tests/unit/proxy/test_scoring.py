@@ -48,9 +48,9 @@ def answer(self, request):
         return frames.answer(frames.NOT_SCANNED, peak.encode())
     return honest(self, request)
 scan = scorer.Filter.scan
-def faulty(self, raw, users=(), **others):
+def faulty(self, raw, words=8, on_top=b"", users=()):
     if raw.startswith(b"FAULT"): return 1 / 0
-    found = scan(self, raw, **others)
+    found = scan(self, raw, words, on_top)
     if raw.startswith(b"STRANGER"): users = ("somebody",)
     return dataclasses.replace(found, personal=dict.fromkeys(users, found.verdict))
 scorer.Scorer.answer, scorer.Filter.scan = answer, faulty
