@@ -30,6 +30,8 @@ COMMANDS = (
     "filter",
     "explain",
     "quarantine",
+    "token",
+    "login-link",
     "status",
     "doctor",
     "evaluate",
