@@ -12,6 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation, personal
 from spamguard.bayes.explanation import dissect
@@ -355,6 +358,16 @@ class Filter:
         """UsageError if the tables were adopted: they are no sum of receipts here, so there is nothing to add to or to make anew."""
         if self.adopted:
             raise UsageError(f"{self.directory}: its tables were imported without receipts, it can only judge: teach where they came from")
+
+    def seen_through(self, ledger: SqliteLedger) -> Filter:
+        """Another filter that judges as this one, by another view of its ledger (`ledger.supposed`). Never teach it."""
+        store = TableStore(self.directory, ledger, self._store.tables.bits, durable=False)
+        store.catch_up()
+        return Filter(self.directory, self.key, ledger, store, self._profile.name, self._one_wrong_in)
+
+    def as_fused_now(self, scores: list[bytes]) -> NDArray[np.float64]:
+        """Log-odds of being unwanted from scores that receipts hold, (m,), in any order; what is none of ours is left out."""
+        return goodmail.log_odds(scores, self._store.tables, self._unwanted)
 
     def status(self) -> Status:
         """What there is, as of now."""

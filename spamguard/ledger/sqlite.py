@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
@@ -49,7 +49,7 @@ class SqliteLedger:
             self._seen = self._state()
 
     @classmethod
-    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> SqliteLedger:
+    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
         """The ledger at `path`, created (mode 0600) when there is none.
 
         fingerprint: of the installation's key. durable: a committed vote survives a power cut; without it the last
@@ -69,7 +69,7 @@ class SqliteLedger:
         with explained(self.path):
             self._db.close()
 
-    def __enter__(self) -> SqliteLedger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -93,7 +93,7 @@ class SqliteLedger:
                 changed.append(not self._stands(vote, unheard=unheard))
                 if changed[-1]:
                     clock += 1
-                    self._insert(_versioned(vote, clock, self.node))
+                    self._insert(versioned(vote, clock, self.node))
             if clock > before:
                 self._set_meta("ledger.clock", str(clock))
         return changed
@@ -386,7 +386,7 @@ class SqliteLedger:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
 
 
-def _versioned(vote: NewVote, clock: int, node: str) -> Vote:
+def versioned(vote: NewVote, clock: int, node: str) -> Vote:
     """The vote with its version; one that is taken back keeps no features."""
     packed, scores = (vote.packed, vote.scores) if vote.label is not None else (b"", b"")
     return Vote(vote.digest, vote.user, clock, node, vote.label, packed, scores, vote.origin, vote.time, vote.extractor)

@@ -60,6 +60,17 @@ SCORES_BETWEEN = "SELECT seq, digest, label, scores, extractor FROM events WHERE
 
 VOTES_OF_DIGEST = "SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM events WHERE digest = ?"
 
+VOTES_OF_DIGEST_UPTO = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events WHERE digest = ? AND +seq <= ?"""
+
+SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
+
+# Without features and scores.
+VOTES_OF_DIGESTS = """
+SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE digest IN ({}) ORDER BY digest"""
+
+VOTES_OF_DIGESTS_BETWEEN = VOTES_OF_DIGESTS.format("SELECT digest FROM events WHERE seq > ? AND seq <= ?")
+
 # The row with the highest seq stays whatever it is, or SQLite would give its number again. Keys of several events are found in
 # the index alone, so that all others are not even read.
 DROP_SUPERSEDED = """
@@ -105,6 +116,29 @@ SELECT seq FROM events AS own WHERE user = ?1 AND label IS NOT NULL AND +seq <= 
 ORDER BY time DESC, digest LIMIT ?4"""
 
 RECEIPTS = "SELECT seq, label, packed FROM events WHERE seq IN ({})"
+
+# Each user is found by one step into the index, then the votes of some time: what was cast at other times costs nothing.
+_USERS = """
+WITH RECURSIVE names (user) AS (
+    SELECT min(user) FROM events UNION ALL
+    SELECT (SELECT min(user) FROM events WHERE user > names.user) FROM names WHERE names.user IS NOT NULL)
+"""
+_CAST = """
+FROM names CROSS JOIN events INDEXED BY events_of_users ON events.user = names.user
+WHERE (?1 IS NULL OR names.user = ?1) AND events.time >= ?2 AND events.time < ?3 AND label IS NOT NULL"""
+
+CAST_BY_HOUR = _USERS + "SELECT (events.time - ?2) / 3600, label, count(*)" + _CAST + " GROUP BY 1, 2"
+
+CAST_LATELY = _USERS + "SELECT digest, events.user, label, events.time" + _CAST + " ORDER BY events.time DESC LIMIT ?4"
+
+LAST_BY_USER = _USERS + "SELECT user, (SELECT max(time) FROM events WHERE events.user = names.user) FROM names WHERE user IS NOT NULL"  # noqa: S608
+
+CAST_BY_DAY = """
+SELECT time / 86400, label, count(*) FROM events INDEXED BY events_of_users WHERE label IS NOT NULL GROUP BY 1, 2"""
+
+SUPERSEDED_BY_DAY = SUPERSEDED_BY_USER.replace("events.user, label", "events.time / 86400, label")
+
+SCORES_AFTER = "SELECT digest, label, scores FROM events WHERE seq > ? AND label IS NOT NULL AND extractor = ? ORDER BY seq"
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard.ledger import statements
-from spamguard.ledger.wordlists import LABEL
+from spamguard.ledger.lessons import lesson, winners
+from spamguard.ledger.wordlists import LABEL, is_list
 from spamguard.records import Vote
 
 _DAY = 86_400  # seconds
+_CHUNK = 128  # digests in one statement
 
 Item = TypeVar("Item")
 _Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
@@ -32,6 +35,22 @@ class Receipt(NamedTuple):
     seq: int
     label: str
     packed: bytes
+
+
+class Standing(NamedTuple):
+    """How a message stands. label: the class of its lesson, None: it has none. own: the class by one user's vote, None: there is none."""
+
+    label: str | None
+    own: str | None
+
+
+class Cast(NamedTuple):
+    """A vote that was cast. time: seconds since 1970."""
+
+    digest: bytes
+    user: str
+    label: str
+    time: int
 
 
 class Users:
@@ -67,13 +86,64 @@ class Users:
             return list(lessons), []
         known: list[Item] = []
         new: list[Item] = []
-        for lesson in lessons:
-            (known if self._stands(user, *vote(lesson)) else new).append(lesson)
+        for one in lessons:
+            (known if self._stands(user, *vote(one)) else new).append(one)
         return [*known, *new[:room]], new[room:]
 
     def _stands(self, user: str, digest: bytes, label: str) -> bool:
         votes = self.votes(user, digest)
         return bool(votes) and votes[0].label == label
+
+    def standing(self, digests: Sequence[bytes], user: str) -> dict[bytes, Standing]:
+        """How these messages stand, those that anybody ever said anything about."""
+        found: dict[bytes, Standing] = {}
+        for start in range(0, len(digests), _CHUNK):
+            some = tuple(digests[start : start + _CHUNK])
+            found |= self._standing(statements.VOTES_OF_DIGESTS.format(",".join("?" * len(some))), some, user)
+        return found
+
+    def changed(self, after: int, upto: int) -> dict[bytes, str | None]:
+        """How the messages stand now that events after one number up to another are about: the class of the lesson."""
+        found = self._standing(statements.VOTES_OF_DIGESTS_BETWEEN, (after, upto), "")
+        return {digest: standing.label for digest, standing in found.items()}
+
+    def _standing(self, statement: str, values: tuple[object, ...], user: str) -> dict[bytes, Standing]:
+        votes = (Vote(*row) for row in self._ask(statement, values))
+        found: dict[bytes, Standing] = {}
+        for digest, group in groupby((vote for vote in votes if not is_list(vote.extractor)), lambda vote: vote.digest):
+            cast = list(group)
+            taught, own = lesson(cast), winners(vote for vote in cast if vote.user == user).get((digest, user))
+            found[digest] = Standing(taught.label if taught else None, own.label if own else None)
+        return found
+
+    def cast_by_hour(self, user: str | None, since: int, until: int) -> dict[int, int]:
+        """How many votes were cast in each hour from `since` on, those replaced included. user: whose; None: everybody's."""
+        counts: Counter[int] = Counter()
+        for hour, label, number in self._ask(statements.CAST_BY_HOUR, (user, since, until)):
+            counts[hour] += number if label != LABEL else 0
+        return dict(counts)
+
+    def cast_lately(self, user: str | None, since: int, until: int, most: int) -> list[Cast]:
+        """These votes, the latest of them, newest first."""
+        found = self._ask(statements.CAST_LATELY, (user, since, until, most))
+        return [Cast(*row) for row in found if row[2] != LABEL]
+
+    def by_day(self) -> dict[int, int]:
+        """How many votes in force were cast on each day, counted from 1970."""
+        counts = Counter({(day, label): number for day, label, number in self._ask(statements.CAST_BY_DAY, ())})
+        counts.subtract({(day, label): number for day, label, number in self._ask(statements.SUPERSEDED_BY_DAY, ())})
+        days: Counter[int] = Counter()
+        for (day, label), number in counts.items():
+            days[day] += number if label != LABEL else 0
+        return {day: days[day] for day in sorted(days)}
+
+    def last_times(self) -> dict[str, int]:
+        """When each user last said anything, or took it back."""
+        return dict(self._ask(statements.LAST_BY_USER, ()))
+
+    def scored_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
+        """Of the messages that votes after an event are about: the class by the last of these votes, and its first-time scores."""
+        return {digest: (label, scores) for digest, label, scores in self._ask(statements.SCORES_AFTER, (seq, extractor)) if scores}
 
     def last_heard(self, user: str, origin: str) -> Heard | None:
         """The newest vote of a user from a place (`origins`)."""

@@ -1,0 +1,97 @@
+"""What a lesson would do is what it then does: the same verdicts, bit for bit; and supposing it leaves no trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.records import Verdict
+from spamguard.supposing import supposing
+from tests.unit.filters import files, held, mail, opened, teach
+
+MAIL = mail(140)
+LONG = time.monotonic() + 3600
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    with opened(tmp_path / "state") as one:
+        teach(one, MAIL[:60])
+        one.settle()
+        teach(one, MAIL[60:70])
+        teach(one, MAIL[:8], "anna")
+        teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[8:12]], "anna")
+    return tmp_path / "state"
+
+
+def judged(spam_filter: Filter, user: str = "") -> list[Verdict]:
+    return [spam_filter.judge(raw, user=user) for _, raw in MAIL[70:]]
+
+
+def supposed(spam_filter: Filter, raw: bytes, label: str, user: str = "") -> tuple[bool, Sequence[Verdict], Sequence[Verdict]]:
+    features = [spam_filter._preparer.ready(one).features for _, one in MAIL[70:]]
+    with supposing(spam_filter) as apart:
+        before = apart.judge(features, user, LONG)
+        changed = apart.suppose(spam_filter._preparer.ready(raw), label, user)
+        return changed, before, apart.judge(features, user, LONG)
+
+
+@pytest.mark.parametrize(
+    ("number", "label", "user"),
+    [
+        pytest.param(80, "spam", "", id="new"),
+        pytest.param(80, "ham", "anna", id="of a person"),
+        pytest.param(3, "other", "", id="another class"),
+        pytest.param(62, "ham", "", id="lately taught"),
+        pytest.param(62, "spam", "", id="lately taught as spam"),
+        pytest.param(9, "ham", "anna", id="against herself"),
+        pytest.param(9, "ham", "", id="two of one mind"),
+        pytest.param(81, "new", "anna", id="a new class"),
+    ],
+)
+def test_it_is_what_teaching_does(state: Path, number: int, label: str, user: str) -> None:
+    with opened(state) as one:
+        expected, bits = judged(one, user), held(one)
+        changed, before, after = supposed(one, MAIL[number][1], label, user)
+        assert before == expected
+        assert held(one) == bits
+        assert judged(one, user) == expected
+        assert one.learn_ready([one._preparer.ready(MAIL[number][1])], label, user=user) == [changed]
+        assert judged(one, user) == after
+
+
+def test_what_is_known_changes_nothing(state: Path) -> None:
+    with opened(state) as one:
+        changed, before, after = supposed(one, MAIL[3][1], MAIL[3][0], "anna")
+        assert not changed
+        assert before == after
+
+
+def test_it_writes_nothing(state: Path) -> None:
+    with opened(state) as one:
+        before = files(state)
+        assert supposed(one, MAIL[80][1], "spam")[0]
+        assert files(state) == before
+
+
+def test_what_is_taught_meanwhile_is_not_seen(state: Path) -> None:
+    features = []
+    with opened(state) as one, opened(state) as other:
+        features = [one._preparer.ready(raw).features for _, raw in MAIL[70:]]
+        with supposing(one) as apart:
+            before = apart.judge(features, "", LONG)
+            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
+            other.settle()
+            assert apart.judge(features, "", LONG) == before
+            assert apart.suppose(one._preparer.ready(MAIL[80][1]), "spam", "")
+            assert apart.judge(features, "", LONG) != before
+
+
+def test_it_ends_in_time(state: Path) -> None:
+    with opened(state) as one, supposing(one) as apart:
+        features = [one._preparer.ready(raw).features for _, raw in MAIL[70:]]
+        assert len(apart.judge(features, "", time.monotonic())) == 1
