@@ -98,6 +98,7 @@ def _environment() -> Environment:
         texts.moment,
         texts.day,
         texts.clock,
+        texts.quoted,
     )
     environment.globals.update({function.__name__: function for function in told})
     environment.globals.update(charts=charts, pages=PAGES, version=version())

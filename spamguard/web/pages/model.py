@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +31,6 @@ async def shown(house: House, request: Request) -> Response:
         found=found,
         growth=charts.growth(found.growth),
         calibration=charts.calibration(found.calibration),
-        spans=SPANS,
         told=house.told(request),
     )
 
@@ -44,14 +44,14 @@ async def asked(house: House, request: Request) -> Response:
     since = float(int(house.now() - int(hours) * 3600)) if hours else 0.0
     found = await house.service.undo(person, user, since, dry=True)
     sums = Counter(receipt.was for receipt in found)
-    return page(request, "undo.html", user=user, hours=hours, span=SPANS[hours], since=since, receipts=found, sums=sums)
+    return page(request, "undo.html", user=user, hours=hours, spans=SPANS, since=since, receipts=found, sums=sums)
 
 
 async def undone(house: House, request: Request) -> Response:
     """Take it back."""
     person = access.person(request)
     async with access.posted(request) as form:
-        user, since = text_of(form, "user")[:_LONGEST], _seconds(text_of(form, "since"))
+        user, since = unquote(text_of(form, "user"))[:_LONGEST], _seconds(text_of(form, "since"))
     found = await house.service.undo(person, user, since)
     words = f"Taken back: {counted(len(found), 'lesson')} of {user or 'the site'}. The filter settles in the background."
     return see("/model", house.tell(person, Notice(words)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -91,6 +92,11 @@ def moment(seconds: float, *, exact: bool = False) -> Markup:
 def day(seconds: float) -> str:
     """The day of a point in time, in UTC."""
     return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).strftime("%Y-%m-%d")
+
+
+def quoted(text: str) -> str:
+    """As a value in an address, or in a field that nobody sees: it comes back as it was, whatever letters it has."""
+    return quote(text, safe="", errors="replace")
 
 
 def clock(seconds: float, span: float) -> str:

@@ -1,0 +1,56 @@
+"""Where the marks of charts stand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.web.pages import charts
+from spamguard.web.service.values import Bin, Hour
+
+TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
+
+
+@given(st.floats(0, 1e12))
+def test_an_axis_ends_above_everything(most: float) -> None:
+    end = charts.top(most)
+    assert end >= most
+    assert end % 2 == 0
+    assert end <= max(2, 2.5 * most)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(0, 10**6)), max_size=200))
+def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
+    hours = [Hour(1e9 + 3600 * number, one, 0, 0) for number, one in enumerate(mail)]
+    drawn = charts.stacked(hours, TONES)
+    end = charts.top(max((sum(one.values()) for one in mail), default=0))
+    area = sum(mark.height for mark in drawn.marks)
+    assert area == pytest.approx((charts.BOTTOM - charts.TOP) * sum(sum(one.values()) for one in mail) / end)
+    for mark in drawn.marks:
+        assert charts.LEFT <= mark.x <= mark.x + mark.width <= charts.RIGHT + 1e-6
+        assert charts.TOP - 1e-6 <= mark.y <= mark.y + mark.height <= charts.BOTTOM + 1e-6
+    assert len(drawn.across) <= 7
+
+
+def test_corrections_are_part_of_lessons() -> None:
+    drawn = charts.lessons([Hour(0, {}, 4, 1)])
+    assert [(mark.tone, round(mark.height)) for mark in drawn.marks] == [("wanted", 108), ("unwanted", 36)]
+
+
+def test_growth_takes_two_days() -> None:
+    assert not charts.growth([]).line
+    assert not charts.growth([(0, 1)]).line
+    assert charts.growth([(0, 0), (86400, 10)]).line == "38.0,154.0 398.0,10.0"
+    assert charts.growth([(5, 1), (5, 2)]).line  # no width, no fault
+
+
+def test_calibration_leaves_out_what_nobody_spoke_about() -> None:
+    drawn = charts.calibration([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
+    assert drawn.dots == [(charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)]
+
+
+def test_bars_go_each_way() -> None:
+    assert charts.bar(2, 4) == charts.Mark(50, 1, 25, 8, "unwanted")
+    assert charts.bar(-4, 4) == charts.Mark(0, 1, 50, 8, "wanted")
+    assert charts.bar(0, 0).width == 0.5

@@ -1,0 +1,161 @@
+"""Whatever strangers write: pages hold no element, attribute or address that is not ours, and no letter that acts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from spamguard.errors import UsageError
+from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.spool import Spool
+from spamguard.web.service.values import Counted, Held, Model, Person, Receipt, Released, UserLessons, Why
+from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, TOKEN, Fixed, asking, explanation, judgement
+from tests.unit.web.pages.test_views import MAIL, PAGES
+
+EVIL = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "</textarea></title></style></svg><svg onload=alert(1)>",
+    "\u202egnp.exe\u2066\u2069\u200f",
+    "\x00\x1b[31m\x7f\r\n\ud800\ufeff",
+    "&lt;b&gt;&#60;script&#62;",
+    "//evil.example/x",
+]
+WORDS = " ".join(EVIL)
+KNOWN = {
+    "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "div", "form", "input", "button", "main",
+    "span", "h1", "h2", "p", "strong", "ol", "bdi", "i", "time", "details", "summary", "label", "select", "option", "table", "caption",
+    "thead", "tbody", "tfoot", "tr", "th", "td", "dl", "dt", "dd", "code", "pre", "svg", "rect", "line", "text", "polyline", "circle",
+    "defs", "pattern", "desc", "fieldset", "legend", "textarea", "section",
+}  # fmt: skip
+
+
+class Hostile(Fixed):
+    """Everything that a stranger can have written is as bad as it gets."""
+
+    def __init__(self) -> None:
+        people = (WORDS, *EVIL)
+        one = judgement(
+            subject=WORDS, sender=WORDS, recipients=people, client=WORDS, listener=WORDS, reply=WORDS, action=WORDS, label=WORDS,
+            taught=WORDS, words=tuple(Word(7, text, 1.0) for text in EVIL), personal={WORDS: WORDS},
+        )  # fmt: skip
+        held = Held(NAME, NOW, WORDS, people, people, WORDS, 99, WORDS, released=False)
+        super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
+        self.taught_classes = {"ham": False, "spam": True}
+
+    async def explain(self, person: Person, message: Spool) -> Why:
+        return Why(None, self.explained())
+
+    async def why(self, person: Person, name: str) -> Why:
+        return Why(await self.judgement(person, name), self.explained())
+
+    async def words(self, person: Person, word: str) -> list[Counted]:
+        return [Counted(text, {WORDS: 3, "spam": 1}, 1.0) for text in EVIL]
+
+    async def model(self, person: Person) -> Model:
+        found = await super().model(person)
+        return replace(found, users=[UserLessons(WORDS, {WORDS: 3}, NOW)], classes={WORDS: 3}, load={WORDS: 0.5})
+
+    async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+        return Receipt(WORDS, WORDS, True, WORDS, Verdict(WORDS, 0.5, 0.0, {}))
+
+    async def release(self, person: Person, name: str) -> Released:
+        return Released(name, dict.fromkeys(EVIL, WORDS), complete=False, taught=True)
+
+    @staticmethod
+    def explained() -> Explanation:
+        clues = [Clue(text, 1.0, {WORDS: 2}) for text in EVIL]
+        verdict = Verdict(WORDS, 0.5, 0.0, {WORDS: 0.5, "spam": 0.5})
+        return replace(explanation(verdict), clues=clues, favoured=WORDS, against=WORDS, traits={WORDS: 1.0}, shares={WORDS: 1.0})
+
+
+class Walk(HTMLParser):
+    """Looks at every element of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in KNOWN, tag
+        self.inside = tag
+        for name, value in attrs:
+            assert not name.startswith("on"), (tag, name)
+            assert name != "style"
+            if name in ("href", "src", "action", "formaction", "data-live"):
+                assert value is not None
+                assert value.startswith(("/", "#main")), (tag, value)
+                assert not value.startswith(("//", "/\\")), (tag, value)
+            if name == "fill":
+                assert value is not None
+                assert value.startswith("url(#")
+
+    def handle_data(self, data: str) -> None:
+        assert self.inside not in ("script", "style") or not data.strip()
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+
+def check(page: httpx.Response) -> None:
+    acting = [letter for letter in page.text if not letter.isprintable() and letter not in "\n\t"]
+    assert acting == []
+    walk = Walk()
+    walk.feed(page.text)
+    walk.close()
+
+
+def test_every_page_is_harmless(tmp_path: Path) -> None:
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        client.follow_redirects = True
+        found.extend([await client.get(path) for path in PAGES])
+        for name in ("subject", "label", "taught", "since"):
+            found.append(await client.get("/history", params={name: WORDS.replace("\ud800", "")}))
+        for path, name in (("/words", "word"), ("/model/undo", "user"), ("/login", "link")):
+            found.append(await client.get(path, params={name: WORDS.replace("\ud800", "")}))
+        found.append(await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"}))
+        found.append(await client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
+        found.append(await client.post("/teach", data={"csrf": TOKEN, "class": "spam"}, files={"file": ("<b>", MAIL)}))
+
+    asking(work, Hostile(), tmp_path, person=Person(WORDS, operator=True))
+    shown = [page for page in found if "alert(1)" in page.text]
+    assert len(shown) == len(found)  # they do show it: the test looks at what it means to look at
+    for page in found:
+        check(page)
+
+
+def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
+    """Their direction ends where they end."""
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        found.append(await client.get("/history"))
+
+    service = Fixed([judgement(subject="שלום", sender="אבג", recipients=("דהו",))])
+    asking(work, service, tmp_path)
+    for text in ("שלום", "אבג", "דהו"):
+        assert f"<bdi>{text}</bdi>" in found[0].text
+
+
+@pytest.mark.parametrize("told", EVIL)
+def test_errors_are_harmless(tmp_path: Path, told: str) -> None:
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        found.append(await client.get("/history"))
+        found.append(await client.get("/" + told.encode("utf-8", "replace").hex()))
+
+    service: Any = Fixed(failure=UsageError(told))
+    asking(work, service, tmp_path, person=OPERATOR)
+    for page in found:
+        check(page)

@@ -1,0 +1,34 @@
+"""An explanation on a page adds up to its score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spamguard.records import Clue, Word
+from spamguard.web.pages import parts
+from tests.unit.web.pages.fixed import explanation, judgement
+
+
+@pytest.mark.parametrize("words", [0, 1, 12])
+def test_what_is_shown_adds_up(words: int) -> None:
+    told = parts.told(explanation(), None, words)
+    assert sum(row.part for row in (*told.words, *told.rest)) == pytest.approx(told.total, abs=1e-9)
+    assert sum(row.part for row in told.experts) == pytest.approx(told.total, abs=1e-9)
+    assert len(told.words) == min(2, 2 * words)
+
+
+def test_what_a_word_added_then() -> None:
+    told = parts.told(explanation(), judgement(words=(Word(1, "solar", 2.5),)), 12)
+    assert {row.name: row.then for row in told.words} == {"solar": 2.5, "meeting": None}
+
+
+def test_the_sum_of_all_other_words_has_no_bar() -> None:
+    (other,) = [row for row in parts.told(explanation(), None, 12).rest if row.name == "all other words"]
+    assert (other.bar, other.remark) == (None, "1 of them")
+
+
+def test_parts_that_round_to_nothing_are_left_out() -> None:
+    why = replace(explanation(), clues=[Clue("a", 6.5579, {}), Clue("b", 0.0001, {})], traits={}, numbers={}, biases=0.0)
+    assert [row.name for row in parts.told(why, None, 12).words] == ["a"]

@@ -1,0 +1,35 @@
+"""What of the history a page shows, as its address has it."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.errors import UsageError
+from spamguard.web.pages.query import ROWS, Query
+from spamguard.web.service.values import Search
+from tests.unit.web.pages.fixed import NAME
+
+FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until", "before")
+
+
+@given(st.dictionaries(st.sampled_from([*FIELDS, "next", "told"]), st.text(st.characters(codec="utf-8"), max_size=300)))
+def test_an_address_says_what_it_was_made_from(given_values: dict[str, str]) -> None:
+    query = Query.of(given_values)
+    assert Query.of(dict(parse_qsl(query.encoded()))) == query
+    assert all(len(value) <= 200 for value in dict(parse_qsl(query.encoded())).values())
+
+
+def test_days_are_whole_and_both_included() -> None:
+    search = Query.of({"since": "2026-11-20", "until": "2026-11-20", "sender": " roofs ", "label": "spam", "before": NAME}).search()
+    assert search == Search("roofs", "", "", "spam", "", 1795132800.0, 1795219200.0, NAME, ROWS)
+    assert Query.of({"before": "../x"}).search().before == ""
+
+
+@pytest.mark.parametrize("day", ["yesterday", "2026-13-01", "9999-12-31", "0000-00-00", "1" * 400])
+def test_what_is_no_day_is_told(day: str) -> None:
+    with pytest.raises(UsageError, match="is not a day"):
+        Query.of({"until": day}).search()

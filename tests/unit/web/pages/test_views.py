@@ -1,0 +1,351 @@
+"""Views over a service of fixed values: what they show, what they ask for, where they lead."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
+from spamguard.web.pages.routing import VIEWS
+from spamguard.web.service.values import Held
+from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, NOW, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
+
+MAIL = b"Subject: Solar\r\nFrom: a@b.example\r\n\r\nHello\r\n"
+PAGES = [
+    "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?words=all", "/teach", "/quarantine", f"/quarantine/{NAME}",
+    f"/quarantine/{NAME}/delete", "/model", "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
+    "/login", "/login?link=good",
+]  # fmt: skip
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def service() -> Fixed:
+    return Fixed()
+
+
+def get(service: Fixed, spool: Path, *paths: str, **more: Any) -> list[httpx.Response]:
+    """What these pages are."""
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        found.extend([await client.get(path) for path in paths])
+
+    asking(work, service, spool, **more)
+    return found
+
+
+def post(service: Fixed, spool: Path, path: str, data: dict[str, str] | None = None, *, token: str = TOKEN, **more: Any) -> httpx.Response:
+    """What comes of a form."""
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        found.append(await client.post(path, data={"csrf": token, **(data or {})}))
+
+    asking(work, service, spool, **more)
+    return found[0]
+
+
+def followed(service: Fixed, spool: Path, steps: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]], **more: Any) -> httpx.Response:
+    """The page after several steps of one person, redirects followed."""
+    found: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        client.follow_redirects = True
+        found.append(await steps(client))
+
+    asking(work, service, spool, **more)
+    return found[0]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("person", [ANNA, OPERATOR])
+def test_every_page_is_there(tmp_path: Path, person: Any, empty: bool) -> None:
+    service = Fixed(empty=empty)
+    if empty:
+        service.judgements, service.held_back = [], []
+    wanted = [path for path in PAGES if not empty or NAME not in path]
+    for path, page in zip(wanted, get(service, tmp_path, *wanted, person=person), strict=True):
+        assert page.status_code == 200, path
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert page.text.count("<h1") == page.text.count("<main") == 1
+        assert '<html lang="en">' in page.text
+    assert all(call[0] == "undo" and call[4] is True for call in service.calls)  # dry: no page changes anything
+
+
+def test_nobody_is_shown_anything(tmp_path: Path, service: Fixed) -> None:
+    for method, path, _ in VIEWS:
+        if path in ("/login", "/logout"):
+            continue
+        real = path.replace("{name}", NAME).replace("{draft}", "x")
+        page = get(service, tmp_path, real, person=None)[0] if method == "GET" else post(service, tmp_path, real, token="", person=None)
+        assert (page.status_code, "spamguard login-link" in page.text) == (401, True), (method, path)
+    assert service.calls == service.searches == []
+
+
+@pytest.mark.parametrize("path", [path for method, path, _ in VIEWS if method == "POST"])
+def test_no_form_without_its_token_and_no_change_by_get(tmp_path: Path, service: Fixed, path: str) -> None:
+    real = path.replace("{name}", NAME).replace("{draft}", "x")
+    gate = Gate()
+    page = post(service, tmp_path, real, {"class": "spam", "user": "", "since": "0", "link": "good"}, token="other", gate=gate)
+    assert page.status_code == 403
+    get(service, tmp_path, real)
+    assert [call for call in service.calls if call[-1] is not True] == []
+    assert gate.left == 0
+
+
+# ---- history
+
+
+def test_a_row_offers_what_contradicts_its_verdict(tmp_path: Path, service: Fixed) -> None:
+    service.judgements = [judgement(OTHER, label="ham", probability=0.02)]
+    (ham,) = get(service, tmp_path, "/history")
+    service.judgements = [judgement(label="unsure")]
+    (unsure,) = get(service, tmp_path, "/history")
+    service.judgements = [judgement(own="ham")]
+    (own,) = get(service, tmp_path, "/history")
+    service.judgements = [judgement(can_teach=False)]
+    (gone,) = get(service, tmp_path, "/history")
+    buttons = [
+        [label in page.text for label in ('name="class" value="spam"', 'name="class" value="ham"')] for page in (ham, unsure, own, gone)
+    ]
+    assert buttons == [[True, False], [True, True], [False, False], [False, False]]
+    assert "You said: not spam" in own.text
+    assert f'action="/history/{NAME}/forget"' in own.text
+    assert "can no longer be taught" in gone.text
+
+
+def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        answer = await client.post(f"/history/{NAME}/teach?subject=a+%26b&next=//evil.example", data={"csrf": TOKEN, "class": "spam"})
+        (redirect,) = answer.history
+        assert redirect.status_code == 303
+        assert redirect.headers["location"].startswith("/history?subject=a+%26b&told=")
+        assert redirect.headers["location"].endswith(f"#m-{NAME}")
+        return answer
+
+    page = followed(service, tmp_path, steps)
+    assert service.calls == [("learn_passed", "anna", NAME, "spam")]
+    assert "Learnt as spam." in page.text
+    assert DIGEST[:12] in page.text
+    assert f'action="/history/{NAME}/forget"' in page.text
+    assert service.searches[-1].subject == "a &b"
+
+
+def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
+    answer = post(service, tmp_path, f"/history/{NAME}/forget", {"back": "message"})
+    assert answer.headers["location"].startswith(f"/history/{NAME}?told=")
+    assert service.calls == [("forget_passed", "anna", NAME)]
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "\\evil", "message\r\nX: y"])
+def test_redirects_stay_here(tmp_path: Path, service: Fixed, back: str) -> None:
+    answer = post(service, tmp_path, f"/history/{NAME}/forget?back={httpx.QueryParams(b=back)}", {"back": back, "next": back})
+    assert answer.headers["location"].startswith("/history?told=")
+    assert "evil" not in answer.headers["location"]
+
+
+def test_what_cannot_be_taught_is_told(tmp_path: Path, service: Fixed) -> None:
+    answer = post(service, tmp_path, f"/history/{NAME}/teach", {"class": "nonsense"})
+    assert (answer.status_code, "no such class" in answer.text) == (422, True)
+    assert post(service, tmp_path, "/history/xx/teach", {"class": "spam"}).status_code == 404
+    assert service.calls == []
+    service.changed = False
+    page = followed(service, tmp_path, lambda client: client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"}))
+    assert "You had said so already" in page.text
+
+
+def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/history?sender=roofs&label=spam&taught=any&since=2026-11-20&before=" + NAME)
+    search = service.searches[-1]
+    assert (search.sender, search.label, search.taught, search.since, search.before) == ("roofs", "spam", "any", 1795132800.0, NAME)
+    assert 'name="sender" value="roofs"' in page.text
+    assert f"before={OTHER}" in page.text
+    assert "data-live" not in page.text
+    (wrong,) = get(service, tmp_path, "/history?since=tomorrow&sender=roofs")
+    assert (wrong.status_code, 'value="roofs"' in wrong.text, "is not a day" in wrong.text) == (422, True, True)
+
+
+def test_the_script_is_told_of_new_rows_only(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/history?label=spam")
+    seen = page.text.split('data-seen="')[1].split('"')[0]
+    assert 'data-live="/history/rows?label=spam"' in page.text
+    (same,) = get(service, tmp_path, f"/history/rows?label=spam&seen={seen}")
+    assert (same.status_code, same.content) == (204, b"")
+    service.judgements[1] = judgement(taught="ham")
+    (other,) = get(service, tmp_path, f"/history/rows?label=spam&seen={seen}")
+    assert other.status_code == 200
+    assert "people say: not spam" in other.text
+    assert "<html" not in other.text
+
+
+def test_a_message_that_was_not_scanned_has_its_page(tmp_path: Path, service: Fixed) -> None:
+    service.judgements = [judgement(label="not-scanned", can_teach=False)]
+    (page,) = get(service, tmp_path, f"/history/{NAME}")
+    assert page.status_code == 200
+    assert "This message was not scanned" in page.text or "this message was not scanned" in page.text
+
+
+# ---- teach
+
+
+def handed(client: httpx.AsyncClient, label: str = "spam", raw: bytes = MAIL) -> Awaitable[httpx.Response]:
+    return client.post("/teach", data={"csrf": TOKEN, "class": label}, files={"file": ("a.eml", raw)})
+
+
+def test_preview_then_teach_then_take_back(tmp_path: Path, service: Fixed) -> None:
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        preview = await handed(client)
+        assert service.calls == []
+        assert service.messages == [MAIL]
+        assert "If it is taught as spam" in preview.text
+        assert "Of the last 200 messages, 1 would be called otherwise" in preview.text
+        draft = str(preview.url.path)
+        other = await client.post(f"{draft}/preview", data={"csrf": TOKEN, "class": "ham"})
+        assert other.url.path == draft
+        assert "If it is taught as not spam" in other.text
+        taught = await client.post(f"{draft}/learn", data={"csrf": TOKEN})
+        assert "Learnt as not spam." in taught.text
+        assert 'action="/teach/forget"' in taught.text
+        assert f'name="digest" value="{DIGEST}"' in taught.text
+        assert (await client.get(draft)).status_code == 404
+        return await client.post("/teach/forget", data={"csrf": TOKEN, "digest": DIGEST})
+
+    page = followed(service, tmp_path, steps)
+    assert service.calls == [("learn", "anna", MAIL, "ham"), ("forget", "anna", DIGEST)]
+    assert "Taken back: you had said spam." in page.text
+
+
+def test_pasting(tmp_path: Path, service: Fixed) -> None:
+    text = "\n\ufeffSubject: Grüße\n\nHallo\n"
+    answer = post(service, tmp_path, "/teach", {"class": "ham", "source": text})
+    assert answer.status_code == 303
+    assert service.messages == ["Subject: Grüße\n\nHallo".encode()]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"class": "spam"}, "there is no message"),
+        ({"class": "spam", "source": "hello"}, "it has no header"),
+        ({"class": "", "source": "Subject: x"}, "choose what the message is"),
+        ({"source": "Subject: x"}, "choose what the message is"),
+    ],
+)
+def test_what_is_no_message_is_told(tmp_path: Path, service: Fixed, form: dict[str, str], said: str) -> None:
+    answer = post(service, tmp_path, "/teach", form)
+    assert answer.status_code == 422
+    assert said in answer.text.lower()
+
+
+# ---- quarantine
+
+
+def test_release_and_what_became_of_it(tmp_path: Path, service: Fixed) -> None:
+    page = followed(service, tmp_path, lambda client: client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
+    assert service.calls == [("release", "anna", NAME)]
+    assert "Released to 1 recipient. Learnt as not spam." in page.text
+    service.changed = False
+    page = followed(service, tmp_path, lambda client: client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
+    assert page.url.path == f"/quarantine/{NAME}"
+    assert "250 Ok" in page.text
+
+
+def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/quarantine", person=ANNA)
+    assert "Delete" not in page.text
+    (page, sure) = get(service, tmp_path, "/quarantine", f"/quarantine/{NAME}/delete", person=OPERATOR)
+    assert f'href="/quarantine/{NAME}/delete"' in page.text
+    assert "Delete this message for good?" in sure.text
+    post(service, tmp_path, f"/quarantine/{NAME}/delete", person=OPERATOR)
+    assert service.calls == [("delete", "", NAME)]
+
+
+def test_a_full_page_of_the_quarantine_leads_on(tmp_path: Path, service: Fixed) -> None:
+    service.held_back = [Held(f"06gvk961gretkb{number:02}", NOW, "a@b.example", (), (), "", 1, "spam", True) for number in range(50)]
+    (page,) = get(service, tmp_path, f"/quarantine?before={NAME}")
+    assert 'href="/quarantine?before=06gvk961gretkb49"' in page.text
+
+
+# ---- the rest
+
+
+def test_undo_is_shown_before_it_is_done(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/model/undo?user=anna&hours=24", person=OPERATOR)
+    since = page.text.split('name="since" value="')[1].split('"')[0]
+    assert "1 lesson</strong> would be taken back: 1 spam" in page.text
+    post(service, tmp_path, "/model/undo", {"user": "anna", "since": since}, person=OPERATOR)
+    assert [call[2:] for call in service.calls] == [("anna", float(since), True), ("anna", float(since), False)]
+
+
+def test_any_name_comes_back_as_it_was(tmp_path: Path, service: Fixed) -> None:
+    user = "a b&c%41\u202ed"
+    (page,) = get(service, tmp_path, "/model/undo?user=" + quote(user))
+    field = page.text.split('name="user" value="')[1].split('"')[0]
+    post(service, tmp_path, "/model/undo", {"user": unescape(field), "since": "1"})
+    assert [call[2] for call in service.calls] == [user, user]
+
+
+@pytest.mark.parametrize("since", ["", "nan", "inf", "-1", "1e300", "yesterday"])
+def test_undo_since_what_is_no_time(tmp_path: Path, service: Fixed, since: str) -> None:
+    assert post(service, tmp_path, "/model/undo", {"user": "anna", "since": since}).status_code == 422
+    assert service.calls == []
+
+
+def test_words_are_looked_up(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/words?word=+solar+")
+    assert "subject:solar" in page.text
+    service.empty = True
+    (page,) = get(service, tmp_path, "/words?word=solar")
+    assert "it says nothing either way" in page.text
+
+
+def test_today_tells_how_often_we_were_wrong(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/?hours=nonsense")
+    assert "11 messages</strong> of this time: <strong>2</strong> were called wrongly (18.2 %), of 1 we were unsure" in page.text
+
+
+def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/login?link=good", person=None)
+    assert 'name="link" value="good"' in page.text
+    assert "set-cookie" not in page.headers
+    answer = post(service, tmp_path, "/login", {"link": "good"}, token="", person=None)
+    assert (answer.status_code, answer.headers["location"], "session=x" in answer.headers["set-cookie"]) == (303, "/", True)
+    assert post(service, tmp_path, "/login", {"link": "old"}, token="", person=None).status_code == 401
+
+
+def test_logging_out(tmp_path: Path, service: Fixed) -> None:
+    gate = Gate()
+    answer = post(service, tmp_path, "/logout", gate=gate)
+    assert (answer.headers["location"], gate.left) == ("/login", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (NotThereError("there is no such message"), 404, "There is no such message."),
+        (NotAllowedError("it is not yours"), 403, "It is not yours."),
+        (BusyError("too much at once"), 503, "Wait a moment"),
+        (HistoryError("/var/lib/secret: disk full"), 503, "Wait a moment"),
+    ],
+)
+def test_errors_are_told_in_words(tmp_path: Path, service: Fixed, error: Any, status: int, said: str) -> None:
+    service.failure = error
+    (page,) = get(service, tmp_path, "/history")
+    assert (page.status_code, said in page.text) == (status, True)
+    assert "/var/lib" not in page.text
+
+
+def test_assets_are_small_and_may_be_kept(tmp_path: Path, service: Fixed) -> None:
+    pages = get(service, tmp_path, "/static/style.css", "/static/script.js", "/static/icon.svg", "/static/nothing", "/static/..%2fhouse.py")
+    assert [page.status_code for page in pages] == [200, 200, 200, 404, 404]
+    assert sum(len(page.content) for page in pages[:3]) < 60_000
+    assert [page.headers["content-type"].split(";")[0] for page in pages[:3]] == ["text/css", "text/javascript", "image/svg+xml"]
+    assert "immutable" in pages[0].headers["cache-control"]
