@@ -1,0 +1,64 @@
+"""Packets in and out of one connection, each with its deadline.
+
+Must never wait for ever, and never keep more than a packet that is coming in and a few replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from spamguard.wire.milter import Packet, PacketReader
+
+_READ_BYTES = 128 << 10  # at a time
+_TURN = 200  # packets in a row before others get theirs
+
+
+class GoneError(Exception):
+    """The server has hung up."""
+
+
+class Connection:
+    """What is said is sent before the next waiting. seconds: for a packet that has begun, and for the server to take replies."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._seconds = seconds
+        self._packets = PacketReader()
+        self._said = bytearray()
+        self._turns = 0
+
+    async def packet(self, until: float) -> Packet:
+        """The next one, if it begins before `until`, a time of the loop's clock. GoneError, TimeoutError, `MalformedError`."""
+        self._turns += 1
+        if self._turns >= _TURN:
+            self._turns = 0
+            await asyncio.sleep(0)
+        begun = False
+        while (found := self._packets.next()) is None:
+            await self.flush()
+            if self._packets.begun and not begun:
+                begun, until = True, min(until, asyncio.get_running_loop().time() + self._seconds)
+            await self._read(until)
+        return found
+
+    async def _read(self, until: float) -> None:
+        async with asyncio.timeout_at(until):
+            data = await self._reader.read(_READ_BYTES)
+        if not data:
+            raise GoneError
+        self._packets.feed(data)
+
+    def say(self, packets: Iterable[bytes]) -> None:
+        """Answer, together with what else there is to say before the next waiting."""
+        for one in packets:
+            self._said += one
+
+    async def flush(self) -> None:
+        """Hand everything said to the server. TimeoutError when it does not take it."""
+        if self._said:
+            self._writer.write(bytes(self._said))
+            self._said.clear()
+            async with asyncio.timeout(self._seconds):
+                await self._writer.drain()

@@ -1,0 +1,33 @@
+"""Which fields of a message claim a verdict that was not given here, and how a server is told to remove them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from spamguard.wire.milter import remove_field
+
+MOST = 1000
+"""Fields of one message that are removed: the server looks for each from the top, so some 100,000 would keep it busy for very long."""
+
+
+class Forged:
+    """Finds forged fields as they come. names: as in `settings.FORGED`: `*` at the end stands for anything."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        lower = [name.lower().encode("ascii", "ignore") for name in names]
+        self._whole = frozenset(name for name in lower if not name.endswith(b"*"))
+        self._beginnings = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+        self._counts: Counter[bytes] = Counter()
+        self._found: list[tuple[bytes, int]] = []
+
+    def see(self, name: bytes) -> None:
+        """The next field of the header has this name."""
+        lower = name.strip(b" \t").lower()
+        if len(self._found) < MOST and (lower in self._whole or lower.startswith(self._beginnings)):
+            self._counts[lower] += 1
+            self._found.append((lower, self._counts[lower]))
+
+    def removals(self) -> list[bytes]:
+        """Packets for the server. The last goes first, so that none changes its number before its turn."""
+        return [remove_field(name, occurrence) for name, occurrence in reversed(self._found)]

@@ -1,0 +1,44 @@
+"""Forged fields: each is named by how many of its name stand above it, and none is missed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.doors.milter import forged
+from spamguard.settings import FORGED
+from spamguard.wire.milter import remove_field
+
+NAMES = st.sampled_from(
+    [b"X-Spam-Flag", b"x-spam-FLAG", b"X-Spam-Status", b"X-Spamguard", b"X-Bogosity", b"X-Bogosity2", b"Subject", b"X-S"]
+)
+
+
+def applied(names, removals):
+    """As a server does it."""
+    left = list(names)
+    for packet in removals:
+        occurrence, name = int.from_bytes(packet[5:9]), packet[9:].split(b"\0")[0]
+        at = [number for number, one in enumerate(left) if one.lower() == name.lower()]
+        del left[at[occurrence - 1]]
+    return left
+
+
+@given(st.lists(NAMES, max_size=30))
+def test_all_forged_fields_go_and_no_others(names):
+    found = forged.Forged(FORGED)
+    for name in names:
+        found.see(name)
+    assert applied(names, found.removals()) == [name for name in names if name in (b"Subject", b"X-S", b"X-Bogosity2")]
+
+
+def test_case_and_blanks_make_no_difference():
+    found = forged.Forged(["X-Mine"])
+    for name in (b"X-MINE", b"x-mine \t", b"X-Mine-Not"):
+        found.see(name)
+    assert found.removals() == [remove_field(b"x-mine", 2), remove_field(b"x-mine", 1)]
+
+
+def test_nobody_keeps_the_server_busy_with_them():
+    found = forged.Forged(FORGED)
+    for number in range(10_000):
+        found.see(b"X-Spam-%d" % number)
+    assert len(found.removals()) == forged.MOST
