@@ -61,15 +61,15 @@ def rewritten_head(
 
 PREFIX_FIELD = b"X-Spamguard-Prefix"
 """Says what was put before the subject, so that it can be taken away again."""
-_NEAR_TOP = 16 << 10  # bytes in which we look for that field
+NEAR_TOP = 16 << 10  # bytes in which we look for that field
 _PREFIX = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
 
 
 def without_prefix(raw: bytes) -> bytes:
     """The message with the subject that its sender wrote; the same object when nobody has put anything before it."""
-    told = _PREFIX.search(b"\n" + raw[:_NEAR_TOP])
+    told = _PREFIX.search(b"\n" + raw[:NEAR_TOP])
     prefix = told[1].strip() if told else b""
-    subject = _SUBJECT.search(b"\n" + raw[:_NEAR_TOP]) if prefix else None
+    subject = _SUBJECT.search(b"\n" + raw[:NEAR_TOP]) if prefix else None
     if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
         return raw
     end = start + len(prefix)
