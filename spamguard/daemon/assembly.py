@@ -1,4 +1,5 @@
-"""What a worker process is made of: for each listener a next hop, scorers, the proxy between them, and a door; a history for all.
+"""What a worker process is made of: for each listener a next hop, scorers, the proxy between them, and a door; for each scanner
+scorers and a door; a history for all.
 
 Must never fail because of what mail or the filter are like: a worker that does not start takes no mail.
 """
@@ -9,18 +10,25 @@ import asyncio
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache, partial
+from pathlib import Path
 
 from spamguard import secret
 from spamguard.daemon.contract import Door
+from spamguard.doors.milter.door import open_milter
+from spamguard.doors.rspamd import Statistics, open_rspamd
 from spamguard.doors.smtp.door import open_door
+from spamguard.doors.spamd import open_spamd
 from spamguard.history import HistoryWriter
-from spamguard.metrics.counters import STAGES, Slot
+from spamguard.metrics.counters import MASTER, STAGES, Slot
+from spamguard.proxy.asking import Asking
 from spamguard.proxy.contract import Proxy
 from spamguard.proxy.exchange import Exchange
 from spamguard.proxy.journal import Entry
+from spamguard.proxy.lessons import Lessons
 from spamguard.proxy.people import People
 from spamguard.proxy.scoring import ScorerPool
 from spamguard.proxy.teaching import TeachingProxy
@@ -29,7 +37,7 @@ from spamguard.quarantine import Quarantine
 from spamguard.relay.contract import NextHop
 from spamguard.relay.factory import next_hop
 from spamguard.relay.trouble import Trouble
-from spamguard.settings import Settings
+from spamguard.settings import Policy, Protocol, Settings
 from spamguard.teaching.queue import DIRECTORY, Queue
 
 _PROBING = 5.0  # seconds between two looks at a next hop that is not there
@@ -51,24 +59,65 @@ async def assemble(
     spool.mkdir(mode=0o700, exist_ok=True)
     async with AsyncExitStack() as stack:
         tools = _tools(settings, settle, counters, stack)
-        pools: dict[int, ScorerPool] = {}
-        doors = []
+        pools = _Pools(settings, stack)
+        doors: list[Door] = []
         for listener, listening in zip(settings.listeners, sockets, strict=False):  # those of scanners follow
             name = listener.hostname or hostname
             hop = next_hop(listener.next_hop, name, partial(_failed, counters, str(listener.next_hop.endpoint)))
             stack.push_async_callback(hop.close)
-            bound = listener.policy.one_wrong_in
-            if bound not in pools:
-                pools[bound] = ScorerPool(settings.state, settings.scoring, bound)
-                stack.push_async_callback(pools[bound].close)
-                await pools[bound].start()
             _in_background(_seen(hop), stack)
-            proxy: Proxy = Exchange(listener, hop, pools[bound], tools, name)
+            proxy: Proxy = Exchange(listener, hop, await pools.of(listener.policy), tools, name)
             if listener.teach is not None:
                 proxy = TeachingProxy(proxy, listener, listener.teach, Queue(settings.state / DIRECTORY))
             doors.append(open_door(listener, proxy, [listening], spool, name, partial(counters.took, _RECEIVE)))
-        _in_background(_beating(counters, pools.values()), stack)
+        lessons = Lessons(settings.state)
+        for scanner, listening in zip(settings.scanners, sockets[len(settings.listeners) :], strict=True):
+            asking = Asking(scanner, await pools.of(scanner.policy), tools, lessons, scanner.hostname or hostname)
+            doors.append(open_scanner(asking, [listening], spool, partial(_statistics, counters, lessons)))
+        _in_background(_beating(counters, pools.all), stack)
         yield doors
+
+
+class _Pools:
+    """Scorers, one pool for each threshold that is asked for."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._pools: dict[int, ScorerPool] = {}
+
+    async def of(self, policy: Policy) -> ScorerPool:
+        """Started, and closed with the stack."""
+        bound = policy.one_wrong_in
+        if bound not in self._pools:
+            self._pools[bound] = ScorerPool(self._settings.state, self._settings.scoring, bound)
+            self._stack.push_async_callback(self._pools[bound].close)
+            await self._pools[bound].start()
+        return self._pools[bound]
+
+    @property
+    def all(self) -> Collection[ScorerPool]:
+        """Those there are."""
+        return self._pools.values()
+
+
+def open_scanner(asking: Asking, sockets: Sequence[socket.socket], spool: Path, statistics: Callable[[], Statistics]) -> Door:
+    """The door for the protocol that is spoken there."""
+    protocol = asking.scanner.endpoint.protocol
+    if protocol is Protocol.RSPAMD:
+        return open_rspamd(asking, sockets, spool, statistics)
+    return open_spamd(asking, sockets, spool) if protocol is Protocol.SPAMD else open_milter(asking, sockets, spool)
+
+
+def _statistics(counters: Slot, lessons: Lessons) -> Statistics:
+    """Of all processes."""
+    messages: Counter[str] = Counter()
+    began = 0
+    for slot in counters.used():
+        began = slot.began if slot.number == MASTER else began
+        for (label, _), number in slot.named("messages"):
+            messages[label] += number
+    return Statistics(max(0, int(time.time()) - began), messages, lessons.learnt())
 
 
 def _failed(counters: Slot, endpoint: str, trouble: Exception) -> None:

@@ -64,6 +64,7 @@ class Slot:
 
     def __init__(self, words: memoryview, number: int) -> None:
         self.number = number
+        self._all = words
         self._words = words[number * _SLOT : (number + 1) * _SLOT]
         self._rows = {field: {name: at for at, name, _ in self._found(field)} for field in _NAMED}
         self._places: dict[str, int] = {}
@@ -164,6 +165,14 @@ class Slot:
         """Received."""
         return int(self._words[_AT["bytes"]])
 
+    def used(self) -> Iterator[Slot]:
+        """The slots of all processes of this daemon that were ever given out, the master's first."""
+        for number in range(SLOTS):
+            slot = Slot(self._all, number)
+            if number >= _FIRST and not slot.began:
+                return
+            yield slot
+
     def named(self, field: str) -> Iterator[tuple[Name, int]]:
         """Numbers by name. field: messages (verdict, action), next_hop_errors (endpoint, kind) or lessons (class, origin)."""
         return ((name, number) for _, name, number in self._found(field) if number)
@@ -221,11 +230,7 @@ class Board:
 
     def used(self) -> Iterator[Slot]:
         """All that were ever given out; those of processes that have gone are among them."""
-        for number in range(SLOTS):
-            slot = self.slot(number)
-            if number >= _FIRST and not slot.began:
-                return
-            yield slot
+        return self.slot(MASTER).used()
 
     def workers(self) -> Iterator[Slot]:
         """Those of processes that speak SMTP and have not ended."""

@@ -14,6 +14,8 @@ from spamguard.spool import Content, Spool
 _USUAL = 64 << 10  # bytes that hold the header section of all but very odd mail
 _MOST = 1 << 20
 _END = re.compile(rb"\n(?=\r?\n)")
+_NAME = re.compile(rb"^([!-9;-~]{1,100})[ \t]*:", re.MULTILINE)
+_EMPTY_LINE = re.compile(rb"\r?\n")
 _FIELD_END = re.compile(rb"\n(?=[^ \t\r\n])")
 
 
@@ -35,9 +37,18 @@ def _end(head: bytes) -> int | None:
     return found.end() if found else None
 
 
+def named(head: bytes, names: Sequence[str]) -> list[str]:
+    """Which of these fields a header section has, by their names as they stand there; a `*` at the end stands for anything."""
+    whole = {name.lower() for name in names if not name.endswith("*")}
+    beginnings = tuple(name[:-1].lower() for name in names if name.endswith("*"))
+    found = dict.fromkeys(match[1].decode("ascii") for match in _NAME.finditer(head))
+    return [name for name in found if name.lower() in whole or name.lower().startswith(beginnings)]
+
+
 def tagged(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> Content:
     """The message with these fields on top and those named in `forged` out of it, in its own line ends."""
     head = header(message)
-    below = message.head(len(head) + 2)[len(head) :]  # the empty line, so that the section is seen to end
-    kept = with_fields(head + below, fields, [name.encode("ascii", "ignore") for name in forged])
-    return Content(kept, message, len(head) + len(below))
+    below = _EMPTY_LINE.match(message.head(len(head) + 2), len(head))
+    head += below[0] if below else b""  # so that the section is seen to end
+    kept = with_fields(head, fields, [name.encode("ascii", "ignore") for name in forged])
+    return Content(kept, message, len(head))

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from spamguard import secret
-from spamguard.errors import SpamguardError
+from spamguard.errors import LedgerError, SpamguardError
 from spamguard.ledger import SqliteLedger
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
@@ -54,6 +54,22 @@ class Lessons:
         _log.info("lesson user=%s by=%s class=%s message=%s: taken", user, origin, label or "-", digest.hex()[:12])
         return Taught.LEARNT
 
+    def learnt(self) -> dict[str, int]:
+        """How many lessons each class has; nothing where that cannot be told."""
+        try:
+            with self._ledger() as ledger:
+                return ledger.lesson_counts()
+        except SpamguardError as error:
+            _log.warning("how much was learnt cannot be told: %s", error)
+            return {}
+
+    def _ledger(self) -> SqliteLedger:
+        """LedgerError; there is none yet: it is never made from here."""
+        path, key = self._state / "ledger.sqlite", secret.load(self._state / "key", create=False)
+        if not path.exists():
+            raise LedgerError(f"{path}: is not there yet")
+        return SqliteLedger.open(path, secret.fingerprint(key))
+
     def _remember(self, digest: bytes, user: str, label: str, name: str) -> None:
         with self._lock:
             self._waiting[digest, user] = label, name
@@ -68,8 +84,7 @@ class Lessons:
         if name and self._queue.waits(name):
             return label
         try:
-            fingerprint = secret.fingerprint(secret.load(self._state / "key", create=False))
-            with SqliteLedger.open(self._state / "ledger.sqlite", fingerprint) as ledger:
+            with self._ledger() as ledger:
                 votes = ledger.users.votes(user, digest)
         except SpamguardError as error:
             _log.warning("whether a lesson is known cannot be told: %s", error)
