@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from axe_core_python.selenium import Axe
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from tests.support.waiting import eventually
@@ -55,6 +56,29 @@ def shape(driver: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
         {"name": "prefers-reduced-motion", "value": "reduce"},
     ]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def log_in(driver: Chrome, link: str) -> None:
+    """By a one-time link, as people do."""
+    driver.get(link)
+    press(driver, "Log in")
+    eventually(lambda: "/login" not in driver.current_url, "logged in")
+
+
+def barriers(driver: Chrome) -> list[str]:
+    """What keeps people with disabilities out of the page that is shown: serious and critical violations that axe finds."""
+    found = Axe().run(driver)["violations"]
+    return [
+        f"{driver.current_url}: {one['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def too_wide(driver: Chrome) -> int:
+    """By how many pixels the page can be scrolled sideways."""
+    return int(driver.execute_script("const page = document.documentElement; return page.scrollWidth - page.clientWidth"))
 
 
 def text(driver: Chrome, selector: str = "main") -> str:

@@ -1,0 +1,146 @@
+"""Every page in a real Chromium, over a service of fixed values: as it looks and reads, and with the worst that strangers can write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+
+from spamguard.web.access.store import Kind
+from spamguard.web.service.values import Person
+from tests.support.browser import DESK, PHONE, barriers, chromium, complaints, log_in, needs_browser, press, shape, shows, too_wide
+from tests.unit.web.pages.fixed import NAME, OPERATOR, OTHER, Fixed, judgement
+from tests.unit.web.pages.test_hostile_pages import WORDS, Hostile
+from tests.unit.web.pages.test_views import MAIL, PAGES
+from tests.unit.web.served import Served, served
+
+pytestmark = needs_browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    with chromium() as driver:
+        yield driver
+
+
+def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
+    driver.delete_all_cookies()
+    shape(driver, DESK)
+    log_in(driver, f"{server.url}/login?link={server.secret(Kind.LINK, person)}")
+    complaints(driver)
+
+
+def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
+    """Every page there is, one after the other; those that forms lead to as well."""
+    for path in [*PAGES, "/history?subject=nothing&since=2026-01-01", "/nowhere"]:
+        driver.get(server.url + path)
+        yield path
+    driver.get(f"{server.url}/teach")
+    driver.find_element("id", "file").send_keys(str(mail))
+    driver.find_element("css selector", "input[name=class][value=spam]").click()
+    press(driver, "Preview")
+    shows(driver, "Go on?")
+    yield "preview"
+
+
+@pytest.mark.parametrize(
+    ("service", "likings"),
+    [(Fixed(), (False, True)), (Fixed(empty=True), (True,)), (Hostile(), (False,))],
+    ids=["usual", "empty", "hostile"],
+)
+def test_nobody_is_kept_out_and_nothing_is_too_wide(tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]) -> None:
+    """axe, in light and dark; 360 pixels; nothing that the policy forbids."""
+    mail = tmp_path / "a.eml"
+    mail.write_bytes(MAIL)
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        found, wide = [], {}
+        for path in walk(browser, server, mail):
+            for dark in likings:
+                shape(browser, DESK, dark=dark)
+                found += barriers(browser)
+            shape(browser, PHONE)
+            if too_wide(browser):
+                wide[path] = too_wide(browser)
+            shape(browser, DESK)
+        assert found == []
+        assert wide == {}
+        assert [line for line in complaints(browser) if "404" not in line] == []
+
+
+def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) -> None:
+    mail = tmp_path / "a.eml"
+    mail.write_bytes(MAIL)
+    with served(tmp_path, service=Hostile()) as server:
+        enter(browser, server, Person("olga", operator=True))
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": "window.alerts = 0; window.alert = () => { alerts++ }"})
+        for path in walk(browser, server, mail):
+            assert browser.execute_script(
+                "return [alerts, document.scripts.length, document.querySelectorAll('img, iframe, [style]').length]"
+            ) == [0, 1, 0], path
+        browser.get(f"{server.url}/history")
+        subject = browser.find_element("css selector", ".mail .subject bdi").text
+        assert subject.startswith('<script>alert(1)</script> "><img src=x onerror=alert(1)>')
+        assert "⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+2069⟩⟨U+200F⟩" in subject
+        assert "␀␛[31m␡" in subject
+        assert browser.title == "History · spamguard"
+        browser.find_element("css selector", ".mail button").click()  # and what the script puts into the page
+        shows(browser, "Learnt as <script>alert(1)</script>", "#notice")
+        assert browser.execute_script("return alerts") == 0
+        assert [line for line in complaints(browser) if "404" not in line] == []
+    assert "\u202e" in WORDS
+
+
+def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
+    """The first stop leads past the navigation; from there to the first button, which teaches; Undo is the next stop."""
+    from selenium.webdriver import ActionChains, Keys
+
+    service = Fixed([judgement(OTHER, label="ham"), judgement(NAME)])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+
+        def press_keys(*keys: str) -> str:
+            ActionChains(browser).send_keys(*keys).perform()
+            return str(browser.execute_script("const at = document.activeElement; return at.id || at.innerText || at.tagName"))
+
+        assert press_keys(Keys.TAB) == "Skip to the content"
+        assert press_keys(Keys.ENTER) == "main"
+        stops = [press_keys(Keys.TAB) for _ in range(8)]
+        assert stops[5:7] == ["Search", "Solar panels"]
+        assert "Spam" in stops[7]
+        outline = browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid"
+        press_keys(Keys.ENTER)
+        shows(browser, "Learnt as spam.", "#notice")
+        assert service.calls == [("learn_passed", "", OTHER, "spam")]
+        assert browser.switch_to.active_element.tag_name == "button"
+
+
+def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:
+    with served(tmp_path, service=Fixed([judgement()])) as server:
+        enter(browser, server)
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
+        browser.get(f"{server.url}/history/{NAME}")
+        time = browser.find_element("css selector", ".facts time")
+        assert (time.get_attribute("datetime"), time.get_attribute("title")) == ("2026-09-21T14:13:20Z", "2026-09-21 14:13:20 UTC")
+        assert "22" in time.text  # the 21st in UTC
+        assert "02:13" in time.text
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
+    with served(tmp_path) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/teach")
+        browser.execute_script(
+            """const data = new DataTransfer(); data.items.add(new File(["Subject: dropped\\n\\nx"], "dropped.eml"));
+            document.getElementById("drop").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));"""
+        )
+        shows(browser, "Chosen: dropped.eml")
+        browser.find_element("css selector", "input[value=ham]").click()
+        press(browser, "Preview")
+        shows(browser, "If it is taught as not spam")
+        assert server.service.messages == [b"Subject: dropped\n\nx"]
