@@ -39,7 +39,8 @@ _MESSAGE, _NOTE, _DRAFT = ".eml", ".json", ".new"
 class Entry:
     """One message that is held. reason: label of the verdict, or whatever the policy said. when: seconds since 1970. size: bytes.
 
-    delivered: numbers, from 0, of the envelope's recipients that have got it since.
+    delivered: numbers, from 0, of the envelope's recipients that have got it since. listener: where it came in, which tells where it
+    was to go; "" where that was not noted.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Entry:
     when: float
     size: int
     delivered: frozenset[int] = frozenset()
+    listener: str = ""
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -66,16 +68,17 @@ class Quarantine:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float) -> None:
+    def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float, listener: str = "") -> None:
         """Hold a message: all of it is on the disk afterwards, or OSError, and nothing is. Blocks.
 
         name: a new one (`ids.new_id`). content: as it would have been handed on, kept byte for byte. when: seconds since 1970.
+        listener: its address.
         """
         self._make()
         message = self._path(name, _MESSAGE)
         with self._linked(content.chunks(), message):
             try:
-                note = _encoded(Entry(name, envelope, reason, when, content.size))
+                note = _encoded(Entry(name, envelope, reason, when, content.size, listener=listener))
                 with self._linked([note], self._path(name, _NOTE)):  # last: what has no note is not there
                     sync_directory(self._directory)
             except BaseException:
@@ -232,7 +235,8 @@ def _decoded(name: str, values: dict[str, Any]) -> Entry:
     told = values["envelope"]
     recipients = tuple(Recipient(one["address"], _parameters(one)) for one in told["recipients"])
     envelope = Envelope(Sender(told["sender"]["address"], _parameters(told["sender"])), recipients, Client(**told["client"]))
-    return Entry(name, envelope, values["reason"], float(values["when"]), int(values["size"]), frozenset(values["delivered"]))
+    delivered, listener = frozenset(values["delivered"]), str(values.get("listener", ""))
+    return Entry(name, envelope, values["reason"], float(values["when"]), int(values["size"]), delivered, listener)
 
 
 def _parameters(values: dict[str, Any]) -> tuple[Parameter, ...]:

@@ -6,9 +6,9 @@ Must never take features for comparable that another extractor or another key ha
 from __future__ import annotations
 
 from spamguard.engine import Filter
-from spamguard.errors import UsageError
+from spamguard.errors import LedgerError, UsageError
 from spamguard.history import Row
-from spamguard.ledger import codec
+from spamguard.model.fold import features_of
 from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR
 
@@ -18,7 +18,10 @@ def lesson(spam_filter: Filter, row: Row) -> Teaching:
     name = digest(spam_filter, row)
     if row.extractor != EXTRACTOR:
         raise UsageError(f"{row.id}: was read by extractor {row.extractor}, this is {EXTRACTOR}: the message itself is needed")
-    return Teaching(name, codec.unpack(row.packed))
+    try:
+        return Teaching(name, features_of([row.packed])[0])
+    except LedgerError as error:
+        raise UsageError(f"{row.id}: what is kept of it is damaged ({error})") from error
 
 
 def digest(spam_filter: Filter, row: Row) -> bytes:

@@ -103,28 +103,28 @@ def _columns(row: Row) -> Columns:
     return (
         row.id,
         row.time,
-        _text(row.listener, _SHORT),
-        _text(row.client, _SHORT),
-        _text(row.sender, _ADDRESS),
-        _json([_text(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]]),
-        _text(row.subject, _SUBJECT),
+        printable(row.listener, _SHORT),
+        printable(row.client, _SHORT),
+        printable(row.sender, _ADDRESS),
+        _json([printable(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]]),
+        printable(row.subject, _SUBJECT),
         row.size,
         row.digest,
-        _text(row.label, _SHORT),
+        printable(row.label, _SHORT),
         row.probability,
         row.log_odds,
-        _text(row.action, _SHORT),
-        _text(row.reply, _REPLY),
+        printable(row.action, _SHORT),
+        printable(row.reply, _REPLY),
         row.packed,
         _json([_values(word) for word in row.words[:_WORDS]]),
         row.extractor,
         row.fingerprint,
-        _json({_text(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
+        _json({printable(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
     )
 
 
 def _values(word: Word) -> tuple[int, str, float]:
-    return int(word.token), _text(word.text, _SHORT), round(float(word.part), 6)
+    return int(word.token), printable(word.text, _SHORT), round(float(word.part), 6)
 
 
 def from_columns(values: Columns) -> Row:
@@ -136,6 +136,7 @@ def from_columns(values: Columns) -> Row:
     return Row(**named)
 
 
-def _text(value: str, most: int) -> str:
+def printable(value: str, most: int) -> str:
+    """A stranger's text without what speaks to terminals, cut to so many characters."""
     cut = value[:most]
     return cut if cut.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)

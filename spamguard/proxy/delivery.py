@@ -85,7 +85,9 @@ class Delivery:
     async def _quarantined(self, content: Content, entry: Entry) -> Reply:
         """Yes once it is on the disk. The next hop gets nothing."""
         try:
-            await finished(partial(self._quarantine.store, entry.id, content, entry.envelope, entry.label, entry.time))
+            await finished(
+                partial(self._quarantine.store, entry.id, content, entry.envelope, entry.label, entry.time, str(entry.listener.endpoint))
+            )
         except OSError as error:
             _log.error("%s: quarantine: %s", entry.id, error)
             return TROUBLE

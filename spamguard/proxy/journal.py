@@ -61,8 +61,7 @@ class Entry:
             self.reason = found.reason
         else:
             self.scan, self.verdict = found, found.verdict
-        match = _SUBJECT.search(header)
-        self.subject = " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
+        self.subject = subject_of(header)
 
     def failed(self, reason: str) -> None:
         """It was not judged after all."""
@@ -169,6 +168,12 @@ class Entry:
             "action": self.action or "",
             "words": ", ".join(f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_WORDS]),
         }
+
+
+def subject_of(header: bytes) -> str:
+    """The subject that a header section tells, decoded, on one line; as strangers wrote it."""
+    match = _SUBJECT.search(header)
+    return " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
 
 
 def _first(texts: Sequence[str]) -> str:

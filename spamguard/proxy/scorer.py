@@ -1,4 +1,4 @@
-"""A process that judges messages, one after the other, for one worker: `python -m spamguard.proxy.scorer FD PARENT ONE_WRONG_IN WORDS STATE`.
+"""A process that judges messages, one after the other, for one worker, with these arguments: FD PARENT ONE_WRONG_IN WORDS STATE.
 
 It may be killed at any moment, and is, when a message takes too long: it must hold nothing that would be missed, write nothing
 but its answers, and never outlive its worker.

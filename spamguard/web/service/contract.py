@@ -70,7 +70,8 @@ class Service(Protocol):
         """What has been learnt."""
 
     async def words(self, person: Person, word: str) -> Sequence[Counted]:
-        """How a word counts, as all the tokens it may become; most counted first."""
+        """How a word counts, as all the tokens it may become; most counted first. Who is no operator is not told of words that
+        hardly any message has: they may stand in other people's mail."""
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
         """What mail may be taught as, and whether that is unwanted."""

@@ -1,0 +1,138 @@
+"""The quarantine, as those may see it whose mail it is. Must never show a recipient who is not theirs, nor unprintable text."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Sequence
+
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
+from spamguard.history.row import printable
+from spamguard.proxy.journal import subject_of
+from spamguard.quarantine import DIRECTORY, Entry, Quarantine
+from spamguard.relay.factory import next_hop
+from spamguard.settings import Hop, Settings
+from spamguard.spool import Spool
+from spamguard.web.service.scope import Scope, operators_only
+from spamguard.web.service.values import MOST, Held, Person, Released
+
+_AT_ONCE = 500  # entries that are looked at before it is asked how long it took
+_SECONDS = 2.0  # for a list
+_HEADER = 64 << 10  # bytes of a header section that are shown
+_TEXT = 1000  # characters of one that is told
+
+_log = logging.getLogger("spamguard.web")
+
+
+class Holding:
+    """What is held back. hops: from listeners to their next hops."""
+
+    def __init__(self, settings: Settings, scope: Scope) -> None:
+        self._quarantine = Quarantine(settings.state / DIRECTORY)
+        self._hops = {str(listener.endpoint): listener.next_hop for listener in settings.listeners}
+        self._scope = scope
+
+    # These block.
+
+    def list(self, person: Person, before: str, limit: int) -> Sequence[Held]:
+        """Newest first; not all, when looking for more would take too long."""
+        limit, deadline = max(1, min(limit, MOST)), time.monotonic() + _SECONDS
+        found: list[Held] = []
+        while True:
+            entries = list(self._quarantine.entries(_AT_ONCE, before))
+            theirs = [entry for entry in entries if self._may_see(person, entry)]
+            found += [self._held(person, entry) for entry in theirs[: limit - len(found)]]
+            if len(found) >= limit or not entries or time.monotonic() >= deadline:
+                return found
+            before = entries[-1].id
+
+    def one(self, person: Person, name: str) -> tuple[Held, str]:
+        """A message and its header section."""
+        entry = self.entry(person, name)
+        lines = self._head(entry).decode("utf-8", "replace").splitlines()
+        return self._held(person, entry), "\n".join(printable(line, _TEXT) for line in lines)
+
+    def entry(self, person: Person, name: str) -> Entry:
+        """NotThereError: there is none, or it is not theirs."""
+        try:
+            entry = self._quarantine.entry(name)
+        except QuarantineError as error:
+            _log.debug("%s", error)
+            raise NotThereError("no message with that id is held here, or it is not yours") from None
+        if not self._may_see(person, entry):
+            raise NotThereError("no message with that id is held here, or it is not yours")
+        return entry
+
+    def may_release(self, person: Person, entry: Entry) -> None:
+        """NotAllowedError if others wait for it too, whose mail it is as well."""
+        waiting = [entry.envelope.recipients[number].address for number in entry.waiting]
+        if len(self._scope.theirs(person, waiting)) < len(waiting):
+            raise NotAllowedError("others wait for this message too: ask an operator to release it")
+
+    def delete(self, person: Person, name: str) -> None:
+        """For good."""
+        operators_only(person)
+        self._quarantine.delete(self.entry(person, name).id)
+        _log.info("quarantine id=%s by=%s: deleted", name, person.name)
+
+    def message(self, entry: Entry) -> Spool:
+        """The message, the caller's to close. QuarantineError, OSError."""
+        return self._quarantine.open(entry.id).spool
+
+    # This does not.
+
+    async def release(self, person: Person, entry: Entry) -> tuple[Entry, Released]:
+        """Hand it on; how it is held then. UsageError: it is not known where to."""
+        hop = next_hop(self._hop(entry), socket.gethostname())
+        try:
+            replies = await self._quarantine.release(entry.id, hop)
+        except QuarantineError as error:
+            raise BusyError(f"{entry.id}: is being released at this moment, or is gone: look again") from error
+        finally:
+            await hop.close()
+        now = self._quarantine.entry(entry.id)
+        _log.info("quarantine id=%s by=%s: released to %d, %d wait", entry.id, person.name, len(replies), len(now.waiting))
+        told = {printable(one.address, _TEXT): printable(f"{reply.code} {_text(reply.lines)}", _TEXT) for one, reply in replies}
+        return now, Released(entry.id, told, now.released, taught=False)
+
+    def _hop(self, entry: Entry) -> Hop:
+        if entry.listener in self._hops:
+            return self._hops[entry.listener]
+        if len(set(map(str, self._hops.values()))) == 1:
+            return next(iter(self._hops.values()))
+        raise UsageError(f"it is not known where {entry.id} was to go: `spamguard quarantine release --next-hop` takes it there")
+
+    def _may_see(self, person: Person, entry: Entry) -> bool:
+        return person.operator or bool(self._theirs(person, entry))
+
+    def _theirs(self, person: Person, entry: Entry) -> tuple[str, ...]:
+        return self._scope.theirs(person, (one.address for one in entry.envelope.recipients))
+
+    def _held(self, person: Person, entry: Entry) -> Held:
+        waiting = self._scope.theirs(person, (entry.envelope.recipients[number].address for number in entry.waiting))
+        return Held(
+            entry.id,
+            entry.when,
+            printable(entry.envelope.sender.address, _TEXT),
+            tuple(printable(one, _TEXT) for one in self._theirs(person, entry)),
+            tuple(printable(one, _TEXT) for one in waiting),
+            printable(subject_of(self._head(entry)), _TEXT),
+            entry.size,
+            printable(entry.reason, _TEXT),
+            entry.released,
+        )
+
+    def _head(self, entry: Entry) -> bytes:
+        try:
+            content = self._quarantine.open(entry.id)
+        except (QuarantineError, OSError):  # it was deleted meanwhile
+            return b""
+        try:
+            return content.spool.head(_HEADER).partition(b"\r\n\r\n")[0]
+        finally:
+            content.spool.close()
+
+
+def _text(lines: Sequence[bytes]) -> str:
+    return b" ".join(lines).decode("utf-8", "replace")

@@ -1,0 +1,91 @@
+"""How a word counts, as all the tokens that the extractor makes of it wherever it may stand in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from spamguard.engine import Filter
+from spamguard.errors import UsageError
+from spamguard.mail.fields import joined
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.prepare import Preparer
+from spamguard.records import Features
+from spamguard.web.service.values import Counted
+
+_LONGEST = 64  # characters
+_MOST = 100  # tokens
+_NO_TRAITS, _NO_NUMBERS = np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)
+
+# A message that has the word in every place that is read: what the extractor calls its tokens there is found, not known here.
+_EVERYWHERE = """\
+From: {0} <{0}@{0}>
+To: {0} <{0}@{0}>
+Cc: {0} <{0}@{0}>
+Reply-To: {0} <{0}@{0}>
+Sender: {0} <{0}@{0}>
+Subject: {0}
+Received: from {0} by {0}
+Message-ID: <{0}@{0}>
+List-Id: {0} <{0}>
+Organization: {0}
+User-Agent: {0}
+X-Mailer: {0}
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="="
+
+--=
+Content-Type: text/plain; charset=utf-8
+
+{0}
+
+http://{0}/{0}
+
+--=
+Content-Type: text/html; charset=utf-8
+
+<html><body><p>{0}</p><a href="http://{0}/{0}">{0}</a><{0} {0}="{0}"><img alt="{0}" src="{0}">
+<span style="display:none">{0}</span></body></html>
+
+--=
+Content-Type: application/octet-stream; name="{0}"
+Content-Disposition: attachment; filename="{0}"
+
+--=--
+"""
+
+
+FEWEST = 5  # messages that must have a word before who is no operator is told: it may stand in other people's mail
+
+
+def counted(spam_filter: Filter, word: str, fewest: int = 1) -> Sequence[Counted]:
+    """All tokens of a word, or of two neighbours, that so many lessons have; most counted first. UsageError: it is no word."""
+    wanted = " ".join(word.split())
+    if not wanted or len(wanted) > _LONGEST or not wanted.isprintable():
+        raise UsageError(f"a word has 1 to {_LONGEST} letters")
+    found = [_one(spam_filter, token, text) for token, text in _tokens(Preparer(spam_filter.key), wanted).items()]
+    return sorted((one for one in found if sum(one.counts.values()) >= fewest), key=lambda one: (-sum(one.counts.values()), one.where))
+
+
+def _tokens(preparer: Preparer, word: str) -> dict[int, str]:
+    """By hash, what explanations call it."""
+    extractor = preparer.extractor
+    read = {text for text in extractor.texts(f"\n{word}\n".encode()).values() if ":" not in text}  # what becomes of it in a text
+    neighbours = {text for text in read if " " in text}
+    wanted = {*(neighbours or read), joined(word.lower().encode()).decode()}
+    found = extractor.texts(_EVERYWHERE.format(word).encode())
+    return dict(islice(((token, text) for token, text in found.items() if _last(text) in wanted), _MOST))
+
+
+def _last(text: str) -> str:
+    """A token's text without the name of its section."""
+    return text.rpartition(":")[2]
+
+
+def _one(spam_filter: Filter, token: int, text: str) -> Counted:
+    """A message that is nothing but this token tells what it adds."""
+    alone = Features(np.array([token], np.uint32), _NO_TRAITS, _NO_NUMBERS)
+    (clue,) = spam_filter.explain_features(alone, {token: text}).clues
+    return Counted(text, dict(clue.counts), clue.part)
