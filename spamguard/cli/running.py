@@ -76,6 +76,8 @@ def _details(told: dict[str, Any]) -> Iterator[str]:
     yield from (f"not ready: {line}" for line in told["not_ready"])
     for one in told["listeners"]:
         yield f"listens on {one['listen']} ({one['position']}), hands on to {one['next_hop']}"
+    if told["scanners"]:
+        yield f"judges for who asks on {', '.join(told['scanners'])}"
     yield f"{rim.counted(len(told['workers']), 'worker')}: {', '.join(map(_worker, told['workers']))}"
     if told["metrics"]:
         yield f"monitors may ask http://{told['metrics']}/metrics"

@@ -19,6 +19,7 @@ HEALTHY = {
     "version": __version__,
     "began": 1000,
     "listeners": [],
+    "scanners": ["spamd://127.0.0.1:783"],
     "metrics": None,
     "web": None,
     "not_served": [],
@@ -58,7 +59,8 @@ def values(state, **changes):
 def test_all_is_well(tmp_path):
     found = values(tmp_path, began=int(time.time()) - 11_000)
     assert (found["ready"], found["not_ready"]) == (True, [])
-    head, workers, messages = running.lines(found)
+    head, asked, workers, messages = running.lines(found)
+    assert asked.strip() == "judges for who asks on spamd://127.0.0.1:783"
     assert head == "daemon     ready, pid 7, for 3 h 3 min"
     assert workers.strip() == "1 worker: 8"
     assert messages.strip() == "0 messages"

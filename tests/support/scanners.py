@@ -1,0 +1,125 @@
+"""Scanner doors on real sockets, with the real `Asking` and a judge behind it that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from spamguard.daemon.assembly import open_scanner
+from spamguard.doors.rspamd import Statistics
+from spamguard.policy import SPAM_FROM, logit
+from spamguard.proxy.asking import Asking
+from spamguard.proxy.contract import NotScanned
+from spamguard.proxy.journal import Entry
+from spamguard.proxy.lessons import Lessons
+from spamguard.proxy.people import People
+from spamguard.proxy.tools import Tools
+from spamguard.quarantine import Quarantine
+from spamguard.reception.door import Door
+from spamguard.records import Scan, Verdict, Word
+from spamguard.settings import Endpoint, Protocol, Scanner
+from spamguard.spool import Spool
+from spamguard.teaching.lesson import Lesson
+from spamguard.teaching.queue import DIRECTORY, Queue
+
+KEY = b"k" * 32
+
+
+def verdict(probability: float) -> Verdict:
+    label = "spam" if probability >= SPAM_FROM else "ham" if probability <= 0.1 else "unsure"
+    return Verdict(label, probability, logit(probability), {"ham": 1 - probability, "spam": probability})
+
+
+SPAM, HAM, UNSURE = (verdict(probability) for probability in (0.999, 0.001, 0.5))
+
+
+@dataclass
+class ScriptedJudge:
+    """Says the same of every message. personal: of users who are asked about. hold: what is waited for before that."""
+
+    says: Verdict | NotScanned = SPAM
+    personal: Mapping[str, Verdict] = field(default_factory=dict)
+    hold: asyncio.Event | None = None
+    raws: list[bytes] = field(default_factory=list)
+    on_top: list[bytes] = field(default_factory=list)
+    users: list[Sequence[str]] = field(default_factory=list)
+
+    async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
+        self.raws.append(message.read())
+        self.on_top.append(on_top)
+        self.users.append(users)
+        if self.hold is not None:
+            await self.hold.wait()
+        if isinstance(self.says, NotScanned):
+            return self.says
+        digest = blake2b(self.raws[-1], digest_size=16).digest()
+        words = (Word(1, "cheap", 1.5), Word(2, "odd\r\nX-Evil: yes\x00", -0.25))
+        found = {user: self.personal[user] for user in users if user in self.personal}
+        return Scan(self.says, digest, b"", words, SPAM_FROM, personal=found)
+
+
+@dataclass
+class Served:
+    """An open scanner door, and all that came of it."""
+
+    door: Door
+    asking: Asking
+    judge: ScriptedJudge
+    address: Any
+    state: Path
+    entries: list[Entry]
+    settled: list[bool]
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self.address, str):
+            return await asyncio.open_unix_connection(self.address)
+        return await asyncio.open_connection(*self.address)
+
+    async def say(self, data: bytes, *, end: bool = True) -> bytes:
+        """All that is answered to that. end: nothing more is sent."""
+        reader, writer = await self.connect()
+        try:
+            writer.write(data)
+            if end:
+                writer.write_eof()
+            return await asyncio.wait_for(reader.read(), 30)
+        finally:
+            writer.close()
+
+    def lessons(self) -> list[Lesson]:
+        """Those that wait to be learnt, oldest first."""
+        queue = Queue(self.state / DIRECTORY)
+        return [lesson for name in queue.names() if (lesson := queue.take(name))]
+
+
+def asking(state: Path, scanner: Scanner, judge: Any, *, entries: list[Entry], settled: list[bool], people: People | None = None) -> Asking:
+    """As in a worker, for a filter in that directory."""
+    tools = Tools(Quarantine(state / "quarantine"), lambda: KEY, entries.append, lambda: settled.append(True), people)
+    return Asking(scanner, judge, tools, Lessons(state), "mx.example.org")
+
+
+def scanner(protocol: Protocol, **settings: Any) -> Scanner:
+    return Scanner(Endpoint(protocol, "127.0.0.1"), **settings)
+
+
+@asynccontextmanager
+async def serving(
+    state: Path, protocol: Protocol, judge: ScriptedJudge | None = None, people: People | None = None, **settings: Any
+) -> AsyncIterator[Served]:
+    """A door that is open, and closed in the end."""
+    said, entries, settled = judge or ScriptedJudge(), list[Entry](), list[bool]()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        made = asking(state, scanner(protocol, **settings), said, entries=entries, settled=settled, people=people)
+        door = open_scanner(made, [listening], state, lambda: Statistics(7, {"spam": 2, "ham": 3}, {"spam": 5}))
+        await door.start()
+        assert isinstance(door, Door)
+        try:
+            yield Served(door, made, said, listening.getsockname(), state, entries, settled)
+        finally:
+            await door.drain(asyncio.get_running_loop().time() + 2)
