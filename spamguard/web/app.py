@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
 
-from spamguard.errors import SpamguardError
 from spamguard.settings import Web
 from spamguard.web import api, pages
 from spamguard.web.access import problems
 from spamguard.web.access.contract import Problem
 from spamguard.web.access.door import Door
 from spamguard.web.access.guard import Guard
-from spamguard.web.access.problems import RefusalError
 from spamguard.web.access.store import Store
 from spamguard.web.api.operations import Monitor
 from spamguard.web.api.routes import routes
 from spamguard.web.service.contract import Service
 
-_FOR_PROGRAMS = (421, 431)  # statuses for which no page is made: who asked may not be a browser that we want to speak to
+_FOR_PROGRAMS = (421, 431, 505)  # statuses for which no page is made: who asked may not be a browser that we want to speak to
 
 
 def application(web: Web, spool: Path, service: Service, store: Store, monitor: Monitor) -> Guard:
     """spool: directory for messages that are handed over."""
     door = Door(store, frozenset(web.proxy.operators if web.proxy else ()))
-    inside = Starlette(
-        routes=[*routes(service, monitor, web.limits.message_bytes), *pages.routes(service, door)],
-        exception_handlers=dict.fromkeys((HTTPException, SpamguardError, RefusalError), _failed),
-    )
-    inside.router.redirect_slashes = False
+    inside = Router([*routes(service, monitor, web.limits.message_bytes), *pages.routes(service, door)], redirect_slashes=False)
     return Guard(inside, web, door, spool, show)
 
 
@@ -41,7 +34,3 @@ def show(request: Request, problem: Problem) -> Response:
     if request.url.path.startswith(f"{api.ROOT}/") or problem.status in _FOR_PROGRAMS:
         return problems.answer(problem)
     return pages.failed(request, problem)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return show(request, problems.of(error))

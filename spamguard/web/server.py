@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 import sys
 from contextlib import suppress
 from functools import partial
@@ -129,9 +130,16 @@ class _Connection(H11Protocol):
             self._stuck = now
         self._unsent = unsent
         if (self.idle and not unsent and now - self.waiting > HEADER_SECONDS) or now - self._stuck > STUCK_SECONDS:
-            self.transport.abort()
+            self._cut_off()
             return
         self._clock = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _cut_off(self) -> None:
+        """At once: else the kernel would keep what could not be sent, and go on trying."""
+        own = self.transport.get_extra_info("socket")
+        if own is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
 
 def _make_room(connections: set[Any]) -> bool:

@@ -11,8 +11,8 @@ from spamguard.web.access.problems import refusal
 
 PIECE_SECONDS = 20.0  # between two pieces
 WHOLE_SECONDS = 300.0  # for all of it, however steadily it drips
-_LEFT_BYTES = 512 << 10  # thrown away for the sake of an answer that would else be lost (the peer's kernel resets what it has not read)
-_LEFT_SECONDS = 1.0
+_LEFT_BYTES = 8 << 20  # thrown away for the sake of an answer that would else be lost (the peer's kernel resets what it has not read)
+_LEFT_SECONDS = 2.0
 
 
 class Body:

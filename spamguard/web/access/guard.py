@@ -53,6 +53,7 @@ class Guard:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        scope["app"] = self._inside  # routes then raise what they cannot answer, instead of answering it themselves
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False}
         body, answer = Body(scope, receive, self._most), _Answer(scope, send)
         answer.body = body
@@ -83,6 +84,8 @@ class Guard:
         asking = self._reader.read(scope)
         answer.client = asking.client
         scope["state"]["secure"] = answer.secure = asking.secure
+        if scope["http_version"] not in ("1.0", "1.1"):
+            raise refusal(505, "this is HTTP/1.1")
         if self._asking > AT_ONCE:
             raise refusal(503, "too many requests at once", Retry_After="1")
         now = time.monotonic()

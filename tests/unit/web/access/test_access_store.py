@@ -1,0 +1,177 @@
+"""Tokens, links and sessions: shown once, kept as hashes, used up, revoked, bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import AccessError
+from spamguard.web.access import store as module
+from spamguard.web.access.store import FILE, IDLE_SECONDS, SEEN_SECONDS, Kind, Store
+from spamguard.web.service.values import Person
+
+ANNA, OLGA = Person("anna"), Person("olga", operator=True)
+NOW = 1_800_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store.open(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_token_names_its_person(store: Store) -> None:
+    text = store.make(Kind.TOKEN, OLGA, NOW, name="monitor")
+    found = store.find(Kind.TOKEN, text, NOW + 10**8)
+    assert found is not None
+    assert (found.person, found.name, found.expires) == (OLGA, "monitor", 0)
+
+
+def test_what_is_secret_is_not_in_the_file(store: Store, tmp_path: Path) -> None:
+    texts = [store.make(kind, ANNA, NOW, name="x", expires=NOW + 60) for kind in Kind]
+    raw = (tmp_path / FILE).read_bytes()
+    assert all(text.partition(".")[2].encode() not in raw for text in texts)
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t[:-1] + ("A" if t[-1] != "A" else "B"), lambda t: t.upper(), lambda t: "", lambda t: t + "\0"]
+)
+def test_another_text_is_nobodys(store: Store, change) -> None:
+    text = store.make(Kind.TOKEN, ANNA, NOW, name="x")
+    assert store.find(Kind.TOKEN, text, NOW)
+    assert store.find(Kind.TOKEN, change(text), NOW) is None
+    assert store.find(Kind.TOKEN, "0" * 16 + "." + "A" * 43, NOW) is None
+
+
+def test_one_kind_is_not_taken_for_another(store: Store) -> None:
+    texts = {kind: store.make(kind, ANNA, NOW, name="x") for kind in Kind}
+    assert {(kind, other) for kind in Kind for other in Kind if store.find(kind, texts[other], NOW)} == {(kind, kind) for kind in Kind}
+
+
+def test_they_end(store: Store) -> None:
+    text = store.make(Kind.TOKEN, ANNA, NOW, name="x", expires=NOW + 60)
+    assert store.find(Kind.TOKEN, text, NOW + 59)
+    assert store.find(Kind.TOKEN, text, NOW + 60) is None
+    store.make(Kind.TOKEN, ANNA, NOW + 60, name="x")  # the name is free again
+
+
+def test_a_session_ends_when_nobody_uses_it(store: Store) -> None:
+    text = store.make(Kind.SESSION, ANNA, NOW, expires=NOW + 10**7)
+    found = store.find(Kind.SESSION, text, NOW + IDLE_SECONDS - 1)
+    assert found
+    store.used(found, NOW + IDLE_SECONDS - 1)
+    assert store.find(Kind.SESSION, text, NOW + 2 * IDLE_SECONDS - 2)
+    assert store.find(Kind.SESSION, text, NOW + 2 * IDLE_SECONDS) is None
+
+
+def test_it_is_not_noted_each_time(store: Store) -> None:
+    text = store.make(Kind.SESSION, ANNA, NOW, expires=NOW + 10**7)
+    found = store.find(Kind.SESSION, text, NOW)
+    assert found
+    store.used(found, NOW + SEEN_SECONDS - 1)
+    assert store.find(Kind.SESSION, text, NOW) == found
+
+
+def test_a_link_is_used_once(store: Store) -> None:
+    text = store.make(Kind.LINK, ANNA, NOW, expires=NOW + 600)
+    assert store.burn(text, NOW + 600) is None
+    assert store.burn(text, NOW + 599)
+    assert store.burn(text, NOW + 599) is None
+
+
+def test_of_many_at_once_one_has_it(store: Store, tmp_path: Path) -> None:
+    text = store.make(Kind.LINK, ANNA, NOW, expires=NOW + 600)
+    found: list[bool] = []
+
+    def burn() -> None:
+        own = Store.open(tmp_path)
+        try:
+            found.append(own.burn(text, NOW) is not None)
+        finally:
+            own.close()
+
+    threads = [threading.Thread(target=burn) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [False] * 7 + [True]
+
+
+def test_names_are_their_own(store: Store) -> None:
+    store.make(Kind.TOKEN, ANNA, NOW, name="x")
+    with pytest.raises(AccessError, match="already"):
+        store.make(Kind.TOKEN, OLGA, NOW, name="x")
+    assert store.revoke("x")
+    assert not store.revoke("x")
+    store.make(Kind.TOKEN, OLGA, NOW, name="x")
+
+
+def test_a_revoked_token_is_refused_at_once(store: Store, tmp_path: Path) -> None:
+    text = store.make(Kind.TOKEN, ANNA, NOW, name="x")
+    other = Store.open(tmp_path)
+    assert other.find(Kind.TOKEN, text, NOW)
+    store.revoke("x")
+    assert other.find(Kind.TOKEN, text, NOW) is None
+    other.close()
+
+
+def test_there_is_an_end_to_sessions_and_tokens(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [store.make(Kind.SESSION, ANNA, NOW + n, expires=NOW + 10**6) for n in range(25)]
+    other = store.make(Kind.SESSION, OLGA, NOW, expires=NOW + 10**6)
+    assert [bool(store.find(Kind.SESSION, text, NOW + 30)) for text in texts] == [False] * 5 + [True] * 20
+    assert store.find(Kind.SESSION, other, NOW + 30)
+    monkeypatch.setitem(module._MOST, Kind.SESSION, (20, 3))
+    store.make(Kind.SESSION, Person("ben"), NOW + 40, expires=NOW + 10**6)
+    assert len([one for one in store.valid(NOW + 41) if one.kind is Kind.SESSION]) == 3
+    monkeypatch.setattr(module, "_MOST_TOKENS", 1)
+    store.make(Kind.TOKEN, ANNA, NOW, name="a")
+    with pytest.raises(AccessError, match="revoke some"):
+        store.make(Kind.TOKEN, ANNA, NOW, name="b")
+
+
+def test_a_person_is_sent_away(store: Store) -> None:
+    gone = [store.make(kind, ANNA, NOW, expires=NOW + 600) for kind in (Kind.SESSION, Kind.LINK)]
+    stays = [store.make(Kind.TOKEN, ANNA, NOW, name="a"), store.make(Kind.SESSION, OLGA, NOW, expires=NOW + 600)]
+    assert store.send_away("anna") == 2
+    assert [store.find(kind, text, NOW) for kind, text in zip((Kind.SESSION, Kind.LINK), gone, strict=True)] == [None, None]
+    assert all(store.find(kind, text, NOW) for kind, text in zip((Kind.TOKEN, Kind.SESSION), stays, strict=True))
+
+
+def test_it_stays_over_restarts(tmp_path: Path) -> None:
+    first = Store.open(tmp_path)
+    text, key = first.make(Kind.SESSION, ANNA, NOW, expires=NOW + 600), first.key
+    first.close()
+    second = Store.open(tmp_path)
+    assert second.find(Kind.SESSION, text, NOW)
+    assert second.key == key
+    assert len(key) == 32
+    second.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
+def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(AccessError, match=FILE):
+        Store.open(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    code = (
+        "import sys; from pathlib import Path; from spamguard.web.access.store import *; from spamguard.web.service.values import Person\n"
+        "s = Store.open(Path(sys.argv[1])); s.make(Kind.TOKEN, Person('a'), 1, name='x'); s.close()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert {path.stat().st_uid for path in tmp_path.iterdir()} == {65534}

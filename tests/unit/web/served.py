@@ -1,0 +1,145 @@
+"""Page and API on a port of loopback, by the real server, with a service of fixed values: for a test that speaks HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from spamguard.settings import Place, Web
+from spamguard.web.access.store import Kind, Store
+from spamguard.web.app import application
+from spamguard.web.server import Server
+from spamguard.web.service.values import Person
+from tests.unit.web.pages.fixed import Fixed
+
+ROOT = "/api/v1"
+MESSAGE = {"Content-Type": "message/rfc822"}
+LETTER = b"Subject: hello\r\n\r\nhello\r\n"
+ANNA, OPERATOR = Person("anna"), Person("olga", operator=True)
+
+
+class Monitor:
+    """Says that all is well, or what is told."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    async def page(self) -> tuple[bytes, str]:
+        return b"spamguard_workers 2\n", "text/plain; version=0.0.4"
+
+    async def wrong(self) -> list[str]:
+        return self.found
+
+
+@dataclass
+class Served:
+    """It runs. state: directory of its store; service: what it asks."""
+
+    state: Path
+    port: int
+    service: Any
+    monitor: Monitor
+    scheme: str = "http"
+    verify: Any = True
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://localhost:{self.port}"
+
+    def secret(self, kind: Kind, person: Person, seconds: int = 600, name: str = "") -> str:
+        """A new token or link, as the commands make it."""
+        store = Store.open(self.state)
+        try:
+            now = int(time.time())
+            return store.make(kind, person, now, name=name or f"t{time.monotonic_ns()}", expires=now + seconds)
+        finally:
+            store.close()
+
+    def client(self, person: Person | None = None, **fields: str) -> httpx.Client:
+        """A program with a token of this person."""
+        if person is not None:
+            fields["Authorization"] = f"Bearer {self.secret(Kind.TOKEN, person)}"
+        made = httpx.Client(base_url=self.url, headers=fields, timeout=20, verify=self.verify)
+        self.clients.append(made)
+        return made
+
+    def browser(self, person: Person) -> httpx.Client:
+        """Logged in by a link, as a person."""
+        made = self.client(**{"Sec-Fetch-Site": "same-origin"})
+        link = self.secret(Kind.LINK, person)
+        assert made.post("/login", data={"link": link, "csrf": ""}).status_code == 303
+        return made
+
+    def raw(self, *pieces: bytes, seconds: float = 15, end: bool = False) -> bytes:
+        """What is answered to these bytes, sent as they are, until it hangs up."""
+        with socket.create_connection(("127.0.0.1", self.port), 10) as connected:
+            connected.settimeout(seconds)
+            for piece in pieces:
+                connected.sendall(piece)
+            if end:
+                connected.shutdown(socket.SHUT_WR)
+            found = bytearray()
+            try:
+                while piece := connected.recv(65536):
+                    found += piece
+            except ConnectionResetError:
+                pass
+            return bytes(found)
+
+
+@contextmanager
+def served(state: Path, web: Web | None = None, service: Any = None, tls: ssl.SSLContext | None = None) -> Iterator[Served]:
+    """Run it in a thread. web: its place is not used, the port is a free one."""
+    (state / "spool").mkdir(exist_ok=True)
+    listening = socket.create_server(("127.0.0.1", 0))
+    found = Served(state, listening.getsockname()[1], service or Fixed(), Monitor(), "https" if tls else "http")
+    settings = web or Web(Place("127.0.0.1", 1))
+    began, ends = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def run() -> None:
+        store = Store.open(state)
+        try:
+            server = Server(application(settings, state / "spool", found.service, store, found.monitor))
+            await server.start(listening, tls)
+            began.set()
+            await ends.wait()
+            await server.end()
+        finally:
+            store.close()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(run())
+        finally:
+            began.set()
+            loop.close()
+            listening.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert began.wait(20)
+        yield found
+    finally:
+        for client in found.clients:
+            client.close()
+        loop.call_soon_threadsafe(ends.set)
+        thread.join(20)
+
+
+def limited(**limits: int) -> Web:
+    """Settings with these limits."""
+    usual = Web(Place("127.0.0.1", 1))
+    return replace(usual, limits=replace(usual.limits, **limits))
