@@ -87,6 +87,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.waiting = self.loop.time()
+        own = transport.get_extra_info("socket")
+        if own is not None:  # asyncio forgets it for some: head and body of an answer are two pieces, the second must not wait
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) >= CONNECTIONS and not _make_room(self.connections):
             transport.abort()
         super().connection_made(transport)
