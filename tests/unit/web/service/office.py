@@ -1,0 +1,140 @@
+"""What tests of the service share: a taught filter through which some mail of anna and ben has passed, and people who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spamguard import Filter
+from spamguard.history import FILE, History, Row
+from spamguard.ids import RANDOM_BYTES, new_id
+from spamguard.quarantine import DIRECTORY, Quarantine
+from spamguard.records import EXTRACTOR
+from spamguard.settings import Hop, Listener, Position, Scoring, Settings, parse_endpoint
+from spamguard.spool import Content, Spool
+from spamguard.web.service.contract import Service
+from spamguard.web.service.local import LocalService
+from spamguard.web.service.values import Person
+from spamguard.wire.values import Client, Envelope, Recipient, Sender
+from tests.unit.filters import mail, opened, teach
+
+ANNA, BEN, CARL = Person("anna"), Person("ben@example.org"), Person("carl")
+OPERATOR = Person("root", operator=True)
+MAIL = mail(140)
+TAUGHT, PASSED = MAIL[:70], MAIL[70:100]
+NOW = float(int(time.time()))  # of the last message that passed
+TO = (("anna@example.org",), ("Anna+news@example.net", "ben@example.org"), ("ben@example.org",))
+LISTENER = "smtp://127.0.0.1:10025"
+
+Result = TypeVar("Result")
+
+
+def name(number: int) -> str:
+    """The id of a message that passed: the first is 0, the newest."""
+    return new_id(NOW - 60 * number, number.to_bytes(RANDOM_BYTES, "big", signed=True))
+
+
+def made(state: Path) -> Path:
+    """A filter, and its history: the newest message went to the first of `TO`, the next to the second, and so on in turn."""
+    with opened(state) as one:
+        teach(one, TAUGHT)
+        one.settle()
+        remember(state, [passed(one, number, raw) for number, (_, raw) in enumerate(PASSED)])
+    (state / "spool").mkdir()
+    return state
+
+
+def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> Row:
+    """As the journal has it."""
+    scan, to = spam_filter.scan(raw), TO[number % 3]
+    usual: dict[str, Any] = {
+        "id": name(number),
+        "time": NOW - 60 * number,
+        "listener": LISTENER,
+        "client": "192.0.2.1",
+        "sender": f"Sender{number}@example.com",
+        "recipients": to,
+        "subject": f"Subject {number}",
+        "size": len(raw),
+        "digest": scan.digest,
+        "label": scan.verdict.label,
+        "probability": scan.verdict.probability,
+        "log_odds": scan.verdict.log_odds,
+        "action": "tag",
+        "reply": f"250 2.0.0 <{to[-1]}> Ok",
+        "packed": scan.packed,
+        "words": scan.words,
+        "extractor": EXTRACTOR,
+        "fingerprint": spam_filter.ledger.fingerprint,
+    }
+    return Row(**usual | values)
+
+
+def remember(state: Path, rows: list[Row]) -> None:
+    with History.open(state / FILE, 64 << 20, 30) as history:
+        history.append(rows[::-1])
+
+
+def settings(state: Path, *, hops: tuple[str, ...] = ("maildir:/nonexistent/Maildir",), **values: Any) -> Settings:
+    listeners = [
+        Listener(parse_endpoint(f"smtp://127.0.0.1:{10025 + number}"), Position.AFTER_QUEUE, Hop(parse_endpoint(hop)))
+        for number, hop in enumerate(hops)
+    ]
+    return Settings(state, tuple(listeners), **{"scoring": Scoring(20.0, 1), **values})
+
+
+@asynccontextmanager
+async def serving(told: Settings, settled: list[int] | None = None) -> AsyncIterator[Service]:
+    service = LocalService(told, lambda: settled.append(1) if settled is not None else None, lambda: {"pid": os.getpid()})
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+def asked(told: Settings | Path, work: Callable[[Service], Awaitable[Result]]) -> Result:
+    """What a service answers that is there for this only."""
+
+    async def run() -> Result:
+        async with serving(settings(told) if isinstance(told, Path) else told) as service:
+            return await work(service)
+
+    return asyncio.run(run())
+
+
+def spooled(state: Path, raw: bytes) -> Spool:
+    spool = Spool(state / "spool")
+    spool.write(raw)
+    return spool
+
+
+def votes(state: Path) -> dict[tuple[str, str], str]:
+    """What stands: by message (hex) and user, the class."""
+    with opened(state) as one:
+        return {(vote.digest.hex(), vote.user): vote.label for vote in one.ledger.votes() if vote.label is not None}
+
+
+def digest(raw: bytes, state: Path) -> str:
+    with opened(state) as one:
+        return one._preparer.digest(raw).hex()
+
+
+def hold(state: Path, number: int, raw: bytes, *recipients: str, listener: str = LISTENER, old: bool = False) -> str:
+    """A message in the quarantine, under the id of one that passed. old: as earlier versions noted it."""
+    spool = spooled(state, raw)
+    envelope = Envelope(Sender("a@example.com"), tuple(map(Recipient, recipients)), Client("192.0.2.1"))
+    Quarantine(state / DIRECTORY).store(name(number), Content(b"", spool, 0), envelope, "spam", NOW - 60 * number, listener)
+    spool.close()
+    if old:
+        note = state / DIRECTORY / f"{name(number)}.json"
+        values = json.loads(note.read_bytes())
+        del values["listener"]
+        note.write_text(json.dumps(values))
+    return name(number)
