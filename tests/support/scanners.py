@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -75,11 +75,19 @@ class Served:
     state: Path
     entries: list[Entry]
     settled: list[bool]
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if isinstance(self.address, str):
-            return await asyncio.open_unix_connection(self.address)
-        return await asyncio.open_connection(*self.address)
+        reader, writer = await asyncio.open_connection(*self.address)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def hang_up(self) -> None:
+        """All that are connected."""
+        for writer in self.writers:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def say(self, data: bytes, *, end: bool = True) -> bytes:
         """All that is answered to that. end: nothing more is sent."""
@@ -120,6 +128,8 @@ async def serving(
         await door.start()
         assert isinstance(door, Door)
         try:
-            yield Served(door, made, said, listening.getsockname(), state, entries, settled)
+            served = Served(door, made, said, listening.getsockname(), state, entries, settled)
+            yield served
         finally:
+            await served.hang_up()
             await door.drain(asyncio.get_running_loop().time() + 2)
