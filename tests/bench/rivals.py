@@ -368,11 +368,13 @@ class ScikitLearn(_Filter):
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
+        from scipy.sparse import vstack
         from sklearn.feature_extraction.text import HashingVectorizer
         from sklearn.naive_bayes import MultinomialNB
 
         self._words = HashingVectorizer(n_features=2**18, alternate_sign=False, norm=None)
         self._model = MultinomialNB()
+        self._stack = vstack
         self._taught: set[str] = set()
         self._read: dict[Path, Any] = {}
 
@@ -382,10 +384,13 @@ class ScikitLearn(_Filter):
         return self._read[path]
 
     def judge(self, path: Path) -> Answer:
+        return self.judge_all([path])[0]
+
+    def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
         if len(self._taught) < 2:
-            return Answer(0.0, "unsure", True)
-        (ham, spam), *_ = self._model.predict_joint_log_proba(self._row(path))
-        return Answer(float(spam - ham), "spam" if spam > ham else "ham", False)
+            return [Answer(0.0, "unsure", True)] * len(paths)
+        found = self._model.predict_joint_log_proba(self._stack([self._row(path) for path in paths]))
+        return [Answer(float(spam - ham), "spam" if spam > ham else "ham", False) for ham, spam in found]
 
     def teach(self, path: Path, label: str) -> None:
         self._model.partial_fit(self._row(path), [label], classes=["ham", "spam"])
