@@ -58,6 +58,23 @@ def test_the_last_word_counts_wherever_it_was_said(tmp_path, queue):
     assert list((tmp_path / "left").iterdir()) == []
 
 
+def test_what_was_said_is_taken_back_in_its_turn(tmp_path, queue):
+    lessons = [("spam", "anna"), ("spam", "ben"), ("", "anna"), ("", "carl"), ("ham", "anna"), ("", "ben")]
+    for label, user in lessons:
+        put(queue, MAIL[0], label, user, "spamd")
+    with opened(tmp_path / "state") as spam_filter:
+        assert Learner(spam_filter, [queue], lambda: None).turn() == 6
+        assert spam_filter.status().classes == {"ham": 1, "spam": 0}
+        assert votes(spam_filter) == [
+            ("anna", "spam", "spamd"),
+            ("ben", "spam", "spamd"),
+            ("anna", None, "spamd"),
+            ("anna", "ham", "spamd"),
+            ("ben", None, "spamd"),
+        ]
+    assert queue.names() == []
+
+
 def test_what_is_no_lesson_goes(tmp_path, queue, caplog):
     put(queue, MAIL[0], "spma")  # as a class of its own it is a slip of the pen
     put(queue, MAIL[1])
@@ -136,3 +153,12 @@ def test_nobody_teaches_without_bound(tmp_path, queue, caplog):
         assert "1 more are dropped" in caplog.text
         assert [(user, one.number) for user, one in dropped(spam_filter.directory).items()] == [("anna", 4)]
         assert queue.names() == []
+
+
+def test_who_runs_the_site_has_no_limit_and_users_have_one_for_all_they_bring(tmp_path, queue, caplog):
+    for number, raw in enumerate(MAIL[:9]):
+        put(queue, raw, user="" if number < 4 else "anna", origin=("rspamd", "spamd", "mail")[number % 3])
+    with opened(tmp_path / "state") as spam_filter:
+        Learner(spam_filter, [queue], lambda: None, most=3).turn()
+        assert [user for user, *_ in votes(spam_filter)] == [""] * 4 + ["anna"] * 3
+    assert "anna has taught 3 messages" in caplog.text

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from spamguard.teaching.lesson import MOST_BYTES, Header, is_class, is_user, parse
 
 
-@pytest.mark.parametrize("header", [Header("spam", 5), Header("ham", MOST_BYTES, "anna@example.org"), Header("news-2", 1, "jürgen")])
+@pytest.mark.parametrize(
+    "header",
+    [Header("spam", 5), Header("ham", MOST_BYTES, "anna@example.org"), Header("news-2", 1, "jürgen"), Header("", 5), Header("", 5, "anna")],
+)
 def test_what_was_written_is_read(header):
     assert parse(header.line()) == header
 
@@ -22,6 +25,10 @@ def test_what_was_written_is_read(header):
         (b"LEARN spam 5\n", "expected TEACH"),
         (b"TEACH spam\n", "expected TEACH"),
         (b"TEACH spam 5 a b\n", "expected TEACH"),
+        (b"TEACH 5\n", "expected TEACH"),
+        (b"FORGET\n", "expected TEACH"),
+        (b"FORGET spam 5\n", "bytes"),
+        (b"FORGET 5 a b\n", "expected TEACH"),
         (b"TEACH Spam 5\n", "class"),
         (b"TEACH  5\n", "class"),
         (b"TEACH unsure 5\n", "class"),
@@ -46,7 +53,7 @@ def test_nothing_else_is_raised(line):
         found = parse(line)
     except ValueError:
         return
-    assert is_class(found.label)
+    assert not found.label or is_class(found.label)
     assert not found.user or is_user(found.user)
 
 
