@@ -51,7 +51,7 @@ class Holding:
         """A message and its header section."""
         entry = self.entry(person, name)
         lines = self._head(entry).decode("utf-8", "replace").splitlines()
-        return self._held(person, entry), "\n".join(printable(line, _TEXT) for line in lines)
+        return self._held(person, entry), "\n".join(printable(line.replace("\t", " "), _TEXT) for line in lines)
 
     def entry(self, person: Person, name: str) -> Entry:
         """NotThereError: there is none, or it is not theirs."""

@@ -1,0 +1,198 @@
+"""The quarantine: who is shown what is held, who may release it, where it goes then, and that it is learnt."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
+from spamguard.quarantine import DIRECTORY, Quarantine
+from spamguard.settings import Teach
+from spamguard.web.service import holding
+from spamguard.web.service.contract import Service
+from tests.unit.filters import opened
+from tests.unit.web.service.office import ANNA, BEN, CARL, LISTENER, MAIL, OPERATOR, PASSED, asked, digest, hold, name, serving, settings
+
+RAW = PASSED[0][1].replace(b"\n", b"\r\n")
+
+
+@pytest.fixture
+def held(state: Path) -> Path:
+    """0: anna's, 1: both's, 2: ben's."""
+    hold(state, 0, RAW, "anna@example.org")
+    hold(state, 1, RAW, "anna@example.org", "ben@example.org")
+    hold(state, 2, RAW, "ben@example.org")
+    return state
+
+
+def delivered(place: Path) -> int:
+    return len(list((place / "new").iterdir())) if (place / "new").exists() else 0
+
+
+def label(state: Path, raw: bytes, user: str) -> str | None:
+    with opened(state) as one:
+        vote = one.ledger.vote(one._preparer.digest(raw), user)
+        return f"{vote.label} by {vote.origin}" if vote else None
+
+
+def test_everybody_sees_their_own(held: Path) -> None:
+    async def work(service: Service) -> None:
+        assert [one.id for one in await service.quarantine(OPERATOR)] == [name(0), name(1), name(2)]
+        assert [(one.id, one.recipients, one.waiting) for one in await service.quarantine(ANNA)] == [
+            (name(0), ("anna@example.org",), ("anna@example.org",)),
+            (name(1), ("anna@example.org",), ("anna@example.org",)),
+        ]
+        assert [one.id for one in await service.quarantine(BEN)] == [name(1), name(2)]
+        assert await service.quarantine(CARL) == []
+        assert [one.id for one in await service.quarantine(OPERATOR, name(0), 1)] == [name(1)]
+        (first, *_) = await service.quarantine(ANNA)
+        assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
+        found, header = await service.held(ANNA, name(1))
+        assert found.recipients == ("anna@example.org",)
+        assert header == RAW.partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n").replace("\t", " ")
+        for person, which in ((ANNA, name(2)), (ANNA, name(9)), (ANNA, "../../key"), (OPERATOR, name(9)), (OPERATOR, "")):
+            for call in (service.held, service.release):
+                with pytest.raises(NotThereError, match="no message with that id is held here, or it is not yours"):
+                    await call(person, which)
+
+    asked(held, work)
+
+
+def test_a_long_list_is_looked_through_in_pieces(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "_AT_ONCE", 1)
+    assert [one.id for one in asked(held, lambda service: service.quarantine(BEN))] == [name(1), name(2)]
+
+
+def test_strangers_text_is_printable(state: Path) -> None:
+    hold(
+        state, 0, b"Subject: \x1b[31m\x00=?utf-8?q?=E2=80=AEx?=\r\nX-Odd: \x9b1m\x07\r\n\r\nbody", "anna@example.org", "\x1b[1m@example.org"
+    )
+
+    async def work(service: Service) -> None:
+        found, header = await service.held(OPERATOR, name(0))
+        for text in (found.subject, *found.recipients, *found.waiting, *header.splitlines()):
+            assert text.isprintable()
+        assert len(header.splitlines()) == 2
+
+    asked(state, work)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path, old: bool) -> None:
+    hold(state, 0, RAW, "anna@example.org", old=old)
+
+    async def work(service: Service) -> None:
+        released = await service.release(ANNA, name(0))
+        assert (released.id, released.complete, released.taught) == (name(0), True, True)
+        assert list(released.replies) == ["anna@example.org"]
+        assert released.replies["anna@example.org"].startswith("250 ")
+        again = await service.release(ANNA, name(0))
+        assert (again.complete, again.taught, dict(again.replies)) == (True, False, {})
+        assert (await service.quarantine(ANNA))[0].released
+
+    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+    assert delivered(tmp_path / "Maildir") == 1
+    assert label(state, RAW, "anna") == "ham by quarantine"
+
+
+def test_what_the_history_does_not_have_is_read_again(state: Path, tmp_path: Path) -> None:
+    raw = MAIL[120][1].replace(b"\n", b"\r\n")
+    hold(state, 500, b"X-Spam-Flag: YES\r\n" + raw, "anna@example.org")
+    released = asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), lambda service: service.release(OPERATOR, name(500)))
+    assert released.taught
+    assert label(state, raw, "") == "ham by quarantine"
+    assert digest(b"X-Spam-Flag: YES\r\n" + raw, state) == digest(raw, state)
+
+
+def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(NotAllowedError, match="others wait"):
+            await service.release(ANNA, name(1))
+        assert not delivered(tmp_path / "Maildir")
+        assert (await service.release(OPERATOR, name(1))).complete
+        assert (await service.held(ANNA, name(1)))[0].waiting == ()
+
+    asked(settings(held, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+    assert delivered(tmp_path / "Maildir") == 2
+    assert label(held, RAW, "") is None or label(held, PASSED[1][1], "") == "ham by quarantine"
+
+
+def test_where_it_goes(state: Path, tmp_path: Path) -> None:
+    """By the listener that held it; one that is no more, or was never noted, only where there is no choice."""
+    hold(state, 0, RAW, "anna@example.org", listener="smtp://127.0.0.1:10026")
+    hold(state, 1, RAW, "anna@example.org", listener="smtp://127.0.0.1:9999")
+    hold(state, 2, RAW, "anna@example.org", listener=LISTENER)
+    hops = (f"maildir:{tmp_path / 'first'}", f"maildir:{tmp_path / 'second'}")
+
+    async def work(service: Service) -> None:
+        assert (await service.release(OPERATOR, name(0))).complete
+        assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (0, 1)
+        assert (await service.release(OPERATOR, name(2))).complete
+        assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (1, 1)
+        with pytest.raises(UsageError, match="--next-hop"):
+            await service.release(OPERATOR, name(1))
+
+    asked(settings(state, hops=hops), work)
+    assert asked(settings(state, hops=hops[:1] * 2), lambda service: service.release(OPERATOR, name(1))).complete
+
+
+def test_a_next_hop_that_is_down_teaches_nothing(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+    released = asked(settings(state, hops=(f"lmtp:{tmp_path / 'nobody'}",)), lambda service: service.release(ANNA, name(0)))
+    assert (released.complete, released.taught) == (False, False)
+    assert released.replies["anna@example.org"].startswith("451 ")
+    assert label(state, RAW, "anna") is None
+
+
+def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+    told = settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",), teach=Teach(lessons_per_day=1))
+
+    async def work(service: Service) -> None:
+        await service.learn_passed(ANNA, name(3), "spam")
+        released = await service.release(ANNA, name(0))
+        assert (released.complete, released.taught) == (True, False)
+
+    asked(told, work)
+
+
+def test_only_one_at_a_time(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+
+    async def run() -> None:
+        async with serving(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",))) as service:
+            found = await asyncio.gather(*(service.release(ANNA, name(0)) for _ in range(4)), return_exceptions=True)
+            assert all(isinstance(one, BusyError) or not isinstance(one, Exception) for one in found)
+
+    asyncio.run(run())
+    assert delivered(tmp_path / "Maildir") == 1
+
+
+def test_who_hangs_up_has_it_released_all_the_same(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+
+    async def run() -> None:
+        async with serving(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",))) as service:
+            asking = asyncio.create_task(service.release(ANNA, name(0)))
+            while not asking.done() and not delivered(tmp_path / "Maildir"):
+                await asyncio.sleep(0.001)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(run())
+    assert delivered(tmp_path / "Maildir") == 1
+    assert Quarantine(state / DIRECTORY).entry(name(0)).released
+
+
+def test_deleting(held: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(NotAllowedError):
+            await service.delete(ANNA, name(0))
+        with pytest.raises(NotThereError):
+            await service.delete(OPERATOR, name(9))
+        await service.delete(OPERATOR, name(0))
+        assert [one.id for one in await service.quarantine(OPERATOR)] == [name(1), name(2)]
+
+    asked(held, work)

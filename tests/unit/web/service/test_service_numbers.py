@@ -1,0 +1,151 @@
+"""Numbers of the last hours and of the model, and how words count: right, and each person's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import NotAllowedError, UsageError
+from spamguard.settings import History
+from spamguard.web.service import words
+from spamguard.web.service.contract import Service
+from spamguard.web.service.values import Person, Search
+from tests.unit.filters import opened, teach
+from tests.unit.web.service.office import ANNA, CARL, MAIL, OPERATOR, PASSED, TAUGHT, asked, name, settings, spooled
+
+
+def test_mail_of_the_last_hours(state: Path) -> None:
+    async def work(service: Service) -> None:
+        for person, passed in ((OPERATOR, 30), (ANNA, 20), (CARL, 0)):
+            today = await service.today(person)
+            told = (await service.history(person, Search(limit=100))).judgements
+            assert len(today.hours) == 24
+            assert {hour.start % 3600 for hour in today.hours} == {0.0}
+            assert today.hours[-1].start <= time.time() < today.hours[-1].start + 3600
+            assert today.passed == passed
+            labels = Counter[str]()
+            for hour in today.hours:
+                labels.update(hour.mail)
+            assert labels == Counter(one.label for one in told)
+        assert (await service.today(OPERATOR, 2)).passed == 30
+        assert len((await service.today(OPERATOR, 10**9)).hours) == 31 * 24
+        assert len((await service.today(OPERATOR, -1)).hours) == 1
+
+    asked(state, work)
+
+
+def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
+    async def work(service: Service) -> None:
+        mail = (await service.history(ANNA, Search(limit=100))).judgements
+        said = {label: [one for one in mail if one.label == label] for label in ("spam", "ham", "unsure")}
+        assert said["spam"]
+        assert said["ham"]
+        assert (await service.today(ANNA)).wrong == {}
+        await service.learn_passed(ANNA, said["spam"][0].id, "ham")
+        await service.learn_passed(ANNA, said["ham"][0].id, "ham")
+        for one in said["unsure"][:1]:
+            await service.learn_passed(ANNA, one.id, "spam")
+        today = await service.today(ANNA)
+        unsure = len(said["unsure"][:1])
+        assert today.wrong == {("spam", "ham"): 1, ("ham", "ham"): 1} | ({("unsure", "spam"): 1} if unsure else {})
+        assert (today.lessons, sum(hour.corrections for hour in today.hours)) == (2 + unsure, 1)
+        of_all = await service.today(OPERATOR)
+        assert of_all.wrong == today.wrong
+        assert of_all.lessons == today.lessons + len(TAUGHT)
+        assert (await service.today(CARL)).lessons == 0
+        await service.forget_passed(ANNA, said["spam"][0].id)
+        assert ("spam", "ham") not in (await service.today(ANNA)).wrong
+
+    asked(state, work)
+
+
+def test_no_numbers_of_whom_nothing_is_known(state: Path) -> None:
+    with pytest.raises(NotAllowedError, match="no addresses are kept"):
+        asked(settings(state, history=History(addresses=False)), lambda service: service.today(ANNA))
+
+
+def test_the_model(state: Path) -> None:
+    with opened(state) as one:
+        teach(one, MAIL[100:105], "anna")
+
+    async def work(service: Service) -> None:
+        model = await service.model(OPERATOR)
+        labels = Counter(label for label, _ in TAUGHT)
+        labels.update(label for label, _ in MAIL[100:105])
+        assert dict(model.classes) == labels
+        assert model.unwanted == {"spam"}
+        assert [number for _, number in model.growth][-1] == labels.total()
+        assert all(day % 86_400 == 0 for day, _ in model.growth)
+        assert {one.user: sum(one.lessons.values()) for one in model.users} == {"": 70, "anna": 5}
+        assert all(abs(one.last - time.time()) < 600 for one in model.users)
+        assert sum(one.messages for one in model.calibration) == labels.total()
+        assert all(one.low <= one.predicted <= one.high and 0 <= one.unwanted <= 1 for one in model.calibration)
+        assert 0 < model.load["words"] < 1
+        assert [one.user for one in (await service.model(ANNA)).users] == ["anna"]
+        assert [one.user for one in (await service.model(Person("carl"))).users] == []
+        await service.learn_passed(ANNA, name(0), "spam")
+        assert (await service.model(OPERATOR)).growth[-1][1] == labels.total() + 1
+        await service.undo(ANNA, "anna", 0.0)
+        assert (await service.model(OPERATOR)).growth[-1][1] == len(TAUGHT)
+
+    asked(state, work)
+
+
+def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    raw = b"From: zyxwort@zyxwort.example\nSubject: ZYXwort now\n\nzyxwort there http://zyxwort.example/zyxwort\n"
+    state = tmp_path / "state"
+    (state / "spool").mkdir(parents=True)
+    with opened(state, bits=20) as one:
+        teach(one, [("spam", raw)])
+        texts = {text for text in one._preparer.extractor.texts(raw).values() if text.rpartition(":")[2] == "zyxwort"}
+    assert {"zyxwort", "subject:zyxwort", "from:zyxwort"} <= texts
+
+    async def work(service: Service) -> None:
+        found = await service.words(OPERATOR, " Zyxwort ")
+        assert {one.where for one in found} >= texts
+        assert all(one.counts == {"ham": 0, "spam": 1} for one in found if one.where in texts)
+        assert all(one.part > 0 for one in found if one.where in texts)
+        assert [one.where for one in await service.words(OPERATOR, "zyxwort now")] == ["subject:zyxwort now"]
+        assert "host:zyxwort_example" in {one.where for one in await service.words(OPERATOR, "zyxwort.example")}
+        assert await service.words(ANNA, "zyxwort") == []  # it may stand in somebody else's mail
+        assert await service.words(OPERATOR, "notthere") == []
+        for number in range(words.FEWEST - 1):
+            await service.learn(OPERATOR, spooled(state, raw + b"%d\n" % number), "spam")
+        assert {one.where for one in await service.words(ANNA, "zyxwort")} == texts
+
+    asked(state, work)
+
+
+@pytest.mark.parametrize("word", ["", "  ", "x" * 65, "a\0b", "a\x1b[31m", "\ud800"])
+def test_what_is_no_word(state: Path, word: str) -> None:
+    with pytest.raises(UsageError, match="a word has"):
+        asked(state, lambda service: service.words(OPERATOR, word))
+
+
+@pytest.mark.parametrize("word", ["<script>", "{0}", "a:b", "--=", "%s", "你好吗", "\u202eevil", "a b c d e f"])
+def test_odd_words_are_words(state: Path, word: str) -> None:
+    try:
+        assert asked(state, lambda service: service.words(OPERATOR, word)) is not None
+    except UsageError:
+        assert not word.isprintable()
+
+
+def test_status_is_for_operators_and_for_json(state: Path) -> None:
+    told = asked(state, lambda service: service.status(OPERATOR))
+    assert json.loads(json.dumps(told)) == told
+    assert told["classes"]["spam"]["unwanted"] is True
+    assert told["daemon"]["pid"]
+    assert sum(one["messages"] for one in told["classes"].values()) == len(TAUGHT)
+
+
+def test_classes(state: Path) -> None:
+    with opened(state) as one:
+        one.define_class("promo", unwanted=True)
+        one.define_class("news", unwanted=False)
+    found = asked(state, lambda service: service.classes(ANNA))
+    assert list(found.items()) == [("ham", False), ("spam", True), ("news", False), ("promo", True)]
+    assert PASSED
