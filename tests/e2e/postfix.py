@@ -151,6 +151,7 @@ def _moved(text: str, postfix: Postfix, replace: dict[str, str]) -> str:
         "127.0.0.1:10025": f"127.0.0.1:{postfix.filter_port}",
         "[127.0.0.1]:10025": f"[127.0.0.1]:{postfix.filter_port}",
         "127.0.0.1:10026": f"127.0.0.1:{postfix.back_port}",
+        "127.0.0.1:11332": f"127.0.0.1:{postfix.filter_port}",
     }
     for old, new in (ports | replace).items():
         text = text.replace(old, new)

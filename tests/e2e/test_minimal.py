@@ -13,13 +13,19 @@ from tests.e2e import daemon, postfix
 from tests.e2e.test_positions import fields, send
 from tests.support.recipes import ROOT, snippet
 
-FILES = {"after-queue": "minimal.yaml", "before-queue": "minimal-before-queue.yaml", "standalone": "minimal-standalone.yaml"}
+FILES = {
+    "after-queue": "minimal.yaml",
+    "before-queue": "minimal-before-queue.yaml",
+    "standalone": "minimal-standalone.yaml",
+    "milter": "minimal-milter.yaml",
+}
+DOORS = {"standalone": "0.0.0.0:25", "milter": "127.0.0.1:11332"}
 
 
 def test_there_is_one_for_each_position() -> None:
     found = sorted((ROOT / "config").glob("minimal*.yaml"))
     assert [path.name for path in found] == sorted(FILES.values())
-    assert {config.load(path).listeners[0].position for path in found} == set(Position)
+    assert {one.position for path in found for one in config.load(path).listeners} == set(Position)
     assert all(path.read_text().count("\n") < 10 for path in found)
 
 
@@ -27,14 +33,15 @@ def test_there_is_one_for_each_position() -> None:
 @pytest.mark.parametrize("position", FILES)
 def test_mail_goes_through(position: str, state: Path, tmp_path: Path) -> None:
     with postfix.running(position) as server:
-        door = "0.0.0.0:25" if position == "standalone" else "127.0.0.1:10025"
+        door = DOORS.get(position, "127.0.0.1:10025")
         places = {
             "/var/lib/spamguard": str(state),
             "user: spamguard\n": "",
-            f"smtp://{door}": f"smtp://127.0.0.1:{server.filter_port}",
-            "127.0.0.1:10026": f"127.0.0.1:{server.back_port}",
+            f"//{door}": f"//127.0.0.1:{server.filter_port}",
             "/home/*/Maildir": f"{server.root}/mail/*",
         }
+        if position != "milter":
+            places["127.0.0.1:10026"] = f"127.0.0.1:{server.back_port}"
         file = tmp_path / "spamguard.yaml"
         file.write_text(snippet(FILES[position], **places))
         with daemon.running(state, "--config", str(file), port=server.filter_port):

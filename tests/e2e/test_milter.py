@@ -1,0 +1,318 @@
+"""The milter door with a real Postfix, made from the snippet of config/postfix; and what becomes of mail when we are killed."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import smtplib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spamguard.history import FILE, History, Row
+from tests.e2e import daemon, postfix
+from tests.e2e.peers import Client, Hop
+from tests.e2e.ports import free_port
+from tests.e2e.test_positions import body, fields, send
+from tests.support.processes import children
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+
+MAIL = {label: daemon.unseen(label, 4) for label in ("spam", "ham")}
+ID = re.compile(r"id=([0-9a-v]{16})")
+
+
+@dataclass
+class Place:
+    """A Postfix that asks a daemon. smtp, rspamd: ports of other doors of that daemon, the first with `hop` behind it."""
+
+    server: postfix.Postfix
+    running: daemon.Daemon
+    smtp: int
+    rspamd: int
+    hop: Hop
+
+    def sent(self, raw: bytes, sender: bytes = b"<a@example.org>") -> bytes:
+        """What arrives at anna of a message with CRLF line ends."""
+        with Client(self.server.smtp_port, 60) as client:
+            client.hello()
+            return self.arrives(lambda: client.begin(b"<anna@example.net>", sender=sender).data(stuffed(raw)))
+
+    def arrives(self, sending: Callable[[], bytes]) -> bytes:
+        """What arrives at anna by this."""
+        before = {path.name for path in (self.server.maildir() / "new").glob("*")}
+        assert (reply := sending()).startswith(b"250 2.0.0 Ok: queued"), reply
+        self.server.delivered(len(before) + 1)
+        (new,) = [path for path in (self.server.maildir() / "new").glob("*") if path.name not in before]
+        return new.read_bytes()
+
+    def row(self, name: str) -> Row:
+        """What is remembered of a message."""
+        with History.open(self.running.state / FILE, 1 << 30, 30) as history:
+            eventually(lambda: history.find(name), f"{name} in the history")
+            return history.find(name) or pytest.fail("it is gone again")
+
+
+def stuffed(raw: bytes) -> bytes:
+    return (b"\r\n" + raw).replace(b"\r\n.", b"\r\n..")[2:]
+
+
+def name_of(raw: bytes) -> str:
+    found = ID.search(fields(raw, "X-Spamguard")[0])
+    return found[1] if found else ""
+
+
+@contextmanager
+def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Iterator[Place]:
+    """more: of the scanner's settings. main: lines of main.cf."""
+    hop, smtp, rspamd = Hop(), free_port(), free_port()
+    file = directory / "spamguard.yaml"
+    with postfix.running("milter", main=f"local_header_rewrite_clients =\n{main}") as server, hop.serving():
+        file.write_text(
+            f"workers: 2\nlisteners:\n  - {{listen: 'smtp://127.0.0.1:{smtp}', position: standalone, hostname: mx.example.org,"
+            f" next_hop: 'smtp://127.0.0.1:{hop.port}'}}\nscanners:\n  - listen: rspamd://127.0.0.1:{rspamd}\n"
+            f"  - listen: milter://127.0.0.1:{server.filter_port}\n{more}"
+        )
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            yield Place(server, running, smtp, rspamd, hop)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("milter")
+    with asked(directory, daemon.taught(directory / "state")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("label", ["spam", "ham"])
+def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
+    forged = b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\nX-Spam-Flag:NO\r\n"
+    sent = MAIL[label][0]
+    raw = place.sent(forged + sent.replace(b"\r\nSubject:", b"\r\nX-Bogosity: Ham\r\nSubject:", 1))
+    assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
+    assert [one[:5] for one in fields(raw, "X-Spam-Status")] == ["Yes, " if label == "spam" else "No, s"]
+    (ours,) = fields(raw, "X-Spamguard")
+    assert re.fullmatch(r"(spam|ham|unsure); id=[0-9a-v]{16}; k=\w+; s=[\w-]+", ours)
+    assert fields(raw, "X-Bogosity") == []
+    assert body(raw) == body(sent)
+    names = re.findall(rb"(?m)^([\w-]+):", raw.partition(b"\n\n")[0])
+    ours_first = [b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard", b"Received"][label != "spam" :]
+    assert names[names.index(ours_first[0]) :][: len(ours_first)] == ours_first
+    (line,) = place.running.lines(ours.split("id=")[1][:16])
+    queue = re.search(r"queue=(\w+)", line)
+    assert queue
+    assert f"{queue[1]}: message-id" in place.server.log()
+    assert "client=127.0.0.1" in line
+
+
+HEAD = b"Subject: hard\r\nFrom: a@example.org\r\n\r\n"
+BODIES = {
+    "8-bit": b"gr\xc3\xbc\xc3\x9fe \xff\xfe\r\n",
+    "dots": b".\r\n..\r\n.x\r\n",
+    "long lines": b"y" * 5000 + b"\r\n" + b"<b>" * 40_000 + b"\r\n",
+    "20 MB": b"0123456789 line of text\r\n.dotted\r\n" * 600_000,
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
+def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
+    raw = place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")
+    assert body(raw) == text.replace(b"\r\n", b"\n")
+    assert len(fields(raw, "X-Spamguard")) == 1
+    assert "not-scanned" not in fields(raw, "X-Spamguard")[0]
+
+
+ODD = {
+    "no blank behind the colon": b"Subject:x\r\nFrom:a@example.org\r\n\r\ntext\r\n",
+    "many blanks": b"Subject:   x  \r\nFrom:\ta@example.org\r\n\r\ntext\r\n",
+    "folded": b"Subject: one\r\n two\r\n\tthree\r\nFrom: a@example.org\r\nTo:\r\n anna@example.net\r\n\r\ntext\r\n",
+    "Received of others": b"Received: from a by b; Fri, 20 Nov 2026 12:00:00 +0000\r\nSubject: x\r\n\r\ntext\r\n",
+    "attachment": b"Subject: x\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nhello\r\n"
+    b"--b\r\nContent-Type: application/pdf; name=a.pdf\r\nContent-Transfer-Encoding: base64\r\n\r\nAAAA\r\n--b--\r\n",
+    "no header": b"\r\njust text\r\n",
+    "8-bit in the header": b"Subject: gr\xc3\xbc\xc3\x9fe\r\n\r\ntext\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", [MAIL["spam"][1], MAIL["ham"][1], *ODD.values()], ids=["spam", "ham", *ODD])
+def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes) -> None:
+    """Identity, verdict and everything that is looked at: what the server shows is put together as it was."""
+    first = place.row(name_of(place.sent(raw)))
+    place.hop.forget()
+    with Client(place.smtp) as client:
+        client.hello()
+        assert client.ask(b"XFORWARD NAME=localhost ADDR=127.0.0.1 HELO=client.example PROTO=ESMTP").startswith(b"250")
+        assert client.begin(b"<anna@example.net>").data(stuffed(raw)).startswith(b"250")
+    second = place.row(name_of(place.hop.messages[0]))
+    assert (first.label, first.sender, first.recipients, first.subject) == (second.label, second.sender, second.recipients, second.subject)
+    assert first.digest == second.digest
+    assert first.packed == second.packed
+    assert first.log_odds == second.log_odds
+    asking = http.client.HTTPConnection("127.0.0.1", place.rspamd, timeout=20)
+    asking.request("POST", "/checkv2", raw)
+    answer = asking.getresponse().read()
+    asking.close()
+    assert answer.startswith(b"{")
+    third = place.running.lines(f"listener=rspamd://127.0.0.1:{place.rspamd}")[-1]
+    assert place.row(ID.search(third)[1]).digest == first.digest  # type: ignore[index]
+
+
+def test_several_messages_and_what_is_given_up_between_them(place: Place) -> None:
+    with Client(place.server.smtp_port, 60) as client:
+        client.hello()
+        raws = []
+        for label in ("spam", "ham", "spam"):
+            client.begin(b"<anna@example.net>")
+            assert client.ask(b"RSET").startswith(b"250")
+            assert client.ask(b"XYZZY").startswith(b"500")
+            assert client.ask(b"EHLO again.example").startswith(b"250")
+            raws.append(place.arrives(lambda label=label: client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][2]))))  # type: ignore[misc]
+    assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
+    assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
+
+
+def test_a_client_that_goes_in_the_middle_of_its_message(place: Place) -> None:
+    judged = len(place.running.lines("verdict=", 0))
+    with Client(place.server.smtp_port) as client:
+        client.hello().begin(b"<anna@example.net>")
+        assert client.ask(b"DATA").startswith(b"354")
+        client.send(b"Subject: half\r\n\r\nhalf a mess")
+    place.sent(MAIL["ham"][3])
+    assert len(place.running.lines("verdict=", judged + 1)) == judged + 1
+
+
+def test_several_recipients_get_one_verdict(place: Place) -> None:
+    with Client(place.server.smtp_port) as client:
+        raw = place.arrives(lambda: client.hello().begin(b"<anna@example.net>", b"<ben@example.net>").data(stuffed(MAIL["spam"][3])))
+    (other,) = place.server.delivered(1, "ben")
+    assert name_of(raw) == name_of(other)
+    assert list(place.row(name_of(raw)).recipients) == ["anna@example.net", "ben@example.net"]
+
+
+def test_mail_of_programs_of_this_machine(place: Place) -> None:
+    def sending() -> bytes:
+        line = ["sendmail", "-C", place.server.root / "etc", "-f", "root@example.org", "anna@example.net"]
+        done = subprocess.run(line, input=MAIL["spam"][0].replace(b"\r\n", b"\n"), capture_output=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return b"250 2.0.0 Ok: queued"
+
+    raw = place.arrives(sending)
+    assert fields(raw, "X-Spam-Flag") == ["YES"]
+
+
+def test_swaks(place: Place) -> None:
+    if shutil.which("swaks") is None:
+        pytest.skip("needs swaks: apt-get install swaks")
+    line = ["swaks", "--server", f"127.0.0.1:{place.server.smtp_port}", "--to", "anna@example.net", "--from", "a@example.org"]
+
+    def sending() -> bytes:
+        done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stdout
+        return b"250 2.0.0 Ok: queued"
+
+    raw = place.arrives(sending)
+    assert body(raw).startswith(b"line one\n.\n..two\n")
+    assert len(fields(raw, "X-Spam-Status")) == 1
+
+
+def test_very_many_forged_fields(place: Place) -> None:
+    began = time.monotonic()
+    raw = place.sent(b"X-Spam-Flag: NO\r\n" * 900 + MAIL["spam"][1])
+    assert "NO" not in fields(raw, "X-Spam-Flag")
+    assert len(fields(raw, "X-Spam-Status")) == 1
+    assert time.monotonic() - began < 20
+
+
+def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place) -> None:
+    if shutil.which("smtp-source") is None:
+        pytest.skip("needs smtp-source: apt-get install postfix")
+    before, said = len(place.server.delivered(0)), len(place.server.log())
+    line = ["smtp-source", "-s", "8", "-m", "600", "-l", "3000", "-d", "-f", "a@example.org", "-t", "anna@example.net"]
+    with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
+        place.server.delivered(before + 20)
+        place.running.process.send_signal(signal.SIGHUP)
+        place.running.lines("has drained", 2, seconds=60)
+        assert source.wait(120) == 0
+    found = place.server.delivered(before + 600)
+    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in found[before:])
+    told = place.server.log()[said:].splitlines()
+    assert [one for one in told if "milter-reject" in one or "warning: milter" in one] == []
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_older_protocols(state: Path, tmp_path: Path, version: int) -> None:
+    with asked(tmp_path, state, main=f"milter_protocol = {version}\n") as place:
+        raw = place.sent(b"X-Spam-Flag: NO\r\nSubject:tight\r\n folded\r\n\r\n" + MAIL["spam"][0].partition(b"\r\n\r\n")[2])
+        assert [len(fields(raw, name)) for name in ("X-Spam-Status", "X-Spamguard")] == [1, 1]
+        assert fields(raw, "X-Spam-Flag") in ([], ["YES"])
+        assert fields(raw, "Subject") == ["tight\n folded"]
+
+
+def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
+    """And by a socket that Postfix reaches from its own directory."""
+    with postfix.running("milter") as server:
+        reached = server.root / "queue" / "spamguard"
+        reached.mkdir()
+        file = tmp_path / "spamguard.yaml"
+        held, refused = reached / "held.sock", reached / "refused.sock"
+        file.write_text(
+            f"workers: 1\nscanners:\n  - {{listen: 'milter:{held}', quarantine_from: 0.95}}\n"
+            f"  - {{listen: 'milter:{refused}', reject_from: 0.95}}\n"
+            f"  - {{listen: 'milter://127.0.0.1:{server.filter_port}', greylist_from: 0.5}}\n"
+        )
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            with pytest.raises(smtplib.SMTPDataError) as deferred:
+                send(server.smtp_port, MAIL["spam"][0])
+            assert (deferred.value.smtp_code, deferred.value.smtp_error[:5]) == (451, b"4.7.1")
+            for name, code in (("refused", 550), ("held", 250)):
+                line = f"smtpd_milters = unix:spamguard/{name}.sock"
+                subprocess.run(["postconf", "-c", server.root / "etc", line], check=True)
+                subprocess.run(["postfix", "-c", server.root / "etc", "reload"], check=True, capture_output=True)
+                eventually(lambda code=code: outcome(server, MAIL["spam"][0]) == code, name)  # type: ignore[misc]
+            eventually(lambda: "!" in server.queue(), "a message that is held")
+            send(server.smtp_port, MAIL["ham"][0])
+            assert len(server.delivered(1)) == 1
+
+
+def outcome(server: postfix.Postfix, raw: bytes) -> int:
+    try:
+        send(server.smtp_port, raw)
+    except smtplib.SMTPResponseException as error:
+        return error.smtp_code
+    return 250
+
+
+@pytest.mark.parametrize(("action", "code"), [("tempfail", 451), ("accept", 250)])
+def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) -> None:
+    """What Postfix does is its own decision; no mail is lost, and all is as before once the daemon is back."""
+    with asked(tmp_path, state, main=f"milter_default_action = {action}\n") as place:
+        place.sent(MAIL["ham"][0])
+        workers = children(place.running.process.pid, "daemon.worker")
+        for scorer in (one for worker in workers for one in children(worker, "scorer")):
+            os.kill(scorer, signal.SIGSTOP)  # so that a message is being judged; it ends with its worker
+        with Client(place.server.smtp_port, 60) as client:
+            client.hello().begin(b"<anna@example.net>")
+            assert client.ask(b"DATA").startswith(b"354")
+            client.send(stuffed(MAIL["ham"][1]) + b".\r\n")
+            time.sleep(0.5)
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+            assert int(client.reply()[:3]) == code
+        eventually(lambda: outcome(place.server, MAIL["ham"][2]) == 250, "mail goes on with new workers")
+        raws = place.server.delivered(3 if action == "accept" else 2)
+        assert [len(fields(raw, "X-Spamguard")) for raw in raws].count(0) == (1 if action == "accept" else 0)
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with postfix.running("milter") as server:
+        assert outcome(server, MAIL["ham"][0]) == 451
