@@ -19,6 +19,7 @@ from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.doors.milter.forged import Forged
 from spamguard.doors.milter.incoming import Incoming
 from spamguard.proxy.asking import Asking, Judged, Question
+from spamguard.reception.arriving import Arriving
 from spamguard.reception.clients import Load, Networks
 from spamguard.settings import Action, Scanner
 from spamguard.wire import milter
@@ -67,7 +68,7 @@ class _Message:
     def close(self) -> None:
         """Give everything back."""
         if self.content is not None:
-            self.content.close()
+            self.content.arriving.close()
 
 
 class Session:
@@ -205,7 +206,7 @@ class Session:
             terms, limits = self._terms, self._terms.scanner.limits
             gap = b"" if self._agreed.steps & Steps.LEADING_SPACE else b" "
             forged = Forged(terms.scanner.policy.forged)
-            self._message.content = Incoming(terms.spool_directory, limits, terms.load, forged, gap)
+            self._message.content = Incoming(Arriving(terms.spool_directory, limits, terms.load), forged, gap)
             self._message.ends = asyncio.get_running_loop().time() + limits.message_seconds
         return self._message.content
 
@@ -239,7 +240,7 @@ class Session:
         login = told.get("auth_authen", "")
         protocol = "ESMTP" + ("S" if told.get("tls_version") else "") + ("A" if login else "")  # RFC 3848; which of HELO and EHLO: unknown
         return Question(
-            message=incoming.spool,
+            message=incoming.arriving.spool,
             peer=self._address,
             sender=message.sender,
             recipients=message.recipients,

@@ -169,7 +169,7 @@ def test_a_large_message_in_small_pieces(tmp_path):
 
 @pytest.mark.parametrize(
     ("limits", "problem"),
-    [(ScannerLimits(message_bytes=100_000), "too-big"), (ScannerLimits(bytes_in_flight=100_000), "no-space")],
+    [(ScannerLimits(message_bytes=100_000), "too-large"), (ScannerLimits(bytes_in_flight=100_000), "no-room")],
 )
 def test_what_is_too_much_is_not_judged_and_not_lost(tmp_path, limits, problem):
     asking = ScriptedAsking(Judged("1", FIELDS[2:], Action.TAG, problem), limits=limits)
