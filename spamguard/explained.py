@@ -6,8 +6,10 @@ Must never let what is told sum to anything else than the score.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from spamguard.records import Clue, Explanation
+if TYPE_CHECKING:  # `--help` must not wait for numpy
+    from spamguard.records import Clue, Explanation
 
 OTHERS = "all other words"
 """Their sum would dwarf every bar: it has none."""

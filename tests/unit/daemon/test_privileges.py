@@ -14,7 +14,7 @@ import pytest
 
 from spamguard.daemon import privileges
 from spamguard.errors import StartError
-from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings
+from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -135,3 +135,5 @@ def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
     listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 1), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)))
     with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
         privileges._as_root(Settings(tmp_path, (listener,), metrics=Place("0.0.0.0", 9110)))
+    with pytest.raises(StartError, match=r"page and API on http://0\.0\.0\.0:8080 open to others"):
+        privileges._as_root(Settings(tmp_path, (listener,), web=Web(Place("0.0.0.0", 8080))))

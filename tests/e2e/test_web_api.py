@@ -1,0 +1,369 @@
+"""The HTTP API of the real daemon: what passed, what is taught, whose it is, and that mail does not need any of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+from spamguard.web.api.operations import OPERATIONS
+from tests.e2e import daemon
+from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
+from tests.e2e.peers import Hop
+from tests.e2e.ports import free_port
+from tests.support import certificates
+from tests.support.processes import children
+from tests.support.waiting import eventually
+
+MESSAGE = {"Content-Type": "message/rfc822"}
+
+
+class Site:
+    """A daemon with page and API, and its clients."""
+
+    def __init__(self, state: Path, **more: Any) -> None:
+        self.state = state
+        self.hop = Hop()
+        self.smtp, self.port = free_port(), free_port()
+        self.file = state.with_name(f"{state.name}.yaml")
+        self.clients: list[httpx.Client] = []
+        self.configure({"listen": f"127.0.0.1:{self.port}"}, **more)
+
+    def configure(self, web: dict[str, Any] | None, **more: Any) -> None:
+        listener = {"listen": f"smtp://127.0.0.1:{self.smtp}", "position": "standalone", "next_hop": f"smtp://127.0.0.1:{self.hop.port}"}
+        listener |= more.pop("listener", {})
+        self.file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": web, "listeners": [listener], **more}))
+
+    @contextmanager
+    def running(self, *, served: bool = True) -> Iterator[Daemon]:
+        try:
+            with self.hop.serving(), daemon.running(self.state, "--config", str(self.file), port=self.smtp) as running:
+                if served:
+                    running.lines("page and API on", seconds=30)
+                yield running
+        finally:
+            for client in self.clients:
+                client.close()
+
+    def command(self, *arguments: str, status: int = 0) -> str:
+        done = subprocess.run(
+            [*COMMAND, "--state", str(self.state), *arguments], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout.strip()
+
+    def client(self, *who: str, **more: Any) -> httpx.Client:
+        """With a new token. who: options of `spamguard token create`."""
+        token = self.command("token", "create", f"t{time.monotonic_ns()}", *who)
+        url = more.pop("url", f"http://127.0.0.1:{self.port}")
+        found = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60, **more)
+        self.clients.append(found)
+        return found
+
+    def send(self, raw: bytes, *recipients: str) -> None:
+        with smtplib.SMTP("127.0.0.1", self.smtp, timeout=30) as client:
+            client.sendmail("sender@example.org", list(recipients), raw)
+
+
+def passed(client: httpx.Client, number: int) -> list[dict[str, Any]]:
+    """The messages that somebody sees, once there are so many."""
+    found: list[dict[str, Any]] = []
+
+    def enough() -> bool:
+        found[:] = client.get("/history").json()["judgements"]
+        return len(found) >= number
+
+    eventually(enough, f"{number} messages in the history")
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """With mail for anna (0, 1), for ben (2) and for both (3), the oldest first."""
+    made = Site(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
+    with made.running():
+        letters = [*daemon.unseen("spam", 3), *daemon.unseen("ham", 1)]
+        for raw, recipients in zip(letters, (["anna"], ["anna"], ["ben"], ["anna", "ben"]), strict=True):
+            made.send(raw, *(f"{name}@example.net" for name in recipients))
+            time.sleep(0.01)  # ids tell milliseconds
+        made.anna, made.ben, made.olga = made.client("--user", "anna"), made.client("--user", "ben"), made.client("--operator")  # type: ignore[attr-defined]
+        passed(made.olga, 4)  # type: ignore[attr-defined]
+        yield made
+
+
+@pytest.fixture
+def anna(site: Any) -> httpx.Client:
+    found: httpx.Client = site.anna
+    return found
+
+
+@pytest.fixture
+def ben(site: Any) -> httpx.Client:
+    found: httpx.Client = site.ben
+    return found
+
+
+@pytest.fixture
+def olga(site: Any) -> httpx.Client:
+    found: httpx.Client = site.olga
+    return found
+
+
+def test_everybody_sees_their_own_mail(anna: httpx.Client, ben: httpx.Client, olga: httpx.Client) -> None:
+    everything = passed(olga, 4)
+    both, bens, *annas = everything
+    assert [one["id"] for one in passed(anna, 3)] == [both["id"], *(one["id"] for one in annas)]
+    assert [one["id"] for one in passed(ben, 2)] == [both["id"], bens["id"]]
+    assert both["to"] == ["anna@example.net", "ben@example.net"]
+    assert anna.get(f"/history/{both['id']}").json()["to"] == ["anna@example.net"]
+    for path in ("", "/why"):
+        assert ben.get(f"/history/{annas[0]['id']}{path}").status_code == 404
+    assert ben.get("/history", params={"to": "anna"}).json()["judgements"] == []
+
+
+def test_nobody_teaches_about_others_mail(anna: httpx.Client, ben: httpx.Client, olga: httpx.Client) -> None:
+    mine = passed(anna, 3)[-1]["id"]
+    assert ben.post(f"/history/{mine}/learn", params={"class": "ham"}).status_code == 404
+    assert ben.post(f"/history/{mine}/forget").status_code == 404
+    assert ben.post("/undo", params={"user": "anna", "since": "2020-01-01"}).status_code == 403
+    assert ben.post("/undo", params={"user": "", "since": "2020-01-01"}).status_code == 403
+    assert olga.get(f"/history/{mine}").json()["taught"] == ""
+
+
+def test_history_teaches_and_takes_back(anna: httpx.Client, olga: httpx.Client) -> None:
+    name = passed(anna, 3)[-1]["id"]
+    receipt = anna.post(f"/history/{name}/learn", params={"class": "ham"}).json()
+    assert (receipt["label"], receipt["changed"], receipt["was"]) == ("ham", True, "")
+    assert receipt["now"]["label"] != "spam"
+    assert anna.post(f"/history/{name}/learn", params={"class": "ham"}).json()["changed"] is False
+    known = anna.get(f"/history/{name}").json()
+    assert (known["taught"], known["own"], known["label"]) == ("ham", "ham", "spam")
+    assert olga.get(f"/history/{name}").json()["own"] == ""
+    why = anna.get(f"/history/{name}/why").json()
+    shares = sum(one["share"] for one in why["now"]["experts"].values()) + why["now"]["prior"]
+    assert shares == pytest.approx(why["now"]["sum"])
+    assert why["then"]["log_odds"] > why["now"]["log_odds"]
+    dry = anna.post("/undo", params={"user": "anna", "since": "2020-01-01", "dry_run": "true"}).json()
+    assert (dry["taken_back"], dry["dry_run"]) == (1, True)
+    assert anna.post(f"/history/{name}/forget").json()["was"] == "ham"
+    assert anna.get(f"/history/{name}").json()["taught"] == ""
+    anna.post(f"/history/{name}/learn", params={"class": "ham"})
+    assert anna.post("/undo", params={"user": "anna", "since": "2020-01-01"}).json()["taken_back"] == 1
+    assert anna.get(f"/history/{name}").json()["own"] == ""
+
+
+def test_messages_are_judged_taught_and_forgotten(olga: httpx.Client) -> None:
+    raw = daemon.unseen("spam", 6)[-1]
+    given: dict[str, Any] = {"content": raw, "headers": MESSAGE}
+    before = olga.post("/judge", **given).json()
+    assert before["label"] == "spam"
+    preview = olga.post("/preview", params={"class": "ham"}, **given).json()
+    assert olga.post("/judge", **given).json()["taught"] == ""
+    receipt = olga.post("/learn", params={"class": "ham"}, **given).json()
+    assert receipt["digest"] == before["digest"] == preview["digest"]
+    assert receipt["now"]["log_odds"] == pytest.approx(preview["after"]["log_odds"])
+    after = olga.post("/judge", **given).json()
+    assert (after["taught"], after["own"]) == ("ham", "ham")
+    assert after["log_odds"] < before["log_odds"]
+    assert olga.post("/explain", **given).json()["now"]["log_odds"] == pytest.approx(after["log_odds"])
+    assert olga.post("/forget", params={"digest": before["digest"]}).json()["was"] == "ham"
+    assert olga.post("/judge", **given).json()["taught"] == ""
+    assert olga.post("/learn", params={"class": "nonsense-class"}, **given).status_code == 422
+
+
+def test_odd_messages_are_judged(olga: httpx.Client) -> None:
+    for raw in (
+        b"x",
+        b"\0" * 5000,
+        b"\n\n\n",
+        b"Subject: \xff\xfe\r\n" * 900,
+        b"Content-Type: multipart/mixed; boundary=a\n\n" + b"--a\n" * 5000,
+    ):
+        found = olga.post("/judge", content=raw, headers=MESSAGE)
+        assert found.status_code in (200, 422), found.text
+    assert olga.post("/judge", content=daemon.unseen("ham", 1)[0], headers=MESSAGE).status_code == 200
+
+
+def test_a_message_is_looked_for(anna: httpx.Client, olga: httpx.Client) -> None:
+    everything = passed(olga, 4)
+    some = everything[1]
+    found = olga.get("/history", params={"subject": some["subject"].upper(), "from": "SENDER@", "label": some["label"]}).json()
+    assert some["id"] in [one["id"] for one in found["judgements"]]
+    page = olga.get("/history", params={"limit": 3}).json()
+    rest = olga.get("/history", params={"limit": 3, "before": page["following"]}).json()
+    assert [one["id"] for one in [*page["judgements"], *rest["judgements"]]] == [one["id"] for one in everything]
+    assert rest["following"] == ""
+    assert olga.get("/history", params={"until": "2020-01-01"}).json()["judgements"] == []
+    assert len(olga.get("/history", params={"since": "2020-01-01"}).json()["judgements"]) == 4
+
+
+def test_numbers(anna: httpx.Client, olga: httpx.Client) -> None:
+    assert olga.get("/today").json()["passed"] == 4
+    assert anna.get("/today").json()["passed"] == 3
+    model = olga.get("/model").json()
+    assert set(model["classes"]) >= {"ham", "spam"}
+    assert olga.get("/words", params={"word": "invalid"}).json()["words"]
+    assert anna.get("/classes").json()["classes"] == {"ham": False, "spam": True}
+    assert olga.get("/health").json() == {"alive": True, "wrong": []}
+    status = olga.get("/status")
+    assert status.status_code == 200
+    assert json.loads(status.text)
+
+
+def test_metrics_are_those_of_prometheus(olga: httpx.Client, anna: httpx.Client) -> None:
+    families = {family.name: family for family in parsed(olga.get("/metrics").text)}
+    assert sum(sample.value for sample in families["spamguard_messages"].samples) == 4
+    assert anna.get("/metrics").status_code == 403
+
+
+def test_who_is_no_operator_is_refused_or_sees_their_own(anna: httpx.Client) -> None:
+    """Every operation answers somebody without mail in question with one of the described statuses."""
+    described = anna.get("/openapi.json").json()
+    for one in OPERATIONS:
+        path = one.path.replace("{id}", "0" * 16)
+        found = anna.request(
+            one.method,
+            path,
+            params={"class": "spam"} if any(p.name == "class" for p in one.parameters) else {},
+            content=b"Subject: x\r\n\r\ny\r\n" if one.takes_message else None,
+            headers=MESSAGE if one.takes_message else {},
+        )
+        assert str(found.status_code) in described["paths"]["/api/v1" + one.path][one.method.lower()]["responses"], (one.name, found.text)
+        if found.status_code != 200:
+            assert found.headers["content-type"] == "application/problem+json"
+
+
+def test_revoked_is_refused(site: Site) -> None:
+    token = site.command("token", "create", "lost", "--user", "anna")
+    fields = {"Authorization": f"Bearer {token}"}
+    url = f"http://127.0.0.1:{site.port}/api/v1/classes"
+    assert httpx.get(url, headers=fields).status_code == 200
+    site.command("token", "revoke", "lost")
+    assert httpx.get(url, headers=fields).status_code == 401
+
+
+def test_a_link_leads_to_the_page(site: Site) -> None:
+    link = site.command("login-link", "--user", "anna")
+    assert link.startswith(f"http://127.0.0.1:{site.port}/login?link=")
+    with httpx.Client(base_url=link.partition("/login")[0], headers={"Sec-Fetch-Site": "same-origin"}) as browser:
+        assert browser.get("/history").status_code == 401
+        assert browser.get(link).status_code == 200
+        assert browser.post("/login", data={"link": link.partition("link=")[2], "csrf": ""}).status_code == 303
+        assert browser.get("/history").status_code == 200
+        site.command("login-link", "--user", "anna", "--revoke")
+        assert browser.get("/history").status_code == 401
+
+
+def test_status_names_it(site: Site) -> None:
+    assert f"page and API on http://127.0.0.1:{site.port}" in site.command("status")
+
+
+# ---- quarantine
+
+
+def test_what_is_held_back_is_released_or_deleted(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"), listener={"rules": [{"when": "spam", "action": "quarantine"}]})
+    with site.running():
+        anna, ben, olga = site.client("--user", "anna"), site.client("--user", "ben"), site.client("--operator")
+        first, second = daemon.unseen("spam", 2)
+        site.send(first, "anna@example.net")
+        site.send(second, "anna@example.net", "ben@example.net")
+        eventually(lambda: len(olga.get("/quarantine").json()["messages"]) == 2, "two are held")
+        both, one = olga.get("/quarantine").json()["messages"]
+        assert [held["id"] for held in anna.get("/quarantine").json()["messages"]] == [both["id"], one["id"]]
+        assert [held["id"] for held in ben.get("/quarantine").json()["messages"]] == [both["id"]]
+        assert ben.get(f"/quarantine/{one['id']}").status_code == 404
+        assert ben.post(f"/quarantine/{one['id']}/release").status_code == 404
+        assert anna.post(f"/quarantine/{both['id']}/release").status_code == 403  # it waits for ben too
+        assert "Subject:" in anna.get(f"/quarantine/{one['id']}").json()["header"]
+        released = anna.post(f"/quarantine/{one['id']}/release").json()
+        assert (released["released"], released["taught"]) == (True, True)
+        assert len(site.hop.messages) == 1
+        assert anna.delete(f"/quarantine/{both['id']}").status_code == 403
+        assert olga.delete(f"/quarantine/{both['id']}").json() == {"id": both["id"], "deleted": True}
+        assert olga.get(f"/quarantine/{both['id']}").status_code == 404
+
+
+# ---- the process
+
+
+def serving(running: Daemon) -> list[int]:
+    """Numbers of the processes that serve page and API."""
+    return children(running.process.pid, "spamguard.daemon.serving")
+
+
+def test_mail_needs_none_of_it_and_it_comes_back(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"))
+    with site.running() as running:
+        olga = site.client("--operator")
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            (pid,) = serving(running)
+            os.kill(pid, how)
+            site.send(daemon.unseen("ham", 1)[0], "anna@example.net")
+            if how == signal.SIGSTOP:
+                os.kill(pid, signal.SIGKILL)
+            running.lines("page and API on", 2 if how == signal.SIGKILL else 3, seconds=30)
+        assert passed(olga, 2)  # the token is good for all of them
+        running.lines("page and API has ended", 2)
+
+
+def test_a_reload_takes_it_away_and_brings_it_back(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"))
+    with site.running() as running:
+        olga = site.client("--operator")
+        assert olga.get("/classes").status_code == 200
+        site.configure(None)
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: not serving(running), "it is gone")
+        with pytest.raises(httpx.ConnectError):
+            olga.get("/classes")
+        assert "page and API" not in site.command("status")
+        site.configure({"listen": f"127.0.0.1:{site.port}", "limits": {"message_size": "1000B"}})
+        running.process.send_signal(signal.SIGHUP)
+        running.lines("page and API on", 2, seconds=30)
+        assert olga.get("/classes").status_code == 200
+        assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == 413
+
+
+def test_a_port_in_use_is_told_and_mail_flows(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"))
+    with socket.create_server(("127.0.0.1", site.port)), site.running(served=False) as running:
+        running.lines("page and API cannot be served", seconds=30)
+        site.send(daemon.unseen("ham", 1)[0], "anna@example.net")
+        eventually(lambda: "nobody serves them" in site.command("status"), "status tells it")
+
+
+def test_https_and_a_new_certificate(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"))
+    pem = certificates.self_signed(tmp_path)
+    site.configure({"listen": f"127.0.0.1:{site.port}", "hosts": ["localhost"], "tls": {"certificate": str(pem), "key": str(pem)}})
+    with site.running() as running:
+        url = f"https://localhost:{site.port}"
+        olga = site.client("--operator", url=url, verify=ssl.create_default_context(cafile=str(pem)))
+        found = olga.get("/classes")
+        assert found.status_code == 200
+        assert found.headers["strict-transport-security"]
+        assert site.command("login-link", "--operator").startswith(url)
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://localhost:{site.port}/")
+        link = site.command("login-link", "--operator").partition("link=")[2]
+        entered = olga.post(f"{url}/login", data={"link": link, "csrf": ""})
+        assert entered.headers["set-cookie"].startswith("__Host-spamguard=")
+        assert "; Secure" in entered.headers["set-cookie"]
+        certificates.self_signed(tmp_path)  # in the same place
+        running.lines("new certificate", seconds=20)
+        assert httpx.get(f"{url}/login", verify=ssl.create_default_context(cafile=str(pem))).status_code == 200

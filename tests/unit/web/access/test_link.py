@@ -1,0 +1,24 @@
+"""Where people find the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from spamguard.settings import Certificate, Place, Web, WebProxy
+from spamguard.web.access import link
+
+CERTIFICATE = Certificate(None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("web", "page"),
+    [
+        (Web(Place("127.0.0.1", 8080)), "http://127.0.0.1:8080"),
+        (Web(Place("::1", 8080)), "http://[::1]:8080"),
+        (Web(Place("0.0.0.0", 8443), ("spam.example.org", "x"), CERTIFICATE), "https://spam.example.org:8443"),
+        (Web(Place("127.0.0.1", 8080), ("spam.example.org",), proxy=WebProxy(("127.0.0.1/32",))), "https://spam.example.org"),
+    ],
+)
+def test_the_page(web: Web, page: str) -> None:
+    assert link.address(web) == page
+    assert link.login(f"{page}/", "a&b") == f"{page}/login?link=a%26b"
