@@ -1,14 +1,13 @@
 """Lessons that scanner doors take: whether they say anything new, and onto the disk with those that do. Runs in threads.
 
-Must never say that a lesson is taken before it is on the disk, and never hold more than a few names of those that wait.
+Must never say that a lesson is taken before it is on the disk.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from enum import Enum, auto
+from hashlib import blake2b
 from pathlib import Path
 
 from spamguard import secret
@@ -18,8 +17,6 @@ from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
 from spamguard.teaching.lesson import MOST_BYTES, Header, is_class, is_user
 from spamguard.teaching.queue import DIRECTORY, Queue
-
-_REMEMBERED = 1000
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -40,8 +37,6 @@ class Lessons:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._queue = Queue(state / DIRECTORY)
-        self._lock = threading.Lock()
-        self._waiting: OrderedDict[tuple[bytes, str], tuple[str, str]] = OrderedDict()  # the last lesson, and its name in the queue
 
     def take(self, message: Spool, label: str, user: str, origin: str, digest: bytes) -> Taught:
         """label: "" takes back what was said. origin: the way it came. digest: of the message, b"" where it is not known. OSError."""
@@ -49,8 +44,7 @@ class Lessons:
             return Taught.IMPOSSIBLE
         if digest and self._says(digest, user) == label:
             return Taught.KNOWN
-        name = self._queue.put(Header(label, message.size, user), origin, message.chunks())
-        self._remember(digest, user, label, name)
+        self._queue.put(Header(label, message.size, user), origin, message.chunks(), _mark(digest, user) if digest else "")
         _log.info("lesson user=%s by=%s class=%s message=%s: taken", user, origin, label or "-", digest.hex()[:12])
         return Taught.LEARNT
 
@@ -70,19 +64,11 @@ class Lessons:
             raise LedgerError(f"{path}: is not there yet")
         return SqliteLedger.open(path, secret.fingerprint(key))
 
-    def _remember(self, digest: bytes, user: str, label: str, name: str) -> None:
-        with self._lock:
-            self._waiting[digest, user] = label, name
-            self._waiting.move_to_end((digest, user))
-            while len(self._waiting) > _REMEMBERED:
-                self._waiting.popitem(last=False)
-
     def _says(self, digest: bytes, user: str) -> str | None:
         """What this user has said of the message, "" where that is nothing; None: it cannot be known."""
-        with self._lock:
-            label, name = self._waiting.get((digest, user), ("", ""))
-        if name and self._queue.waits(name):
-            return label
+        waiting = self._queue.last(_mark(digest, user))
+        if waiting is not None and waiting.user == user:
+            return waiting.label
         try:
             with self._ledger() as ledger:
                 votes = ledger.users.votes(user, digest)
@@ -92,3 +78,8 @@ class Lessons:
         if votes and votes[0].label and votes[0].extractor < EXTRACTOR:
             return None  # it is worth saying again
         return (votes[0].label or "") if votes else ""
+
+
+def _mark(digest: bytes, user: str) -> str:
+    """What finds a lesson that waits, whichever process has taken it."""
+    return blake2b(user.encode("utf-8", "replace"), key=digest[:64], digest_size=6).hexdigest()

@@ -32,14 +32,15 @@ class Queue:
         self._directory = directory
         self._most = most_lessons, most_bytes
 
-    def put(self, header: Header, origin: str, message: Iterable[bytes]) -> str:
-        """Its name, once it is on the disk. OSError: it is not there, or no more are taken before some were learnt.
+    def put(self, header: Header, origin: str, message: Iterable[bytes], mark: str = "") -> None:
+        """Return once it is on the disk. OSError: it is not there, or no more are taken before some were learnt.
 
-        origin: the way it came, lower-case letters and dashes. message: its bytes, `header.length` together.
+        origin: the way it came, lower-case letters and dashes. message: its bytes, `header.length` together. mark: 12 hexadecimal
+        digits by which `last` finds it.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self._check_room(header.length)
-        name = f"{time.time_ns():020d}-{os.urandom(6).hex()}.{origin}"
+        name = f"{time.time_ns():020d}-{mark or os.urandom(6).hex()}.{origin}"
         unfinished = self._directory / f".{name}"
         try:
             with create_private(unfinished) as file:
@@ -52,11 +53,15 @@ class Queue:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        return name
 
-    def waits(self, name: str) -> bool:
-        """Whether a lesson of this name is still to be learnt."""
-        return (self._directory / name).exists()
+    def last(self, mark: str) -> Header | None:
+        """What the newest of those says that wait and have this mark. OSError."""
+        found = [name for name in self.names() if name[21:33] == mark]
+        try:
+            with (self._directory / found[-1]).open("rb") as file:
+                return parse(file.readline(LONGEST_LINE))
+        except (IndexError, FileNotFoundError, ValueError):  # there is none, it was learnt just now, or is damaged
+            return None
 
     def names(self) -> list[str]:
         """What waits, oldest first."""

@@ -1,0 +1,35 @@
+"""A daemon that judges for clients of rspamd and SpamAssassin, for tests with those clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e import daemon
+from tests.e2e.ports import free_port
+
+IN_FORCE_SECONDS = 1.5  # from the answer to a lesson to its being in force
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A running daemon. port: of its scanner. password: of those who teach there."""
+
+    running: daemon.Daemon
+    port: int
+    password: str = "a secret"
+
+
+@contextmanager
+def site(root: Path, protocol: str, more: str = "", *, personal: bool = False) -> Iterator[Site]:
+    """A daemon with a filter that was taught something, and one scanner. more: further lines of it, indented by four."""
+    port = free_port()
+    password = root / "password"
+    password.write_text("a secret\n")
+    password.chmod(0o600)
+    file = root / "spamguard.yaml"
+    file.write_text(f"workers: 2\npersonal: {str(personal).lower()}\nscanners:\n  - listen: {protocol}://127.0.0.1:{port}\n{more}")
+    with daemon.running(daemon.taught(root / "state"), "--config", str(file), port=port) as running:
+        yield Site(running, port)

@@ -1,0 +1,122 @@
+"""rspamd's own client, Debian's rspamc, with our daemon in the place of rspamd."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard.history import History
+from tests.e2e import daemon
+from tests.e2e.scanning import IN_FORCE_SECONDS, Site, site
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(shutil.which("rspamc") is None, reason="needs rspamc: apt-get install --no-install-recommends rspamd")
+
+SPAM, HAM = (daemon.unseen(label, 4) for label in ("spam", "ham"))
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("rspamc")
+    with site(root, "rspamd", f"    password_file: {root}/password\n", personal=True) as found:
+        yield found
+
+
+def rspamc(where: Site, *arguments: str, raw: bytes = b"") -> str:
+    """What it says. AssertionError: it fails."""
+    command = ["rspamc", "-h", f"127.0.0.1:{where.port}", *arguments]
+    done = subprocess.run(command, input=raw, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout.decode()
+
+
+def told(where: Site, *arguments: str, raw: bytes) -> Any:
+    """The answer of `symbols` as JSON."""
+    return json.loads(rspamc(where, "--compact", "--json", *arguments, "symbols", raw=raw))
+
+
+@pytest.mark.parametrize("packed", [(), ("-z",)])
+def test_verdicts(here: Site, packed: tuple[str, ...]) -> None:
+    for raw, spam in ((SPAM[0], True), (HAM[0], False)):
+        text = rspamc(here, *packed, "symbols", raw=raw)
+        assert f"Action: {'add header' if spam else 'no action'}\nSpam: {str(spam).lower()}\nScore: " in text
+        assert ("Symbol: SPAMGUARD_SPAM (" in text) is spam
+        found = told(here, *packed, raw=raw)
+        assert (found["score"] >= found["required_score"]) is spam
+        assert found["milter"]["add_headers"]["X-Spam-Status"].startswith("Yes, " if spam else "No, ")
+    mail = rspamc(here, "--mime", raw=SPAM[0])
+    assert "X-Spam: yes" in mail
+
+
+def test_what_is_said_of_a_message_is_remembered(here: Site) -> None:
+    arguments = ("-i", "192.0.2.9", "-F", "a@x.example", "-r", "b@y.example", "-r", "c@y.example", "--helo", "h.example")
+    found = told(here, *arguments, raw=SPAM[1])
+    name = found["symbols"]["SPAMGUARD_SPAM"]["options"][0]
+
+    def row() -> Any:
+        with History.open(here.running.state / "history.sqlite", 1 << 30, 30) as history:
+            return history.find(name)
+
+    eventually(row, "it is in the history")
+    kept = row()
+    assert (kept.client, kept.sender, kept.recipients) == ("192.0.2.9", "a@x.example", ("b@y.example", "c@y.example"))
+    explained = subprocess.run(
+        [*daemon.COMMAND, "--state", str(here.running.state), "explain", name], capture_output=True, env=daemon.ENVIRONMENT, check=True
+    )
+    assert b"spam" in explained.stdout
+
+
+def test_learning(here: Site) -> None:
+    raw = SPAM[2]
+    assert told(here, "-d", "anna", raw=raw)["action"] == "add header"
+    teaching = ("-P", here.password, "-u", "anna", "learn_ham")
+    assert "success = true" in rspamc(here, *teaching, raw=raw)
+    since = time.monotonic()
+    assert "success = true" in rspamc(here, *teaching, raw=raw)  # 208: a repeat is no failure
+    eventually(lambda: told(here, "-d", "anna", raw=raw)["action"] == "no action", "what anna says is in force for her")
+    assert time.monotonic() - since < IN_FORCE_SECONDS
+    assert "success = true" in rspamc(here, "-P", here.password, "learn_spam", raw=SPAM[3])
+    here.running.lines("lesson user= by=rspamd class=spam")
+
+
+def test_learning_takes_a_password(here: Site) -> None:
+    for arguments in ((), ("-P", "wrong")):
+        command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
+        done = subprocess.run(command, input=HAM[1], capture_output=True, timeout=60, check=False)
+        assert b"success" not in done.stdout
+        assert b"may not teach" in done.stdout + done.stderr or done.returncode
+
+
+def test_status(here: Site) -> None:
+    text = rspamc(here, "stat")
+    learnt = next(line for line in text.splitlines() if line.startswith("Messages learned: "))
+    assert int(learnt.rpartition(" ")[2]) >= daemon.MESSAGES
+    assert "Statfile: SPAMGUARD_HAM" in text
+    assert "Uptime: " in rspamc(here, "uptime")
+
+
+def test_a_program_without_rspamc(here: Site) -> None:
+    """As a script with curl does it: over one connection, with keep-alive."""
+    connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
+    try:
+        for _ in range(3):
+            connection.request("POST", "/checkv2", SPAM[0], {"Queue-Id": "Q1"})
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["action"]) == (200, "add header")
+        connection.request("GET", "/ping")
+        assert connection.getresponse().read() == b"pong\r\n"
+    finally:
+        connection.close()
+
+
+def test_refusing_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    with site(tmp_path, "rspamd", "    reject_from: 0.95\n    greylist_from: 0.01\n") as strict:
+        assert "Action: reject" in rspamc(strict, "symbols", raw=SPAM[0])
