@@ -20,7 +20,7 @@ class Body:
 
     def __init__(self, scope: Scope, receive: Receive, most: int) -> None:
         self._receive = receive
-        self._most = most
+        self.most = most
         self._size = 0
         self._until = asyncio.get_running_loop().time() + WHOLE_SECONDS
         names = dict(scope["headers"])
@@ -39,8 +39,8 @@ class Body:
             raise refusal(408, "the request did not come in time") from None
         self._size += len(message.get("body", b""))
         self._more = message["type"] == "http.request" and message.get("more_body", False)
-        if self._size > self._most:
-            raise refusal(413, f"more than {self._most:,} bytes")
+        if self._size > self.most:
+            raise refusal(413, f"more than {self.most:,} bytes")
         return message
 
     async def finish(self) -> bool:

@@ -28,6 +28,7 @@ from spamguard.web.access.rates import Rates, neighbourhood
 AT_ONCE = 64  # requests being answered
 FAILURES_PER_MINUTE = 20  # of one address, whose further ones are not looked at
 FORM_BYTES = 256 << 10  # beside the message in a form
+_LOGIN_BYTES = 16 << 10  # of what nobody sends: a link to be burnt
 _GONE = 499  # in the log only: who asked did not wait
 _PATH = 200  # letters of it in the log
 
@@ -67,6 +68,8 @@ class Guard:
     async def _answer(self, scope: Scope, body: Body, answer: _Answer) -> None:
         try:
             self._admit(scope, answer)
+            if scope["state"]["visitor"] is None:
+                body.most = _LOGIN_BYTES
             await self._inside(scope, body.receive, answer.send)
         except ClientDisconnect:
             answer.status = _GONE
@@ -96,8 +99,8 @@ class Guard:
             _refuse_rate(self._by_person.take((found.person.name, found.person.operator), now), "of this person")
         if scope["method"] not in SAFE_METHODS:
             _refuse_forged(scope, asking, found)
-        body_bytes = asking.text(b"content-length")
-        if body_bytes.isdecimal() and int(body_bytes[:20]) > self._most:
+        length = asking.text(b"content-length")
+        if found is not None and length.isdecimal() and int(length[:20]) > self._most:
             raise refusal(413, f"more than {self._most:,} bytes")
 
     def _visitor(self, asking: Asking, now: float) -> Visitor | None:

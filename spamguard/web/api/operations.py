@@ -1,6 +1,6 @@
 """Everything that can be asked of the API: one table. Routes, checks of what is given, and the description are made from it.
 
-A handler gets what was asked, checked, and returns a layout of `shapes`. Nothing here knows HTTP beyond methods and paths.
+A handler gets what was asked, checked, and returns one of `layouts`. Nothing here knows HTTP beyond methods and paths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from spamguard.errors import NotThereError, UsageError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
-from spamguard.web.api import shapes
+from spamguard.web.api import layouts, shapes
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import MOST, Person, Search
 
@@ -97,85 +97,85 @@ class Operation:
 # ---- handlers
 
 
-async def _judge(asked: Asked) -> shapes.OpinionShape:
+async def _judge(asked: Asked) -> layouts.OpinionShape:
     return shapes.opinion(await asked.service.judge(asked.person, asked.message))
 
 
-async def _explain(asked: Asked) -> shapes.WhyShape:
+async def _explain(asked: Asked) -> layouts.WhyShape:
     return shapes.why(await asked.service.explain(asked.person, asked.message))
 
 
-async def _learn(asked: Asked) -> shapes.ReceiptShape:
+async def _learn(asked: Asked) -> layouts.ReceiptShape:
     return shapes.receipt(await asked.service.learn(asked.person, asked.message, asked.given["class"]))
 
 
-async def _preview(asked: Asked) -> shapes.PreviewShape:
+async def _preview(asked: Asked) -> layouts.PreviewShape:
     return shapes.preview(await asked.service.preview(asked.person, asked.message, asked.given["class"]))
 
 
-async def _forget(asked: Asked) -> shapes.ReceiptShape:
+async def _forget(asked: Asked) -> layouts.ReceiptShape:
     return shapes.receipt(await asked.service.forget(asked.person, asked.given["digest"]))
 
 
-async def _history(asked: Asked) -> shapes.HistoryShape:
+async def _history(asked: Asked) -> layouts.HistoryShape:
     given = dict(asked.given)
     search = Search(sender=given.pop("from"), recipient=given.pop("to"), **given)
     return shapes.history(await asked.service.history(asked.person, search))
 
 
-async def _judgement(asked: Asked) -> shapes.KnownShape:
+async def _judgement(asked: Asked) -> layouts.KnownShape:
     return shapes.known(await asked.service.judgement(asked.person, asked.name))
 
 
-async def _why(asked: Asked) -> shapes.WhyShape:
+async def _why(asked: Asked) -> layouts.WhyShape:
     return shapes.why(await asked.service.why(asked.person, asked.name))
 
 
-async def _learn_passed(asked: Asked) -> shapes.ReceiptShape:
+async def _learn_passed(asked: Asked) -> layouts.ReceiptShape:
     return shapes.receipt(await asked.service.learn_passed(asked.person, asked.name, asked.given["class"]))
 
 
-async def _forget_passed(asked: Asked) -> shapes.ReceiptShape:
+async def _forget_passed(asked: Asked) -> layouts.ReceiptShape:
     return shapes.receipt(await asked.service.forget_passed(asked.person, asked.name))
 
 
-async def _undo(asked: Asked) -> shapes.UndoneShape:
+async def _undo(asked: Asked) -> layouts.UndoneShape:
     user, since, dry = asked.given["user"], asked.given["since"], asked.given["dry_run"]
     return shapes.undone(user, since, await asked.service.undo(asked.person, user, since, dry=dry), dry=dry)
 
 
-async def _quarantine(asked: Asked) -> shapes.QuarantineShape:
+async def _quarantine(asked: Asked) -> layouts.QuarantineShape:
     found = await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"])
     return {"messages": [shapes.held(one) for one in found]}
 
 
-async def _held(asked: Asked) -> shapes.ShownShape:
+async def _held(asked: Asked) -> layouts.ShownShape:
     found, header = await asked.service.held(asked.person, asked.name)
     return {**shapes.held(found), "header": header}
 
 
-async def _release(asked: Asked) -> shapes.ReleasedShape:
+async def _release(asked: Asked) -> layouts.ReleasedShape:
     return shapes.released(await asked.service.release(asked.person, asked.name))
 
 
-async def _delete(asked: Asked) -> shapes.DeletedShape:
+async def _delete(asked: Asked) -> layouts.DeletedShape:
     await asked.service.delete(asked.person, asked.name)
     return {"id": asked.name, "deleted": True}
 
 
-async def _today(asked: Asked) -> shapes.TodayShape:
+async def _today(asked: Asked) -> layouts.TodayShape:
     return shapes.today(await asked.service.today(asked.person, asked.given["hours"]))
 
 
-async def _model(asked: Asked) -> shapes.ModelShape:
+async def _model(asked: Asked) -> layouts.ModelShape:
     return shapes.model(await asked.service.model(asked.person))
 
 
-async def _words(asked: Asked) -> shapes.WordsShape:
+async def _words(asked: Asked) -> layouts.WordsShape:
     return shapes.words(await asked.service.words(asked.person, asked.given["word"]))
 
 
-async def _classes(asked: Asked) -> shapes.ClassesShape:
+async def _classes(asked: Asked) -> layouts.ClassesShape:
     return shapes.classes(await asked.service.classes(asked.person))
 
 
@@ -187,7 +187,7 @@ async def _metrics(asked: Asked) -> Text:
     return Text(*await asked.monitor.page())
 
 
-async def _health(asked: Asked) -> shapes.HealthShape:
+async def _health(asked: Asked) -> layouts.HealthShape:
     wrong = await asked.monitor.wrong()
     return {"alive": not wrong, "wrong": wrong if asked.person.operator else []}
 
@@ -224,28 +224,28 @@ _UNDO = (
 _HOURS = Parameter("hours", Type.HOURS, "How many of the last hours", 24)
 
 OPERATIONS = (
-    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, shapes.OpinionShape, takes_message=True),
-    Operation("POST", "/explain", "explain", "Why it thinks so", _explain, shapes.WhyShape, takes_message=True),
-    Operation("POST", "/learn", "learn", "Teach a message", _learn, shapes.ReceiptShape, (_CLASS,), takes_message=True),
-    Operation("POST", "/preview", "preview", "What that would change", _preview, shapes.PreviewShape, (_CLASS,), takes_message=True),
-    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, shapes.ReceiptShape, (_DIGEST,)),
-    Operation("GET", "/history", "history", "Messages that passed", _history, shapes.HistoryShape, _SEARCH),
-    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement, shapes.KnownShape),
-    Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why, shapes.WhyShape),
-    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, shapes.ReceiptShape, (_CLASS,)),
-    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed, shapes.ReceiptShape),
-    Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, shapes.UndoneShape, _UNDO),
-    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, shapes.QuarantineShape, _PAGE),
-    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held, shapes.ShownShape),
-    Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, shapes.DeletedShape, operators=True),
-    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release, shapes.ReleasedShape),
-    Operation("GET", "/today", "today", "The last hours", _today, shapes.TodayShape, (_HOURS,)),
-    Operation("GET", "/model", "model", "What has been learnt", _model, shapes.ModelShape),
-    Operation("GET", "/words", "words", "How a word counts", _words, shapes.WordsShape, (_WORD,)),
-    Operation("GET", "/classes", "classes", "What mail may be taught as", _classes, shapes.ClassesShape),
+    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, layouts.OpinionShape, takes_message=True),
+    Operation("POST", "/explain", "explain", "Why it thinks so", _explain, layouts.WhyShape, takes_message=True),
+    Operation("POST", "/learn", "learn", "Teach a message", _learn, layouts.ReceiptShape, (_CLASS,), takes_message=True),
+    Operation("POST", "/preview", "preview", "What that would change", _preview, layouts.PreviewShape, (_CLASS,), takes_message=True),
+    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, layouts.ReceiptShape, (_DIGEST,)),
+    Operation("GET", "/history", "history", "Messages that passed", _history, layouts.HistoryShape, _SEARCH),
+    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement, layouts.KnownShape),
+    Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why, layouts.WhyShape),
+    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, layouts.ReceiptShape, (_CLASS,)),
+    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed, layouts.ReceiptShape),
+    Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, layouts.UndoneShape, _UNDO),
+    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, layouts.QuarantineShape, _PAGE),
+    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held, layouts.ShownShape),
+    Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, layouts.DeletedShape, operators=True),
+    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release, layouts.ReleasedShape),
+    Operation("GET", "/today", "today", "The last hours", _today, layouts.TodayShape, (_HOURS,)),
+    Operation("GET", "/model", "model", "What has been learnt", _model, layouts.ModelShape),
+    Operation("GET", "/words", "words", "How a word counts", _words, layouts.WordsShape, (_WORD,)),
+    Operation("GET", "/classes", "classes", "What mail may be taught as", _classes, layouts.ClassesShape),
     Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", _status, dict, operators=True),
     Operation("GET", "/metrics", "metrics", "For Prometheus", _metrics, Text, operators=True),
-    Operation("GET", "/health", "health", "Whether all processes live", _health, shapes.HealthShape),
+    Operation("GET", "/health", "health", "Whether all processes live", _health, layouts.HealthShape),
     Operation("GET", "/openapi.json", "openapi", "This description", _described, dict),
 )
 

@@ -209,6 +209,12 @@ def test_who_guesses_is_slowed_down_and_nobody_else(server: Served) -> None:
     assert server.client(ANNA).get(CLASSES).status_code == 200
 
 
+def test_nobody_hands_much_over(server: Served) -> None:
+    client = server.client(**OWN)
+    assert client.post("/login", data={"link": "x" * 20_000, "csrf": ""}).status_code == 413
+    assert problem(client.post(f"{ROOT}/judge", content=b"x" * 3_000_000, headers=MESSAGE)) == 401
+
+
 # ---- what goes out
 
 
