@@ -11,7 +11,7 @@ from spamguard.cli import output, rim
 ABOUT = """Write everything that cannot be had again to one file, while the daemon runs: the key, the ledger, and where messages were seen.
 
 The file is as secret as the key in it. Tables are made anew from the ledger; the history of verdicts, mail that waits in the
-quarantine and in spools, and the configuration are not in it. `restore` puts it back."""
+quarantine and in spools, tokens and sessions of page and API, and the configuration are not in it. `restore` puts it back."""
 EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'"""
 
