@@ -27,7 +27,7 @@ from spamguard.wire.milter import Actions, Command, MalformedError, Offer, Steps
 from spamguard.wire.values import Client, Reply
 
 _IDLE_SECONDS = 7210.0  # between two commands, as in libmilter: the server waits for its own client, which has its own limits there
-_PROGRESS_SECONDS = 10.0  # between two words that a message is being judged; servers wait for 5 minutes
+_PROGRESS_SECONDS = 5.0  # between two words that a message is being judged; Sendmail waits 10 s for one, Postfix 5 minutes
 _LINGER_SECONDS = 2.0  # for the last replies to be taken
 _RECIPIENTS = 5000  # of one message that are remembered
 _LONGEST = 512  # letters of an address or a name, as for SMTP
