@@ -69,7 +69,9 @@ SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 VOTES_OF_DIGESTS = """
 SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE digest IN ({}) ORDER BY digest"""
 
-VOTES_OF_DIGESTS_BETWEEN = VOTES_OF_DIGESTS.format("SELECT digest FROM events WHERE seq > ? AND seq <= ?")
+# Of a digest with one event, as nearly all have, its label is that of the lesson.
+LABELS_OF_DIGESTS_BETWEEN = """
+SELECT digest, max(label), count(*) FROM events WHERE digest IN (SELECT digest FROM events WHERE seq > ? AND seq <= ?) GROUP BY digest"""
 
 # The row with the highest seq stays whatever it is, or SQLite would give its number again. Keys of several events are found in
 # the index alone, so that all others are not even read.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from spamguard.ledger import statements
 from spamguard.ledger.lessons import lesson, winners
-from spamguard.ledger.wordlists import LABEL, is_list
+from spamguard.ledger.wordlists import LABEL
 from spamguard.records import Vote
 
 _DAY = 86_400  # seconds
@@ -99,22 +99,19 @@ class Users:
         found: dict[bytes, Standing] = {}
         for start in range(0, len(digests), _CHUNK):
             some = tuple(digests[start : start + _CHUNK])
-            found |= self._standing(statements.VOTES_OF_DIGESTS.format(",".join("?" * len(some))), some, user)
+            rows = self._ask(statements.VOTES_OF_DIGESTS.format(",".join("?" * len(some))), some)
+            for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
+                cast = list(group)
+                taught, own = lesson(cast), winners(vote for vote in cast if vote.user == user).get((digest, user))
+                found[digest] = Standing(taught.label if taught else None, own.label if own else None)
         return found
 
     def changed(self, after: int, upto: int) -> dict[bytes, str | None]:
         """How the messages stand now that events after one number up to another are about: the class of the lesson."""
-        found = self._standing(statements.VOTES_OF_DIGESTS_BETWEEN, (after, upto), "")
-        return {digest: standing.label for digest, standing in found.items()}
-
-    def _standing(self, statement: str, values: tuple[object, ...], user: str) -> dict[bytes, Standing]:
-        votes = (Vote(*row) for row in self._ask(statement, values))
-        found: dict[bytes, Standing] = {}
-        for digest, group in groupby((vote for vote in votes if not is_list(vote.extractor)), lambda vote: vote.digest):
-            cast = list(group)
-            taught, own = lesson(cast), winners(vote for vote in cast if vote.user == user).get((digest, user))
-            found[digest] = Standing(taught.label if taught else None, own.label if own else None)
-        return found
+        rows = self._ask(statements.LABELS_OF_DIGESTS_BETWEEN, (after, upto))
+        found = {digest: label for digest, label, events in rows if events == 1 and label != LABEL}
+        several = self.standing([digest for digest, label, events in rows if events > 1 and label != LABEL], "")
+        return found | {digest: standing.label for digest, standing in several.items()}
 
     def cast_by_hour(self, user: str | None, since: int, until: int) -> dict[int, int]:
         """How many votes were cast in each hour from `since` on, those replaced included. user: whose; None: everybody's."""
