@@ -107,15 +107,17 @@ class Session:
         finally:
             self._message.close()
             self._terms.load.leave(self._address)
-            await self._close()
+            await self._close(connected)
 
-    async def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_LINGER_SECONDS):
-                    await self._writer.wait_closed()
-            self.abort()
+    async def _close(self, connected: socket.socket) -> None:
+        if self._writer is None:
+            connected.close()
+            return
+        self._writer.close()
+        with suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._writer.wait_closed()
+        self.abort()
 
     @property
     def _peer(self) -> str:

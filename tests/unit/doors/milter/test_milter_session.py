@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from spamguard.doors.milter import connection, session
+from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.proxy.asking import Judged
 from spamguard.settings import Action, ScannerLimits
 from spamguard.wire.milter import Command
@@ -262,6 +263,36 @@ def test_what_is_out_of_order_or_makes_no_sense_ends_the_connection(tmp_path, co
 
     asking = ScriptedAsking()
     assert run(tmp_path, asking, talk)
+    assert asking.questions == []
+
+
+STEPS = {
+    State.NEW: [],
+    State.READY: [(Command.OFFER, ALL)],
+    State.CLIENT: [(Command.CONNECT, b"x\0U")],
+    State.ENVELOPE: [(Command.SENDER, b"<a@b>\0")],
+    State.HEADER: [(Command.FIELD, b"a\0b\0")],
+    State.BODY: [(Command.END_OF_HEADER, b"")],
+}
+
+
+def test_whatever_is_not_in_the_table_ends_the_connection(tmp_path):
+    asking = ScriptedAsking()
+    illegal = [(state, command) for state in State for command in Command if (state, command) not in NEXT]
+
+    async def talk(served):
+        for state, command in illegal:
+            server = await served.connect()
+            for step in list(STEPS)[: list(STEPS).index(state) + 1]:
+                for said in STEPS[step]:
+                    server.send(*said)
+            server.send(command, b"x\0")
+            if state is not State.NEW:
+                assert (await server.heard())[0] == b"O"
+            assert await server.hung_up(), (state, command)
+
+    run(tmp_path, asking, talk)
+    assert len(illegal) > 30
     assert asking.questions == []
 
 
