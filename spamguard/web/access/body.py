@@ -20,12 +20,16 @@ class Body:
 
     def __init__(self, scope: Scope, receive: Receive, most: int) -> None:
         self._receive = receive
-        self.most = most
+        self._most = most
         self._size = 0
         self._until = asyncio.get_running_loop().time() + WHOLE_SECONDS
         names = dict(scope["headers"])
         self._waits = names.get(b"expect", b"").lower() == b"100-continue"
         self._more = b"transfer-encoding" in names or names.get(b"content-length", b"0") != b"0"
+
+    def keep_short(self, most: int, seconds: float) -> None:
+        """Smaller bounds than the usual ones."""
+        self._most, self._until = most, asyncio.get_running_loop().time() + seconds
 
     async def receive(self) -> Message:
         """What ASGI calls receive. RefusalError: too much (413) or too slow (408)."""
@@ -39,8 +43,8 @@ class Body:
             raise refusal(408, "the request did not come in time") from None
         self._size += len(message.get("body", b""))
         self._more = message["type"] == "http.request" and message.get("more_body", False)
-        if self._size > self.most:
-            raise refusal(413, f"more than {self.most:,} bytes")
+        if self._size > self._most:
+            raise refusal(413, f"more than {self._most:,} bytes")
         return message
 
     async def finish(self) -> bool:

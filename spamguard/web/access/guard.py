@@ -9,7 +9,8 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
@@ -25,10 +26,12 @@ from spamguard.web.access.door import Door
 from spamguard.web.access.problems import refusal
 from spamguard.web.access.rates import Rates, neighbourhood
 
-AT_ONCE = 64  # requests being answered
+AT_ONCE = 64  # requests being answered,
+NOBODIES = 16  # and those of who has not shown who it is
 FAILURES_PER_MINUTE = 20  # of one address, whose further ones are not looked at
 FORM_BYTES = 256 << 10  # beside the message in a form
 _LOGIN_BYTES = 16 << 10  # of what nobody sends: a link to be burnt
+_LOGIN_SECONDS = 10.0
 _GONE = 499  # in the log only: who asked did not wait
 _PATH = 200  # letters of it in the log
 
@@ -48,7 +51,7 @@ class Guard:
         self._by_person = Rates(web.limits.requests_per_minute)
         self._by_address = Rates(web.limits.requests_per_minute_of_address)
         self._failures = Rates(FAILURES_PER_MINUTE)
-        self._asking = 0
+        self._asking = {True: 0, False: 0}  # whether they have shown who they are
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -58,19 +61,16 @@ class Guard:
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False}
         body, answer = Body(scope, receive, self._most), _Answer(scope, send)
         answer.body = body
-        self._asking += 1
         try:
             await self._answer(scope, body, answer)
         finally:
-            self._asking -= 1
             answer.log()
 
     async def _answer(self, scope: Scope, body: Body, answer: _Answer) -> None:
         try:
             self._admit(scope, answer)
-            if scope["state"]["visitor"] is None:
-                body.most = _LOGIN_BYTES
-            await self._inside(scope, body.receive, answer.send)
+            with self._counted(scope["state"]["visitor"], body):
+                await self._inside(scope, body.receive, answer.send)
         except ClientDisconnect:
             answer.status = _GONE
         except Exception as error:  # whatever it is, it must not get out as it is  # noqa: BLE001
@@ -89,8 +89,6 @@ class Guard:
         scope["state"]["secure"] = answer.secure = asking.secure
         if scope["http_version"] not in ("1.0", "1.1"):
             raise refusal(505, "this is HTTP/1.1")
-        if self._asking > AT_ONCE:
-            raise refusal(503, "too many requests at once", Retry_After="1")
         now = time.monotonic()
         _refuse_rate(self._by_address.take(neighbourhood(asking.client), now), "of this address")
         found = self._visitor(asking, now)
@@ -102,6 +100,20 @@ class Guard:
         length = asking.text(b"content-length")
         if found is not None and length.isdecimal() and int(length[:20]) > self._most:
             raise refusal(413, f"more than {self._most:,} bytes")
+
+    @contextmanager
+    def _counted(self, found: Visitor | None, body: Body) -> Iterator[None]:
+        """Nobody takes the place of those who have shown who they are, however slowly they send. RefusalError: too many at once."""
+        known = found is not None
+        if self._asking[known] >= (AT_ONCE if known else NOBODIES):
+            raise refusal(503, "too many requests at once", Retry_After="1")
+        if not known:
+            body.keep_short(_LOGIN_BYTES, _LOGIN_SECONDS)
+        self._asking[known] += 1
+        try:
+            yield
+        finally:
+            self._asking[known] -= 1
 
     def _visitor(self, asking: Asking, now: float) -> Visitor | None:
         """A right token is taken whatever others have tried from there: nobody is to lock anybody out, and nobody guesses 256 bits."""

@@ -231,6 +231,23 @@ def test_too_many_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert sorted(found) == [200] * 4 + [503] * 2
 
 
+def test_nobody_takes_the_place_of_somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By forms that come slowly."""
+    monkeypatch.setattr(guard, "NOBODIES", 3)
+    with served(tmp_path) as running:
+        slow = close(b"POST /login", b"Content-Type: application/x-www-form-urlencoded", b"Content-Length: 999", content=b"link=")
+        idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(10)]
+        try:
+            for one in idle:
+                one.sendall(slow)
+            eventually(lambda: httpx.get(f"{running.url}/login").status_code == 503, "others are sent away")
+            assert running.client(ANNA).get(f"{ROOT}/classes").status_code == 200
+        finally:
+            for one in idle:
+                one.close()
+        eventually(lambda: httpx.get(f"{running.url}/login").status_code == 200, "it is over")
+
+
 def test_what_is_being_answered_is_finished(tmp_path: Path) -> None:
     """When the process ends."""
     found: list[int] = []
