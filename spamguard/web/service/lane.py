@@ -9,6 +9,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -57,12 +58,13 @@ class Lane(Generic[Held]):
             raise BusyError("it takes too long at the moment: come again later") from None
 
     def close(self, seconds: float = 2.0) -> None:
-        """End once what waits is done, or after so long; idempotent."""
+        """End once what waits is done, or after so long: then the process ends, and what was half done never was. Idempotent."""
+        until = time.monotonic() + seconds
         for _ in self._threads:
-            with suppress(queue.Full):  # daemon threads end with the process
-                self._waiting.put(None, timeout=seconds)
+            with suppress(queue.Full):
+                self._waiting.put(None, timeout=max(0.0, until - time.monotonic()))
         for thread in self._threads:
-            thread.join(seconds)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         tool: Held | None = None

@@ -63,7 +63,7 @@ _MOST_KNOWN = 64  # numbers of the last hours, of so many people
 _READERS = 2  # threads
 _UNDO = 4 * BATCH  # messages that are undone at once
 _LATEST_TIME = 1 << 40  # seconds since 1970
-_LAST_SECONDS = 1.0  # for releases, at the end
+_LAST_SECONDS = 0.5  # for what has begun, at the end: whoever reloads waits for it
 _RELEASED = "quarantine"  # origin of lessons, as of the command
 _NOTHING = Standing(None, None)
 
@@ -100,8 +100,7 @@ class LocalService:
         if self._releases:
             await asyncio.wait(self._releases, timeout=_LAST_SECONDS)
         await self._scanning.close()
-        for lane in (self._filter, self._reading):
-            await asyncio.to_thread(lane.close)
+        await asyncio.gather(*(asyncio.to_thread(lane.close, _LAST_SECONDS) for lane in (self._filter, self._reading)))
 
     # ---- messages that are handed over
 
