@@ -1,6 +1,7 @@
 """What a mail server hears of the milter door, and what is made of what it says."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -287,9 +288,9 @@ def test_whatever_is_not_in_the_table_ends_the_connection(tmp_path):
                 for said in STEPS[step]:
                     server.send(*said)
             server.send(command, b"x\0")
-            if state is not State.NEW:
-                assert (await server.heard())[0] == b"O"
-            assert await server.hung_up(), (state, command)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                assert (await server.heard())[0] == b"O", (state, command)
+                assert await server.hung_up(), (state, command)
 
     run(tmp_path, asking, talk)
     assert len(illegal) > 30
