@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import pytest
 from axe_core_python.selenium import Axe
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from tests.support.waiting import eventually
+
+Found = TypeVar("Found")
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium or no chromedriver: see .ci/packages")
@@ -83,32 +88,41 @@ def too_wide(driver: Chrome) -> int:
 
 def text(driver: Chrome, selector: str = "main") -> str:
     """What a reader sees of the first such element."""
-    return driver.find_element("css selector", selector).text
+    return steadily(lambda: driver.find_element("css selector", selector).text)
 
 
 def shows(driver: Chrome, words: str, selector: str = "main") -> None:
-    """Wait until a reader sees these words there."""
-    eventually(lambda: words in _now(driver, selector), f"{words!r} in {selector} of {driver.current_url}")
+    """Wait until a reader sees these words in one such element."""
+    eventually(lambda: any(words in one for one in texts(driver, selector)), f"{words!r} in {selector} of {driver.current_url}")
+
+
+def texts(driver: Chrome, selector: str) -> list[str]:
+    """What a reader sees of each such element."""
+    return steadily(lambda: [element.text for element in driver.find_elements("css selector", selector)])
 
 
 def press(driver: Chrome, words: str, within: str = "main") -> None:
-    """Click the first button or link whose text begins so."""
-    for element in driver.find_elements("css selector", f"{within} button, {within} a, {within} summary"):
-        if element.text.strip().removeprefix("✓").removeprefix("✕").strip().startswith(words):
-            element.click()
-            return
-    raise AssertionError(f"nothing to press that says {words!r} in {within} of {driver.current_url}: {_now(driver, within)}")
+    """Click the first button or link whose text begins so, whatever sign stands before it."""
+
+    def pressed() -> bool:
+        for element in driver.find_elements("css selector", f"{within} button, {within} a, {within} summary"):
+            if element.text.lstrip("✓✕?– \n").startswith(words):
+                element.click()
+                return True
+        return False
+
+    assert steadily(pressed), f"nothing to press that says {words!r} in {within} of {driver.current_url}: {texts(driver, within)}"
+
+
+def steadily(look: Callable[[], Found]) -> Found:
+    """Look at a page, again where it was replaced meanwhile."""
+    for _ in range(50):
+        with suppress(StaleElementReferenceException):
+            return look()
+        time.sleep(0.02)
+    return look()
 
 
 def complaints(driver: Chrome) -> list[str]:
     """What the browser has to say about the pages since it was asked last: errors of scripts, violations of policy."""
     return [str(entry["message"]) for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-
-
-def _now(driver: Chrome, selector: str) -> str:
-    from selenium.common.exceptions import StaleElementReferenceException
-
-    try:
-        return "\n".join(element.text for element in driver.find_elements("css selector", selector))
-    except StaleElementReferenceException:  # the page is being replaced
-        return ""

@@ -1,0 +1,249 @@
+"""The page of the real daemon in a real Chromium: mail comes in, people see it, ask why, and put it right."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.select import Select
+
+from tests.e2e import daemon
+from tests.e2e.moving import MOVED, sibling
+from tests.e2e.web_site import Site
+from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, steadily, text
+from tests.support.waiting import eventually
+
+pytestmark = needs_browser
+SPAM_FLAG = b"X-Spam-Flag: YES"
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["scripts", "no scripts"])
+def started(request: pytest.FixtureRequest) -> Iterator[Chrome]:
+    """One that runs scripts, and one that does not: everything works in both."""
+    with chromium(scripts=request.param) as driver:
+        yield driver
+
+
+@pytest.fixture
+def browser(started: Chrome) -> Chrome:
+    """The same, logged in nowhere; cookies belong to a host, whatever its port."""
+    started.get("about:blank")
+    started.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    complaints(started)
+    return started
+
+
+@pytest.fixture
+def site(state: Path) -> Iterator[Site]:
+    found = Site(state)
+    with found.running():
+        yield found
+
+
+def subject(number: int) -> str:
+    """Of a sibling."""
+    return next(line for line in sibling(number).decode().splitlines() if line.startswith("Subject: ")).removeprefix("Subject: ")
+
+
+def seen(driver: Chrome, words: str) -> None:
+    """Wait until the history shows these words; without scripts one loads the page again."""
+
+    def is_there() -> bool:
+        if words in text(driver):
+            return True
+        if not driver.find_elements("css selector", "html.js"):
+            driver.refresh()
+        return False
+
+    eventually(is_there, f"{words!r} in the history")
+
+
+def row(driver: Chrome, words: str) -> str:
+    """Selector of the row with these words."""
+
+    def found() -> str:
+        return next(str(one.get_attribute("id")) for one in driver.find_elements("css selector", ".mail li") if words in one.text)
+
+    return f"#{steadily(found)}"
+
+
+def test_mail_shows_up_and_one_click_teaches(site: Site, browser: Chrome) -> None:
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history")
+    shows(browser, "No mail has passed yet")
+    site.send(*map(sibling, MOVED))
+    for number in MOVED:
+        seen(browser, subject(number))
+        assert SPAM_FLAG not in site.delivered(subject(number).encode())
+        here = row(browser, subject(number))
+        press(browser, "Spam", here)
+        shows(browser, "Learnt as spam.", "#notice")
+        shows(browser, "Receipt", "#notice")
+        shows(browser, "You said: spam", here)
+    site.send(sibling(2))
+    assert SPAM_FLAG in site.delivered(subject(2).encode())
+    seen(browser, subject(2))
+    assert "spam" in text(browser, row(browser, subject(2))).split()
+    for number in MOVED:
+        here = row(browser, subject(number))
+        press(browser, "Undo", here)
+        shows(browser, "Taken back: you had said spam.", "#notice")
+        eventually(lambda here=here: "You said" not in text(browser, here), "undone")
+    site.send(sibling(3))
+    assert SPAM_FLAG not in site.delivered(subject(3).encode())
+    assert complaints(browser) == []
+
+
+def test_why_then_and_now(site: Site, browser: Chrome) -> None:
+    site.send(sibling(1))
+    site.delivered(subject(1).encode())
+    log_in(browser, site.link("--user", "anna"))
+    browser.get(f"{site.url}/history")
+    seen(browser, subject(1))
+    press(browser, subject(1))
+    shows(browser, "By expert")
+    shows(browser, "What would change it")
+    press(browser, "Spam", ".say-it")
+    shows(browser, "Learnt as spam.", "#notice")
+    then, now = (one.text for one in browser.find_elements("css selector", ".verdicts > div")[:2])
+    assert (then.split()[0], now.split()[0]) == ("Then", "Now")
+    assert then.split()[1:] != now.split()[1:]
+    assert "You said: spam" in text(browser, ".say-it")
+    browser.get(f"{site.url}/model")
+    shows(browser, "anna")
+    press(browser, "Undo…")
+    shows(browser, "1 lesson would be taken back: 1 spam")
+    press(browser, "Take back 1 lesson")
+    shows(browser, "Taken back: 1 lesson of anna.", "#notice")
+    assert complaints(browser) == []
+
+
+def test_people_see_their_own_mail_only(site: Site, browser: Chrome) -> None:
+    site.send(sibling(1))
+    site.send(sibling(2), to=["ben@example.net"])
+    site.delivered(subject(2).encode())
+    log_in(browser, site.link("--user", "ben"))
+    browser.get(f"{site.url}/history")
+    seen(browser, subject(2))
+    assert subject(1) not in text(browser)
+    press(browser, "Log out", "header")
+    shows(browser, "You are not logged in")
+    browser.get(f"{site.url}/history")
+    shows(browser, "spamguard login-link")
+
+
+def test_searching(site: Site, browser: Chrome) -> None:
+    site.send(*(sibling(number) for number in range(1, 5)))
+    site.send(daemon.unseen("spam", 1)[0], sender="offers@pills.example")
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history")
+    eventually(lambda: browser.get(f"{site.url}/history") or len(browser.find_elements("css selector", ".mail li")) == 5, "five messages")
+    press(browser, "Search")
+    browser.find_element("name", "subject").send_keys(subject(3).upper())
+    browser.find_element("css selector", ".search button").click()
+    eventually(lambda: "subject=" in browser.current_url, "searched")
+    assert [one.text for one in browser.find_elements("css selector", ".mail .subject")] == [subject(3)]
+    browser.find_element("name", "subject").clear()
+    Select(browser.find_element("name", "label")).select_by_value("spam")
+    browser.find_element("css selector", ".search button").click()
+    eventually(lambda: "label=spam" in browser.current_url, "searched")
+    assert len(browser.find_elements("css selector", ".mail li")) == 1
+    assert "offers@pills.example" in text(browser, ".mail")
+    press(browser, "not scanned")
+    shows(browser, "No message fits")
+    assert complaints(browser) == []
+
+
+def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
+    raw, other = daemon.unseen("spam", 2)
+    site.send(raw, other, held=True)
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/quarantine")
+    assert len(browser.find_elements("css selector", ".mail li")) == 2
+    browser.find_element("css selector", ".mail li:last-child .subject").click()
+    shows(browser, "Header")
+    assert "X-Spam-Flag: YES" in text(browser, "pre")
+    press(browser, "Release, it is not spam")
+    shows(browser, "Released to 1 recipient. Learnt as not spam.", "#notice")
+    assert len(list(site.box.glob("**/new/*"))) == 1
+    press(browser, "Delete…", ".mail li:first-child")
+    shows(browser, "Delete this message for good?")
+    press(browser, "Delete for good")
+    shows(browser, "Deleted.", "#notice")
+    shows(browser, "released", ".mail")
+    assert len(browser.find_elements("css selector", ".mail li")) == 1
+    assert complaints(browser) == []
+
+
+def test_teach_by_upload_with_preview(site: Site, browser: Chrome, tmp_path: Path) -> None:
+    site.send(sibling(4))
+    site.delivered(subject(4).encode())
+    file = tmp_path / "message.eml"
+    file.write_bytes(sibling(5))
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history")
+    seen(browser, subject(4))
+    browser.get(f"{site.url}/teach")
+    browser.find_element("id", "file").send_keys(str(file))
+    browser.find_element("css selector", "input[name=class][value=spam]").click()
+    press(browser, "Preview")
+    shows(browser, "If it is taught as spam")
+    shows(browser, "What else would change")
+    assert "the last 1 message" in text(browser)
+    press(browser, "Teach it as spam")
+    shows(browser, "Learnt as spam.", "#notice")
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back: you had said spam.", "#notice")
+    press_and_paste(browser, sibling(6).decode())
+    shows(browser, "If it is taught as not spam")
+    assert complaints(browser) == []
+
+
+def press_and_paste(browser: Chrome, source: str) -> None:
+    browser.find_element("id", "source").send_keys(source)
+    browser.find_element("css selector", "input[name=class][value=ham]").click()
+    press(browser, "Preview")
+
+
+def test_words_and_what_was_learnt(site: Site, browser: Chrome) -> None:
+    log_in(browser, site.link("--operator"))
+    for path, words in (
+        ("/", "Lessons per hour"),
+        ("/model", f"{daemon.MESSAGES}\nlessons in force"),
+        ("/words", "Look a word up"),
+    ):
+        browser.get(site.url + path)
+        shows(browser, words)
+    browser.find_element("id", "word").send_keys("account")
+    press(browser, "Look up")
+    shows(browser, "In spam")
+    assert complaints(browser) == []
+
+
+EVIL = (
+    b'Message-ID: <evil@evil.example>\r\nFrom: "<img src=x onerror=alert(1)>" <evil@evil.example>\r\nTo: anna@example.net\r\n'
+    b"Subject: =?utf-8?B?" + b64encode("<script>alert(1)</script>\u202egnp.exe\x1b[31m&lt;".encode()) + b"?=\r\n\r\n"
+    b'<script>alert(2)</script> "><svg/onload=alert(3)> \xe2\x80\xaeevil {{7*7}} javascript:alert(4)\r\n'
+)
+
+
+def test_hostile_mail_is_shown_harmlessly(site: Site, browser: Chrome) -> None:
+    site.send(EVIL, sender='"<script>alert(5)</script>"@evil.example')
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history")
+    seen(browser, "<script>alert(1)</script>")
+    shown = text(browser, ".mail .subject")
+    assert shown.startswith("<script>alert(1)</script>")
+    assert shown.endswith("[31m&lt;")
+    assert "\u202e" not in browser.page_source
+    assert "\x1b" not in browser.page_source
+    browser.find_element("css selector", ".mail .subject").click()
+    shows(browser, "By expert")
+    assert text(browser, "h1").startswith("<script>alert(1)</script>")
+    press(browser, "Spam", ".say-it")
+    shows(browser, "Learnt as spam.", "#notice")
+    assert len(browser.find_elements("css selector", "script")) == 1
+    assert complaints(browser) == []  # neither an alert nor a violation of the policy

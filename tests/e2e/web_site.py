@@ -1,0 +1,80 @@
+"""The real daemon with page and API, mail that comes to it, and people who log in."""
+
+from __future__ import annotations
+
+import smtplib
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tests.e2e import daemon
+from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
+from tests.e2e.ports import free_port, wait_for_port
+from tests.support.waiting import PATIENCE, eventually
+
+
+@dataclass
+class Site:
+    """What passes is delivered to a Maildir; what comes through the other listener is held back where it is spam."""
+
+    state: Path
+    passing: int = field(default_factory=free_port)
+    holding: int = field(default_factory=free_port)
+    port: int = field(default_factory=free_port)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def box(self) -> Path:
+        return self.state.with_name("Maildir")
+
+    @contextmanager
+    def running(self) -> Iterator[Daemon]:
+        """Until the page answers."""
+        hop = f"maildir:{self.box}"
+        listeners = [
+            {"listen": f"smtp://127.0.0.1:{self.passing}", "position": "standalone", "next_hop": hop},
+            {
+                "listen": f"smtp://127.0.0.1:{self.holding}", "position": "standalone", "next_hop": hop,
+                "rules": [{"when": "spam", "action": "quarantine"}],
+            },
+        ]  # fmt: skip
+        file = self.state.with_name(f"{self.state.name}.yaml")
+        file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": f"127.0.0.1:{self.port}", "listeners": listeners}))
+        with daemon.running(self.state, "--config", str(file), port=self.passing) as running:
+            wait_for_port(self.port)
+            yield running
+
+    def link(self, *who: str) -> str:
+        """A one-time link, as the command makes it. who: such as --user anna."""
+        return self.command("login-link", *who).strip()
+
+    def command(self, *words: str) -> str:
+        """What a command says."""
+        line = [*COMMAND, "--state", str(self.state), *words]
+        return subprocess.run(line, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE).stdout
+
+    def send(
+        self, *messages: bytes, sender: str = "news@offers.example", to: Sequence[str] = ("anna@example.net",), held: bool = False
+    ) -> None:
+        """Mail comes."""
+        with smtplib.SMTP("127.0.0.1", self.holding if held else self.passing, timeout=PATIENCE) as client:
+            for raw in messages:
+                client.sendmail(sender, to, raw)
+
+    def delivered(self, text: bytes) -> bytes:
+        """The message with this text, once it is in the Maildir."""
+        found: list[bytes] = []
+
+        def is_there() -> bool:
+            found[:] = [raw for raw in (file.read_bytes() for file in self.box.glob("**/new/*")) if text in raw]
+            return bool(found)
+
+        eventually(is_there, f"{text!r} is delivered")
+        return found[0]

@@ -1,0 +1,108 @@
+"""Pictures of every page, in light, in dark and on a phone, over made-up mail that has passed through the real daemon:
+
+    python -m tests.support.screenshots DIRECTORY
+
+It needs chromium and chromedriver. Some mistakes are put right while it runs, as people would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from email import message_from_bytes, policy
+from pathlib import Path
+
+from selenium.webdriver import Chrome
+
+from corpora import synthetic
+from tests.e2e import daemon
+from tests.e2e.web_site import Site
+from tests.support.browser import CHROMIUM, DESK, DRIVER, PHONE, chromium, log_in, press, shape, shows, texts
+from tests.support.waiting import eventually
+
+MAIL, HELD = 44, 3
+WAYS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
+_TALLEST = 2400  # pixels of a picture
+_TAUGHT, _SEED = 90, 11
+_USERS = ("anna", "ben", "clara")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.screenshots", description="Pictures of every page.")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to; made if it is not there")
+    directory: Path = parser.parse_args(arguments).directory
+    if not (CHROMIUM and DRIVER):
+        print("chromium and chromedriver are needed (Debian: apt-get install chromium chromium-driver)", file=sys.stderr)
+        return 1
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="spamguard-pictures-") as place:
+        site = Site(daemon.taught(Path(place) / "state", _TAUGHT, _SEED))
+        with site.running(), chromium() as driver:
+            for name, path in _lived_in(site, driver, Path(place)).items():
+                _pictures(driver, site.url + path, directory, name)
+    print(f"{directory}: {len(list(directory.glob('*.png')))} pictures")
+    return 0
+
+
+def _lived_in(site: Site, driver: Chrome, place: Path) -> Mapping[str, str]:
+    """Mail comes, people speak about it; the pages worth a picture, by name."""
+    mail = list(synthetic.generate(_TAUGHT + MAIL + 8 * HELD, _SEED))[_TAUGHT:]
+    log_in(driver, site.link("--operator"))
+    for number, (_, raw) in enumerate(mail[:MAIL]):
+        site.send(_wire(raw), sender=_sender(raw), to=[f"{_USERS[number % 3]}@example.net"])
+    site.send(*[_wire(raw) for label, raw in mail[MAIL:] if label == "spam"][:HELD], held=True)
+    driver.get(f"{site.url}/history")
+    eventually(lambda: driver.refresh() or len(texts(driver, ".mail li")) >= MAIL, "all mail has passed")
+    for _ in range(6):
+        press(driver, "Spam", ".mail li:not(:has(.own)):has(.chip.unsure)")
+        shows(driver, "Learnt as", "#notice")
+    driver.get(f"{site.url}/history")
+    why = str(driver.find_element("css selector", ".mail li:has(.chip.unwanted) a.subject").get_attribute("href"))
+    pages = {name: f"/{name}" for name in ("history", "teach", "quarantine", "model")}
+    pages |= {"today": "/", "login": "/login?link=shown", "undo": "/model/undo?user=&hours=", "words": "/words?word=account"}
+    preview, held = _preview(site, driver, mail[-1][1], place), _held(site, driver)
+    return pages | {"why": why.removeprefix(site.url), "preview": preview, "held": held}
+
+
+def _preview(site: Site, driver: Chrome, raw: bytes, place: Path) -> str:
+    """A message is handed over, not taught."""
+    file = place / "message.eml"
+    file.write_bytes(raw)
+    driver.get(f"{site.url}/teach")
+    driver.find_element("id", "file").send_keys(str(file))
+    driver.find_element("css selector", "input[name=class][value=spam]").click()
+    press(driver, "Preview")
+    shows(driver, "Go on?")
+    return driver.current_url.removeprefix(site.url)
+
+
+def _held(site: Site, driver: Chrome) -> str:
+    driver.get(f"{site.url}/quarantine")
+    return str(driver.find_element("css selector", ".mail a.subject").get_attribute("href")).removeprefix(site.url)
+
+
+def _pictures(driver: Chrome, address: str, directory: Path, name: str) -> None:
+    """One for each way of looking at a page, as tall as the page."""
+    for way, (size, dark) in WAYS.items():
+        shape(driver, size, dark=dark)
+        driver.get(address)
+        tall = int(driver.execute_script("return document.documentElement.scrollHeight"))
+        shape(driver, (size[0], min(tall, _TALLEST)), dark=dark)
+        driver.save_screenshot(str(directory / f"{name}-{way}.png"))
+    shape(driver, DESK)
+
+
+def _wire(raw: bytes) -> bytes:
+    return raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def _sender(raw: bytes) -> str:
+    found = message_from_bytes(raw, policy=policy.compat32)["From"] or ""
+    return found.rpartition("<")[2].rstrip("> ") or "somebody@example.org"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
