@@ -37,6 +37,14 @@ def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
     assert kept(place) == 1
 
 
+def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
+    one = HistoryWriter(place, 64 << 20, 30, subjects=False, addresses=False)
+    assert one.put(row(1, sender="secretsender@x", subject="secretsubject", recipients=("secretrecipient@x",), client="secretclient"))
+    assert one.close(30)
+    assert kept(place) == 1
+    assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())
+
+
 def test_closing_writes_what_waits_and_then_takes_no_more(writing: HistoryWriter, place: Path) -> None:
     assert all(writing.put(row(number)) for number in range(1000))
     assert writing.close(30)

@@ -208,6 +208,7 @@ def test_quarantined_mail_is_on_the_disk_before_the_answer(case: Case) -> None:
     assert answer.code == 250
     assert case.hop.contents == []
     (held,) = case.quarantine.entries()
+    assert held.listener == str(case.listener.endpoint)
     assert held.id == case.entries[0].id
     assert held.id.encode() in answer.lines[0]
     assert held.reason == "spam"
