@@ -47,14 +47,20 @@ class Cells(NamedTuple):
             self.cells[places] = found
         return found
 
-    def add(self, places: Places, sizes: Places, moves: NDArray[np.int32]) -> None:
-        """Add to each run of places a number of its own; many runs get none."""
+    def learn(self, places: Places, sizes: Places, moves: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
+        """Add to each run of places a number of its own, as `logistic.shared`; many runs get none.
+
+        The counts that shares depend on: of the class, in the cell before each; of the first class, in the first column of rows.
+        """
         compiled = kernel.functions()
         if compiled is None:
             moving = moves != 0
-            np.add.at(self.cells, places[moving.repeat(sizes)], moves.repeat(sizes * moving))
+            here = places[moving.repeat(sizes)]
+            shares = logistic.shares(rows[:, 0].take(here // self.width), self.cells.take(here - 1))
+            np.add.at(self.cells, here, logistic.shared(moves.repeat(sizes * moving), shares))
         else:
-            compiled.add_runs(self.width, self.cells, self.first, places, sizes, moves)
+            shares, wide = logistic.SHARES, rows.shape[1]
+            compiled.add_shares(self.width, self.cells, self.first, places, sizes, moves, rows, wide, shares)
 
 
 def count(rows: NDArray[np.int32], buckets: Places, sizes: Places, columns: Places) -> None:

@@ -30,7 +30,9 @@ STEPS = 256  # steps per nat in which scores are kept
 CLIP = 12.0  # nats
 # How far a single expert may speak for a wanted class when a message is judged: whoever fills spam with words of good mail must not
 # win by one expert alone. Fusion learns from scores without it (corpora/RESULTS.md, "Evasion and poison", "The floor").
-FLOOR = 4.0  # nats
+# It is as far again as everything is held back when there are few lessons, in the geometric mean: while one class alone is known,
+# nobody imitates it, and degrees of likeness to it are all there is to tell mail apart.
+FLOOR = 4.0  # nats, with many lessons
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 TRAIT_ALPHA = 0.5
@@ -59,10 +61,11 @@ class Parameters:
 
     scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
     ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
-    highest (K-1,): `ceilings`.
+    lowest, highest (K-1,): `bounds`.
     """
 
     confidence: Floats
+    lowest: Integers
     highest: Integers
     scales: Floats
     traits: Floats
@@ -71,18 +74,19 @@ class Parameters:
 
 def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change. unwanted: classes that are; others are wanted."""
+    trust = confidence(tables.messages)
     shares = multinomial_shares(tables.totals)
-    highest = ceilings(tables.classes[1:], unwanted)
-    return Parameters(confidence(tables.messages), highest, 1.0 / shares, trait_ratios(tables), number_ratios(tables))
+    return Parameters(trust, *bounds(trust, tables.classes[1:], unwanted), 1.0 / shares, trait_ratios(tables), number_ratios(tables))
 
 
-def ceilings(others: Iterable[str], unwanted: Set[str]) -> Integers:
-    """The highest score that counts in judging for each class but the first, (K-1,), in 1/STEPS nats: the FLOOR of a wanted one.
+def bounds(confidence: Floats, others: Iterable[str], unwanted: Set[str]) -> tuple[Integers, Integers]:
+    """The lowest and highest score that counts in judging for each class but the first, both (K-1,), in 1/STEPS nats.
 
-    The lowest is the FLOOR for all of them, since the first is wanted. So no expert speaks for the first class by more than that, nor
-    for another wanted one; for that against an unwanted one by twice as much at most.
+    The first class is wanted, so no expert speaks for it against any other by more than the FLOOR; nor for another wanted one
+    against the first, and so for that against an unwanted one by twice as much at most.
     """
-    return np.array([round((CLIP if name in unwanted else FLOOR) * STEPS) for name in others])
+    floors = np.rint(FLOOR / np.sqrt(confidence) * STEPS).astype(np.int64)
+    return -floors, np.where([name in unwanted for name in others], round(CLIP * STEPS), floors)
 
 
 def confidence(messages: Integers) -> Floats:
@@ -175,7 +179,7 @@ def _factors(size: int) -> tuple[float, int]:
     return root * sqrt(root), logistic.inverse_root(max(size, 1))
 
 
-def scores(found: Parts, seen: Evidence, biases: Integers, highest: Integers) -> list[list[int]]:
+def scores(found: Parts, seen: Evidence, biases: Integers, lowest: Integers, highest: Integers) -> list[list[int]]:
     """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, as they count in judging.
 
     What `blocks.scores` and `believed` make of many messages, bit for bit: so few numbers are faster without arrays.
@@ -185,12 +189,12 @@ def scores(found: Parts, seen: Evidence, biases: Integers, highest: Integers) ->
     others = len(biases)
     sums = set_sums(np.concatenate((found.multinomial, found.logistic)), seen).tolist()  # whole numbers so small stay exact as floats
     of_traits, of_numbers = found.categorical.tolist(), found.gaussian.tolist()
-    each = zip(sums[:others], sums[others:], of_traits, of_numbers, biases.tolist(), highest.tolist(), strict=True)
+    each = zip(sums[:others], sums[others:], of_traits, of_numbers, biases.tolist(), lowest.tolist(), highest.tolist(), strict=True)
     rows = []
-    for counted, weighed, traits, numbers, bias, top in each:
+    for counted, weighed, traits, numbers, bias, least, most in each:
         learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, roots, strict=True)]
         raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
-        rows.append([min(round(min(max(nats, -FLOOR), CLIP) * STEPS), top) for nats in raw])
+        rows.append([min(max(round(min(max(nats, -CLIP), CLIP) * STEPS), least), most) for nats in raw])
     return rows
 
 
@@ -199,9 +203,9 @@ def quantised(raw: Floats) -> Integers:
     return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
 
 
-def believed(scores: Integers, highest: Integers) -> Integers:
-    """Scores (..., K-1, EXPERTS) as they count in judging. highest: `ceilings`."""
-    return np.asarray(np.minimum(np.maximum(scores, -round(FLOOR * STEPS)), highest[:, np.newaxis]))
+def believed(scores: Integers, lowest: Integers, highest: Integers) -> Integers:
+    """Scores (..., K-1, EXPERTS) as they count in judging; lowest, highest: `bounds`."""
+    return np.asarray(np.minimum(np.maximum(scores, lowest[:, np.newaxis]), highest[:, np.newaxis]))
 
 
 def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:

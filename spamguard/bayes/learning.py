@@ -39,7 +39,7 @@ def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> No
     rows = read_rows(tables, seen.buckets)
     count(tables, seen, rows, index, -1)
     roots, margins = _margins(tables, seen, rows)
-    _step(tables, seen, rows, roots, _errors_back(tables, margins, scores, np.array([index])))
+    _step(tables, seen, rows, roots, _errors_back(tables, seen, rows, margins, scores, np.array([index])))
     write_rows(tables, seen.buckets, rows)
     drop_empty_class(tables, index)
 
@@ -50,15 +50,20 @@ def _margins(tables: Tables, seen: Evidence, rows: Rows) -> tuple[Integers, Inte
     return roots, logistic.margins(experts.set_sums(rows.weights, seen).T, tables.biases.T, roots)
 
 
-def _errors_back(tables: Tables, margins: Integers, scores: Integers, target: NDArray[np.intp]) -> Integers:
+def _errors_back(tables: Tables, seen: Evidence, rows: Rows, margins: Integers, scores: Integers, target: NDArray[np.intp]) -> Integers:
     if len(scores) != (len(tables.classes) - 1) * len(experts.EXPERTS):  # none, or of a time with other classes
         return -logistic.errors(margins, target)
     before = scores.reshape(-1, len(experts.EXPERTS))[:, SETS : 2 * SETS].T * (logistic.ONE // experts.STEPS)
-    return logistic.errors_back(margins, before, target)
+    reach = experts.set_sums(_shares(rows), seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis]
+    return logistic.errors_back(margins, before, target, np.maximum(reach, 1))
+
+
+def _shares(rows: Rows) -> NDArray[np.int32]:
+    return logistic.shares(rows.counts[0], rows.counts[1:])
 
 
 def _step(tables: Tables, seen: Evidence, rows: Rows, roots: Integers, errors: Integers) -> None:
-    """Logistic steps of every token set on the rows and biases, in place. errors (SETS, K-1)."""
+    """Logistic steps of every token set on the rows and biases, in place. errors (SETS, K-1). rows: without the lesson's own counts."""
     tables.biases += logistic.bias_steps(errors).T
-    steps = logistic.steps(errors, roots)
-    rows.weights = logistic.capped(rows.weights + steps.T.repeat(seen.sizes, axis=1))
+    steps = logistic.steps(errors, roots).T.repeat(seen.sizes, axis=1)
+    rows.weights = logistic.capped(rows.weights + logistic.shared(steps, _shares(rows)))

@@ -13,11 +13,18 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-ONE = 1 << 16  # a nat, or a probability of 1
-# Rates of the weights, in sixteenths (corpora/RESULTS.md, "Rate of the logistic experts"): a lesson that comes alone teaches
-# at the first; a replay goes down from the first to the last.
-FIRST_RATE = 15 << 4
-LAST_RATE = 5 << 4
+_ONE_BITS = 16
+ONE = 1 << _ONE_BITS  # a nat, or a probability of 1
+# Tuned together: corpora/RESULTS.md, "Features that both classes have".
+RATE = 25 << 4  # of the weights, in sixteenths
+_HALVING = 10  # lessons of a feature's rarer class after which it moves by half of what others do
+SHARES = np.rint(ONE * _HALVING / (_HALVING + np.arange(4096))).astype(np.int32)
+"""Share of a step, in 1/ONE, of a feature with so many lessons in the rarer one of two classes; the last for every larger number.
+
+What both classes have says little about either: whatever fits the lessons may lie there as well as in what tells them apart, but does
+not hold for mail of a new kind.
+"""
+_HALF = ONE // 2
 CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
 _BIAS_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
@@ -70,9 +77,9 @@ def errors_against(log_odds: Integers, true: Floats) -> Integers:
     return np.subtract(true, powers, out=powers).astype(np.int64)
 
 
-def steps(errors: Integers, roots: Integers, rate: int = FIRST_RATE) -> NDArray[np.int32]:
-    """What a lesson adds to the weight of each of its features; nothing when it was all but certain already."""
-    return steps_by(errors, rate * roots)
+def steps(errors: Integers, roots: Integers) -> NDArray[np.int32]:
+    """What a lesson adds to the weight of each of its features, before `shared`; nothing when it was all but certain already."""
+    return steps_by(errors, RATE * roots)
 
 
 def steps_by(errors: Integers, gains: Integers) -> NDArray[np.int32]:
@@ -83,18 +90,29 @@ def steps_by(errors: Integers, gains: Integers) -> NDArray[np.int32]:
     return taught.astype(np.int32)
 
 
+def shares(first: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.int32]:
+    """What of a step each feature takes, (K-1, n) in 1/ONE: by its lessons in the first class, (n,), and in each other one, (K-1, n)."""
+    return SHARES.take(np.minimum(first, others), mode="clip")
+
+
+def shared(moves: NDArray[np.int32], shares: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Steps times shares, rounded."""
+    return np.asarray((moves * shares.astype(np.int64) + _HALF >> _ONE_BITS).astype(np.int32))
+
+
 def bias_steps(errors: Integers) -> Integers:
     """What a lesson adds to the biases."""
     return errors >> _BIAS_SHIFT
 
 
-def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp]) -> Integers:
+def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp], reach: Integers) -> Integers:
     """The errors whose step takes a lesson's own step back, as far as it is still there.
 
     before: the log-odds from which the lesson was taught, as its own step is known from them; never further back than there.
+    reach: what its features take of a step on average, as `shares`, for each of these log-odds; above zero.
     """
     caused = errors(before, targets)
-    all_the_way = ((before - log_odds) << 4) // FIRST_RATE
+    all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (RATE * reach)
     return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
 
 

@@ -126,7 +126,7 @@ class _Player:
         places = [weights.places(placed.buckets) for weights in self.weights]
         starts, runs = placed.runs
         roots = logistic.inverse_roots(placed.sizes)[:, :, np.newaxis]
-        gains = self._rate() * roots
+        gains = logistic.RATE * roots
         true = logistic.truth(targets[:, np.newaxis, np.newaxis], len(places))
         for first in range(0, len(targets), STEP):
             some, ours = slice(first, first + STEP), slice(first * SETS, (first + STEP) * SETS)
@@ -158,14 +158,10 @@ class _Player:
         self._move(step, logistic.steps_by(errors, step.gains).reshape(len(step.runs), -1))
         return margins
 
-    def _rate(self) -> int:
-        """Falls from the first rate to the last as the replay goes on, so that the latest lessons do not weigh most."""
-        return logistic.FIRST_RATE - (logistic.FIRST_RATE - logistic.LAST_RATE) * self.played // max(self.lessons, 1)
-
     def _move(self, step: _Step, moves: NDArray[np.int32]) -> None:
         """Add a move to the weights of each run of features."""
         for weights, here, move in zip(self.weights, step.places, np.ascontiguousarray(moves.T), strict=True):
-            weights.add(here, step.runs, move)
+            weights.learn(here, step.runs, move, self.tables.rows)
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
         for first in range(0, len(targets), STEP):

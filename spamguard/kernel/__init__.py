@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 1  # of the functions below; that of module.c
+_VERSION = 2  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -57,6 +57,25 @@ class Functions(Protocol):
 
     def add_runs(self, width: int, cells: Buffer, firsts: Buffer, buckets: Buffer, sizes: Buffer, moves: Buffer, /) -> None:
         """Add to the cells of each run a number (int32) of its own; the rest as in `run_sums`."""
+
+    def add_shares(
+        self,
+        width: int,
+        cells: Buffer,
+        firsts: Buffer,
+        buckets: Buffer,
+        sizes: Buffer,
+        moves: Buffer,
+        others: Buffer,
+        wide: int,
+        shares: Buffer,
+        /,
+    ) -> None:
+        """The same, but of its number each cell gets a share in 2^-16, rounded: shares[n] (int32), the last of them for every larger n.
+
+        n is the smaller one of two counts, none below zero: in the cell before it, and in the first column of the same row of
+        `others` (int32), a table so wide.
+        """
 
 
 def _load() -> Functions | None:

@@ -36,5 +36,6 @@ PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
 #endif

@@ -148,7 +148,9 @@ static int32_t bounded(int32_t *cell, int32_t most) {
     return *cell;
 }
 
-enum { CELLS, FIRSTS, BUCKETS, SIZES, OUT, VIEWS };
+enum { CELLS, FIRSTS, BUCKETS, SIZES, OUT, VIEWS, OTHERS = VIEWS, SHARES, ALL_VIEWS };
+
+#define SHARE_BITS 16
 
 /* The arguments fit together, so that no loop over runs need look at anything but whether a bucket is inside. */
 static int fit(const Fixed *views, size_t width) {
@@ -204,6 +206,47 @@ static PyObject *add_runs(const Fixed *views, size_t width) {
     Py_RETURN_NONE;
 }
 
+/* The smaller one of two counts, so far as there are shares for it; a negative one is damage and counts as none. */
+static size_t rarer(int32_t one, int32_t other, size_t shares) {
+    int32_t least = one < other ? one : other;
+    if (least < 0)
+        return 0;
+    return (size_t)least < shares ? (size_t)least : shares - 1;
+}
+
+static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
+    const Py_ssize_t *bucket = views[BUCKETS].data;
+    const int32_t *others = views[OTHERS].data, *shares = views[SHARES].data;
+    size_t rows = views[CELLS].count / width, other_rows = views[OTHERS].count / wide;
+    if (other_rows < rows)
+        rows = other_rows;
+    for (size_t run = 0; run < views[SIZES].count; run++) {
+        int32_t *column = column_of(views, run);
+        int64_t move = ((const int32_t *)views[OUT].data)[run];
+        const Py_ssize_t *end = bucket + ((const Py_ssize_t *)views[SIZES].data)[run];
+        for (; bucket < end && move; bucket++) {
+            if ((size_t)*bucket >= rows)
+                return outside();
+            int32_t *cell = column + (size_t)*bucket * width;
+            int64_t part = move * shares[rarer(cell[-1], others[(size_t)*bucket * wide], views[SHARES].count)];
+            part += (int64_t)1 << (SHARE_BITS - 1);
+            /* Division rounds towards zero, a share is rounded down like numpy's: the remainder below zero goes to the quotient. */
+            int64_t whole = part / ((int64_t)1 << SHARE_BITS);
+            *(uint32_t *)cell += (uint32_t)(whole - (part < whole * ((int64_t)1 << SHARE_BITS)));
+        }
+        bucket = end;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether before each run's column there is another one. */
+static int have_counts(const Fixed *firsts) {
+    for (size_t at = 0; at < firsts->count; at++)
+        if (((const Py_ssize_t *)firsts->data)[at] < 1)
+            return 0;
+    return 1;
+}
+
 /* most: below zero if nothing is summed. */
 static PyObject *over_runs(PyObject *const *arguments, size_t width, long most) {
     const int sums = most >= 0;
@@ -245,4 +288,28 @@ PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize
     if (PyErr_Occurred())
         return NULL;
     return over_runs(arguments + 1, width, -1);
+}
+
+PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
+    static const Shape shapes[] = {
+        {sizeof(int32_t), 1}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0},
+        {sizeof(int32_t), 0}, {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
+    };
+    Fixed views[ALL_VIEWS];
+    PyObject *result = NULL;
+    (void)module;
+    if (number != 9)
+        return PyErr_Format(PyExc_TypeError, "add_shares(width, cells, firsts, buckets, sizes, moves, others, wide, shares)");
+    size_t width = PyLong_AsSize_t(arguments[0]), wide = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[7]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *arrays[] = {arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[8]};
+    if (fix(views, arrays, shapes, ALL_VIEWS) < 0)
+        return NULL;
+    if (!fit(views, width) || wide == 0 || views[SHARES].count == 0 || !have_counts(views + FIRSTS))
+        PyErr_SetString(PyExc_ValueError, "sizes do not fit together");
+    else
+        result = add_shares(views, width, wide);
+    release(views, ALL_VIEWS);
+    return result;
 }

@@ -73,8 +73,9 @@ def log_odds(scores: list[bytes], tables: Tables, unwanted: Set[str]) -> NDArray
 def _fused(scores: list[bytes], tables: Tables, classes: list[str], unwanted: Set[str]) -> NDArray[np.float64]:
     rows = len(classes) - 1
     known = np.frombuffer(b"".join(scores), "<i2").astype(np.int64).reshape(len(scores), rows, len(experts.EXPERTS))
-    counting = experts.believed(known, experts.ceilings(classes[1:], unwanted))
+    trust = experts.confidence(tables.messages)[:rows]
+    counting = experts.believed(known, *experts.bounds(trust, classes[1:], unwanted))
     fused = fusion.in_nats(fusion.log_odds(counting, tables.fusion_weights, tables.fusion_biases[:rows]))
-    joint = np.concatenate((np.zeros((len(scores), 1)), experts.confidence(tables.messages)[:rows] * fused), axis=1)
+    joint = np.concatenate((np.zeros((len(scores), 1)), trust * fused), axis=1)
     bad = np.array([name in unwanted for name in classes])
     return np.asarray(np.logaddexp.reduce(joint[:, bad], axis=1) - np.logaddexp.reduce(joint[:, ~bad], axis=1))

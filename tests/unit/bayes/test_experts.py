@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, ceilings
+from spamguard.bayes.experts import CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, bounds
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
@@ -19,6 +19,7 @@ from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "news")
 SPAM = ("spam",)
+SURE = np.ones(1)
 
 
 def seen_by(tables: Tables, seed: int, tokens: int = 30) -> tuple[Evidence, Parts]:
@@ -46,10 +47,15 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
 def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int, tokens: int) -> None:
     tables = folded(made_up(seed, 12, CLASSES))
     seen, parts = seen_by(tables, seed + 1, tokens)
-    found = np.array(experts.scores(parts, seen, tables.biases, ceilings(tables.classes[1:], {"spam"})))
+    trust = experts.confidence(tables.messages)
+    found = np.array(experts.scores(parts, seen, tables.biases, *bounds(trust, tables.classes[1:], {"spam"})))
     assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
-    highest = np.array([[CLIP if name == "spam" else FLOOR] for name in tables.classes[1:]])
-    exact = np.clip(sums_by_hand(tables, seen, parts), -FLOOR, highest)
+    floors = FLOOR / np.sqrt(trust)[:, np.newaxis]
+    exact = np.clip(
+        sums_by_hand(tables, seen, parts),
+        -floors,
+        [[CLIP] if name == "spam" else floor for name, floor in zip(tables.classes[1:], floors, strict=True)],
+    )
     assert np.abs(found / STEPS - exact).max() <= 0.5 / STEPS + 1e-6
 
 
@@ -80,7 +86,7 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
 
 def test_tables_that_were_taught_nothing_say_nothing() -> None:
     seen, parts = seen_by(empty(), 1)
-    assert not np.any(experts.scores(parts, seen, empty().biases, ceilings(SPAM, set())))
+    assert not np.any(experts.scores(parts, seen, empty().biases, *bounds(SURE, SPAM, set())))
 
 
 @pytest.mark.parametrize(("nats", "unwanted", "kept"), [(100, SPAM, CLIP), (100, (), FLOOR), (-100, SPAM, -FLOOR), (-100, (), -FLOOR)])
@@ -88,20 +94,20 @@ def test_scores_are_clipped_and_no_expert_decides_for_a_wanted_class(nats: int, 
     tables = empty()
     tables.biases[:] = nats * logistic.ONE
     seen, parts = seen_by(tables, 2)
-    assert experts.scores(parts, seen, tables.biases, ceilings(SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
+    assert experts.scores(parts, seen, tables.biases, *bounds(SURE, SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
 
 
 def test_good_words_move_a_verdict_by_no_more_than_the_floor() -> None:
     """One expert that is wholly sure of good mail does not outweigh two that are sure of spam."""
     scores = np.array([[[-12, 3, 12, 0]], [[-4, 3, 12, 0]]]) * STEPS
-    found = experts.believed(scores, ceilings(SPAM, {"spam"}))
+    found = experts.believed(scores, *bounds(SURE, SPAM, {"spam"}))
     assert found[0].tolist() == found[1].tolist() == scores[1].tolist()
 
 
 def test_an_expert_speaks_for_a_wanted_class_against_an_unwanted_one_by_twice_the_floor_at_most() -> None:
     scores = np.random.default_rng(1).integers(-3072, 3073, (50, 3, len(EXPERTS)))
     unwanted = {"spam", "virus"}
-    of_news, of_spam, of_virus = experts.believed(scores, ceilings(("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
+    of_news, of_spam, of_virus = experts.believed(scores, *bounds(np.ones(3), ("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
     assert max((of_news - of_spam).max(), (of_news - of_virus).max()) <= 2 * FLOOR * STEPS
     assert min(of_spam.min(), of_virus.min()) >= -FLOOR * STEPS
     assert max(of_spam.max(), of_virus.max()) > FLOOR * STEPS
@@ -183,7 +189,7 @@ def test_a_hundred_thousand_features() -> None:
     rows = read_rows(tables, seen.buckets)
     assert isinstance(rows, Rows)
     known = experts.parameters(tables)
-    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.highest)
+    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.lowest, known.highest)
     assert np.abs(scores).max() <= CLIP * STEPS
 
 
@@ -199,3 +205,10 @@ def test_confidence_among_more_classes_is_that_of_each_against_the_most_taught_o
     assert experts.confidence(np.array([0, 500, 400])).tolist() == [401 / 403, 401 / 403]
     assert experts.confidence(np.array([500, 1, 500])).tolist() == [2 / 4, 501 / 503]
     assert experts.confidence(np.array([500, 0, 0])).tolist() == [1 / 3, 1 / 3]
+
+
+def test_the_floor_is_deeper_while_a_class_has_few_lessons() -> None:
+    floors = [-bounds(experts.confidence(np.array(messages)), SPAM, {"spam"})[0].item() for messages in ((100, 0), (100, 3), (1000, 1000))]
+    assert floors == sorted(floors, reverse=True)
+    assert FLOOR * STEPS <= floors[-1] < 1.01 * FLOOR * STEPS
+    assert floors[0] < CLIP * STEPS

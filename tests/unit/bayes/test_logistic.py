@@ -83,9 +83,29 @@ def test_a_step_goes_towards_the_true_class(nats: list[float], data: st.DataObje
 
 def test_a_step_is_rate_times_error_times_root() -> None:
     error = np.array([ONE // 2, -ONE // 4])
-    for rate in (logistic.FIRST_RATE, logistic.LAST_RATE):
-        found = logistic.steps(error, logistic.inverse_roots(np.array([4])), rate)
-        assert found.tolist() == [rate * ONE // 64, -rate * ONE // 128]
+    found = logistic.steps(error, logistic.inverse_roots(np.array([4])))
+    assert found.tolist() == [logistic.RATE * ONE // 64, -logistic.RATE * ONE // 128]
+
+
+def test_what_both_classes_have_moves_less() -> None:
+    ham, others = np.array([0, 500, 10, 30, 7, 1 << 30], np.int32), np.array([[900, 0, 10, 10, 30, 1 << 30], [0, 0, 0, 0, 0, -1]], np.int32)
+    found = logistic.shares(ham, others)
+    assert found[0, :4].tolist() == [ONE, ONE, ONE // 2, ONE // 2]
+    assert ONE // 2 < found[0, 4] < ONE
+    assert 0 < found[0, 5] < ONE // 400
+    assert found[1].tolist() == [ONE] * 6
+    moves = np.array([[1 << 28, -(1 << 28), 101, -101, 0, 1]], np.int32)
+    exact = moves * (found[:1] / ONE)
+    assert np.abs(logistic.shared(moves, found[:1]) - exact).max() <= 0.5
+
+
+@repeatable
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1), st.integers(0, 5000))
+def test_shares_are_rounded_the_same_way_up_and_down(moves: list[int], lessons: int) -> None:
+    """Or else thousands of steps to and fro would drift."""
+    some, share = np.array(moves, np.int32), logistic.SHARES[min(lessons, len(logistic.SHARES) - 1)].repeat(len(moves))
+    back, forth = logistic.shared(some, share), logistic.shared(-some, share)
+    assert (np.abs(back + forth) <= (some * share.astype(np.int64) % ONE == ONE // 2)).all()
 
 
 def test_who_is_all_but_certain_is_not_taught() -> None:
@@ -100,12 +120,14 @@ def test_a_step_is_taken_back_as_far_as_it_is_still_there(nats: list[float], dat
     target = np.array([data.draw(st.integers(0, len(nats)))])
     before = fixed(nats)
     caused = logistic.errors(before, target)
-    whole = logistic.FIRST_RATE * caused // 16
-    assert np.abs(logistic.errors_back(before + whole, before, target) + caused).max() <= 1
-    assert np.abs(logistic.errors_back(before + whole // 2, before, target) + caused // 2).max() <= 1
-    assert np.abs(logistic.errors_back(before + 2 * whole, before, target) + caused).max() <= 0  # never more than its own
-    assert not logistic.errors_back(before, before, target).any()
-    assert not logistic.errors_back(before - whole, before, target).any()  # others have more than made up for it
+    reach = np.array([data.draw(st.sampled_from((ONE, ONE // 2, ONE // 100))) for _ in nats])
+    whole = logistic.RATE * caused * reach // (16 * ONE)
+    least = 1 + 16 * ONE // (logistic.RATE * reach.min())  # one step of log-odds is so many of the error
+    assert np.abs(logistic.errors_back(before + whole, before, target, reach) + caused).max() <= least
+    assert np.abs(logistic.errors_back(before + whole // 2, before, target, reach) + caused // 2).max() <= least
+    assert np.abs(logistic.errors_back(before + 2 * whole, before, target, reach) + caused).max() <= least  # never more than its own
+    assert not logistic.errors_back(before, before, target, reach).any()
+    assert not logistic.errors_back(before - whole, before, target, reach).any()  # others have more than made up for it
 
 
 def test_extremes_neither_overflow_nor_warn() -> None:
@@ -130,7 +152,7 @@ def test_a_little_corpus_is_learnt() -> None:
         error = logistic.errors(logistic.margins(weights[seen].sum(axis=0), np.array([0]), root), np.array([target]))
         weights[seen] += logistic.steps(error, root)
         slope = target - softmax(exact[seen].sum(axis=0) / np.sqrt(3))[1]
-        exact[seen] += logistic.FIRST_RATE / 16 * (slope if abs(slope) > logistic.CERTAIN / ONE else 0.0) / np.sqrt(3)
+        exact[seen] += logistic.RATE / 16 * (slope if abs(slope) > logistic.CERTAIN / ONE else 0.0) / np.sqrt(3)
     assert np.abs(weights / ONE - exact).max() < 0.01
     assert (weights[:5] < 0).all()
     assert (weights[5:] > 0).all()

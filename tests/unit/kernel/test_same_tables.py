@@ -71,7 +71,8 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
     buckets = random.integers(0, 40, sizes.sum())  # so few that runs share some
     most = int(logistic.MAX_WEIGHT)
     table = random.integers(-most - 9, most + 9, (40, 4)).astype(np.int32)
-    moves = random.integers(-5, 6, len(sizes)).astype(np.int32)
+    table[:, :2] = random.choice((0, 1, 2, 9, 10, 5000), (40, 2))  # beyond the last share too
+    moves = random.choice((0, 1, -1, 5, -5, 1 << 20, -(1 << 20), 999_999), len(sizes)).astype(np.int32)
     columns = random.integers(0, 2, len(sizes))
 
     def work() -> tuple[list[int], list[int]]:
@@ -80,8 +81,8 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
         places = weights.places(buckets)
         sums = np.empty(len(sizes), np.int64)
         weights.sums(places, sizes.cumsum() - sizes, sizes, sums)
-        weights.add(places, sizes, moves)
         cells.count(rows, buckets, sizes, columns)
+        weights.learn(places, sizes, moves, rows)
         return sums.tolist(), rows.ravel().tolist()
 
     compiled, plain = both(work)
