@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
-from spamguard.errors import NotThereError
+from spamguard.errors import NotThereError, SpamguardError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
@@ -54,13 +55,24 @@ class House:
         self.drafts: Shelf[Draft] = Shelf(_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT, time.monotonic, lambda draft: draft.message.close())
         self._classes: Mapping[str, bool] = {}
         self._classes_until = 0.0
+        self._asking: asyncio.Future[None] | None = None
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
-        """What mail may be taught as, and whether that is unwanted; the same for everybody, so it need not be asked for each page."""
-        if time.monotonic() >= self._classes_until:
-            self._classes = await self.service.classes(person)
-            self._classes_until = time.monotonic() + _CLASSES_KEPT
+        """What mail may be taught as, and whether that is unwanted: the same for everybody. Only the first page waits for it: whoever
+        teaches at the moment must not keep others from looking."""
+        if not self._classes:
+            await self._ask_for_classes(person)
+        elif time.monotonic() >= self._classes_until and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.ensure_future(self._ask_for_classes(person))
         return self._classes
+
+    async def _ask_for_classes(self, person: Person) -> None:
+        self._classes_until = time.monotonic() + _CLASSES_KEPT
+        try:
+            self._classes = await self.service.classes(person)
+        except SpamguardError:
+            if not self._classes:
+                raise
 
     def tell(self, person: Person, notice: Notice) -> str:
         """Keep a notice for the next page; its name there."""

@@ -11,8 +11,9 @@ from spamguard.web.pages.house import House, text_of
 
 
 async def landed(_: House, request: Request) -> Response:
-    """The page that a link leads to."""
-    return page(request, "login.html", link=request.query_params.get("link", ""))
+    """The page that a link leads to; without a link, how to get one, for those who need it."""
+    link = request.query_params.get("link", "")
+    return see("/") if not link and access.visitor(request) else page(request, "login.html", link=link)
 
 
 async def entered(house: House, request: Request) -> Response:

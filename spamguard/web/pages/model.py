@@ -16,7 +16,7 @@ from spamguard.web.pages.drawing import page, see
 from spamguard.web.pages.house import House, Notice, text_of
 from spamguard.web.pages.texts import counted
 
-SPANS = {"1": "the last hour", "24": "the last 24 hours", "168": "the last 7 days", "720": "the last 30 days", "": "all time"}
+SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days", "": "ever"}
 """By hours."""
 _LONGEST = 320  # characters of a user's name
 

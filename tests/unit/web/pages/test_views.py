@@ -20,7 +20,7 @@ MAIL = b"Subject: Solar\r\nFrom: a@b.example\r\n\r\nHello\r\n"
 PAGES = [
     "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?words=all", "/teach", "/quarantine", f"/quarantine/{NAME}",
     f"/quarantine/{NAME}/delete", "/model", "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
-    "/login", "/login?link=good",
+    "/login?link=good",
 ]  # fmt: skip
 
 Ask = Callable[..., httpx.Response]
@@ -313,6 +313,8 @@ def test_today_tells_how_often_we_were_wrong(tmp_path: Path, service: Fixed) -> 
 
 
 def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> None:
+    assert get(service, tmp_path, "/login")[0].headers["location"] == "/"
+    assert "spamguard login-link" in get(service, tmp_path, "/login", person=None)[0].text
     (page,) = get(service, tmp_path, "/login?link=good", person=None)
     assert 'name="link" value="good"' in page.text
     assert "set-cookie" not in page.headers
