@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 from spamguard.records import Word
 
-RECIPIENTS = 20  # that are kept, and users for whom a message was judged otherwise
+RECIPIENTS = 50  # that are kept, as many as Postfix names in one transaction; and users for whom a message was judged otherwise
 _WORDS = 50
 _ADDRESS, _SUBJECT, _REPLY, _SHORT = 320, 200, 500, 100  # characters
 

@@ -141,7 +141,7 @@ class LocalService:
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._judged_for(person)
-        scan = await self._scanning.scan(message, (user,) if user else ())
+        scan = await self._scanning.scan(message, person, (user,) if user else ())
         if scan.settle:
             self._settle()
         return scan

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from spamguard.errors import BusyError, LedgerError, UsageError
 from spamguard.mail.rewrite import NEAR_TOP, without_prefix
@@ -19,9 +19,10 @@ from spamguard.relay.threads import finished
 from spamguard.settings import Settings
 from spamguard.spool import Spool
 from spamguard.web.service.reading import ensure
+from spamguard.web.service.values import Person
 
 WORDS = 30  # each way, that an explanation of such a message can name
-_MOST = 8  # messages at once
+_MOST, _MOST_OF_ONE = 32, 8  # messages at once, and those of one person who is no operator
 _NEW_FILTER = 5.0  # seconds that scorers may take to find a filter that has just been made
 _AGAIN = 0.2
 _COME_AGAIN = ("busy", "stopping", "no-model", "unreadable")  # the message is not to blame
@@ -35,7 +36,8 @@ class Scanning:
         self._pool = ScorerPool(settings.state, settings.scoring, bound, words=WORDS)
         self._state = settings.state
         self._spool = settings.state / "spool"
-        self._running = 0
+        self._has_filter = False
+        self._running = Counter[Person]()
 
     async def start(self) -> None:
         """Start the scorers."""
@@ -45,26 +47,35 @@ class Scanning:
         """End them."""
         await self._pool.close()
 
-    async def scan(self, message: Spool, users: Sequence[str] = ()) -> Scan:
+    async def scan(self, message: Spool, person: Person, users: Sequence[str] = ()) -> Scan:
         """What is made of a message as its sender wrote it. UsageError: it cannot be judged; BusyError: not now."""
-        if self._running >= _MOST:
+        most = _MOST if person.operator else _MOST_OF_ONE
+        if self._running.total() >= _MOST or self._running[person] >= most:
             raise BusyError("too many messages are handed over at once: come again in a moment")
-        self._running += 1
+        self._running[person] += 1
         try:
-            written = await finished(partial(as_written, message, self._spool))
-            if written is message:
-                return await self._scanned(message, users)
-            with closing(written):
-                return await self._scanned(written, users)
+            return await self._as_written(message, users)
         except OSError as error:
             raise BusyError(f"the message cannot be kept while it is read: {error.strerror}") from error
         finally:
-            self._running -= 1
+            self._running[person] -= 1
+            self._running += Counter()  # forgets who has none
 
-    async def _scanned(self, message: Spool, users: Sequence[str]) -> Scan:
+    async def _as_written(self, message: Spool, users: Sequence[str]) -> Scan:
         if not message.size:
             raise UsageError("there is no message: nothing was handed over")
-        await finished(partial(ensure, self._state))
+        head = message.head(NEAR_TOP)
+        written = without_prefix(head)
+        if written is head:
+            return await self._scanned(message, users)
+        with closing(Spool(self._spool)) as copy:
+            await finished(partial(_copy, message, copy, written, len(head)))
+            return await self._scanned(copy, users)
+
+    async def _scanned(self, message: Spool, users: Sequence[str]) -> Scan:
+        if not self._has_filter:
+            await finished(partial(ensure, self._state))
+            self._has_filter = True
         until = asyncio.get_running_loop().time() + _NEW_FILTER
         while isinstance(found := await self._pool.judge(message, b"", users), NotScanned):
             if found.reason != "no-model" or asyncio.get_running_loop().time() > until:
@@ -86,18 +97,8 @@ def lesson(scan: Scan) -> Teaching:
     return Teaching(scan.digest, features_of([scan.packed])[0])
 
 
-def as_written(message: Spool, directory: Path) -> Spool:
-    """The message without what we have put before its subject, as it is told apart from others; the same object where there is nothing."""
-    head = message.head(NEAR_TOP)
-    written = without_prefix(head)
-    if written is head:
-        return message
-    copy = Spool(directory)
-    try:
-        copy.write(written)
-        for chunk in message.chunks(len(head)):
-            copy.write(chunk)
-    except BaseException:
-        copy.close()
-        raise
-    return copy
+def _copy(message: Spool, copy: Spool, head: bytes, skip: int) -> None:
+    """The message with another beginning, without what we have put before its subject: so it is told apart from others."""
+    copy.write(head)
+    for chunk in message.chunks(skip):
+        copy.write(chunk)
