@@ -13,7 +13,6 @@ from spamguard import undo
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import Filter
 from spamguard.errors import BusyError, UsageError
-from spamguard.ledger import codec
 from spamguard.model.fold import features_of
 from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR, Verdict, Vote
@@ -85,11 +84,6 @@ def digest_of(text: str) -> bytes:
     if len(digest) != 16:
         raise UsageError("that is no digest of a message: it has 32 hexadecimal digits")
     return digest
-
-
-def packed(lesson: Teaching) -> bytes:
-    """Its features as they are kept."""
-    return codec.pack(lesson.features)
 
 
 def _label(vote: Vote | None) -> str:
