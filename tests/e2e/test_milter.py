@@ -11,8 +11,10 @@ import smtplib
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -311,6 +313,41 @@ def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) 
         eventually(lambda: outcome(place.server, MAIL["ham"][2]) == 250, "mail goes on with new workers")
         raws = place.server.delivered(3 if action == "accept" else 2)
         assert [len(fields(raw, "X-Spamguard")) for raw in raws].count(0) == (1 if action == "accept" else 0)
+
+
+def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(state: Path, tmp_path: Path) -> None:
+    with postfix.running("milter") as server, ThreadPoolExecutor(4) as senders:
+        file = tmp_path / "spamguard.yaml"
+        file.write_text(f"workers: 1\nscanners: [{{listen: 'milter://127.0.0.1:{server.filter_port}'}}]\n")
+        sending = [senders.submit(until_taken, server, b"Subject: number %d\r\n\r\ntext\r\n" % number) for number in range(120)]
+        for kills in (1, 2):
+            with suppress(Killed), daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+                running.lines("verdict=", 25 * kills, seconds=60)
+                running.process.kill()
+                running.process.wait()
+                raise Killed
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            tries = [one.result() for one in sending]
+        raws = server.delivered(120)
+    assert max(tries) > 1
+    assert sorted(fields(raw, "Subject")[0] for raw in raws) == sorted(f"number {number}" for number in range(120))
+    assert {len(fields(raw, "X-Spamguard")) for raw in raws} == {1}
+
+
+class Killed(Exception):  # noqa: N818
+    """By ourselves."""
+
+
+def until_taken(server: postfix.Postfix, raw: bytes) -> int:
+    """Send it as a mail server does: again while it is told to; how often that was."""
+    until = time.monotonic() + 90
+    for times in count(1):
+        if (code := outcome(server, raw)) == 250:
+            return times
+        assert code in (421, 451)
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    raise AssertionError
 
 
 def test_nobody_there(tmp_path: Path) -> None:
