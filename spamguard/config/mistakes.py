@@ -83,7 +83,7 @@ class Document:
 
     def replace_in_listener(self, key: str, value: str, option: str) -> None:
         """The same for the only listener. ConfigError: there is not exactly one."""
-        listeners = self.tree.value.get("listeners") if isinstance(self.tree.value, dict) else None
+        listeners = self.tree.value.get("listeners", []) if isinstance(self.tree.value, dict) else None
         if not isinstance(listeners, list):
             return  # told as a mistake of the file
         if len(listeners) != 1:

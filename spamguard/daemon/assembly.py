@@ -158,7 +158,8 @@ def _tools(settings: Settings, settle: Callable[[], None], counters: Slot, stack
         counters.message(entry.label, entry.action or NO_ACTION, entry.size)
         if not entry.copy_of:  # it was judged once
             counters.took(_JUDGE, entry.judging_seconds)
-        counters.took(_HAND_ON, entry.handing_on_seconds)
+        if entry.replies:  # else somebody else hands it on
+            counters.took(_HAND_ON, entry.handing_on_seconds)
         _log.info("%s", entry.line(), extra={"event": "handled", "facts": entry.facts})
         history.put(entry.row(key()[1] if entry.scan else ""))
 

@@ -178,6 +178,7 @@ class Asking:
     async def teach(self, question: Question, label: str, password: str = "") -> Taught:
         """Have it learnt as of this class, within a second; "": what was said about it is taken back."""
         if not self.may_teach(question.peer, password):
+            _log.warning("%s: %s wants to teach and may not", self.scanner.endpoint, question.peer or "somebody")
             return Taught.FORBIDDEN
         user = question.user if self.trusts(question.peer) else ""
         try:

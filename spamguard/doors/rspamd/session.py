@@ -35,6 +35,7 @@ from spamguard.spool import Spool
 
 _LONGEST_HEAD = 64 << 10  # bytes of the header section of a request
 _WINDOW = 8 << 20  # bytes that unpacking may look back (RFC 8878, section 3.1.1.1.2)
+_FROM_BROWSERS = frozenset((b"origin", b"sec-fetch-site"))
 _LITTLE = 256  # bytes unpacked at a time: they hold 8 MiB at most
 _BEFORE_HTTP = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
 _NO_ROOM = {NoRoom.TOO_LARGE: (413, "too large"), NoRoom.NOT_NOW: (503, "try again later")}
@@ -142,6 +143,8 @@ class RspamdSession(Conversation):
             raise _Refused(404, "no such thing here")
         if event.method not in (b"GET", b"POST"):
             raise _Refused(405, "GET or POST")
+        if not _FROM_BROWSERS.isdisjoint(request.fields):  # some page may have sent somebody's browser, which is on this machine
+            raise _Refused(403, "this is for programs")
         with ExitStack() as stack:
             message = stack.enter_context(self._arriving())
             await self._receive(message)

@@ -395,6 +395,13 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
 # ---- scanners
 
 
+def test_the_command_line_gives_scanners_no_listener(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text("state: /x\nscanners:\n  - listen: spamd://127.0.0.1:783\n")
+    with pytest.raises(ConfigError, match="has 0 listeners: the option is for one"):
+        config.from_command_line(file, usual_state=tmp_path, listen="smtp://127.0.0.1:9")
+
+
 def test_scanners_need_no_listener(load):
     found = load("state: /x\nscanners:\n  - listen: milter:/run/spamguard/milter.sock\n")
     assert found.doors == found.scanners == (Scanner(Endpoint(Protocol.MILTER, path=Path("/run/spamguard/milter.sock"))),)

@@ -255,6 +255,8 @@ def test_chunks(tmp_path: Path) -> None:
         (b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"POST /checkv2 HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),  # no Host
         (request("/nothing"), 404),
+        (request("/checkv2", fields={"Origin": "null"}), 403),
+        (request("/checkv2", fields={"Sec-Fetch-Site": "cross-site"}), 403),
         (request("/../checkv2"), 404),
         (request("/%63heckv2"), 404),
         (request("/checkv2", method="DELETE"), 405),
