@@ -103,7 +103,7 @@ class Session:
             else:
                 await self._talk(Connection(reader, self._writer, self._terms.scanner.limits.data_seconds))
         except OSError as error:
-            _log.info("%s: connection lost: %s", self._peer, error)
+            _log.info("%s: connection lost at once: %s", self._peer, error)
         finally:
             self._message.close()
             self._terms.load.leave(self._address)
@@ -133,6 +133,8 @@ class Session:
             _log.warning("%s: hanging up: silent for too long, %s", self._peer, self._state.name.lower())
         except MalformedError as error:
             _log.warning("%s: hanging up: %s", self._peer, error)
+        except OSError as error:
+            _log.info("%s: connection lost: %s", self._peer, error)
         except Exception:  # noqa: BLE001
             _log.exception("%s: a fault in this session", self._peer)
 

@@ -1,6 +1,8 @@
 """What a mail server hears of the milter door, and what is made of what it says."""
 
 import asyncio
+import socket
+import struct
 from contextlib import suppress
 
 import pytest
@@ -432,6 +434,29 @@ def test_at_the_deadline_who_is_left_is_cut_off(tmp_path):
 
     asking = ScriptedAsking()
     assert run(tmp_path, asking, talk) == (0, True, True)
+
+
+def test_a_reset_is_no_fault(tmp_path, caplog):
+    async def talk(served):
+        asking.hold = asyncio.Event()
+        for end in (Command.MACROS, Command.END_OF_MESSAGE):
+            server = await served.ready()
+            await server.envelope()
+            await server.content(RAW)
+            server.send(end, b"E")
+            await (asking.holding.wait() if end is Command.END_OF_MESSAGE else asyncio.sleep(0.05))
+            server.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            server.writer.transport.abort()
+        await asyncio.sleep(0.05)
+        asking.hold.set()
+        while served.door.connections:
+            await asyncio.sleep(0.01)
+
+    asking = ScriptedAsking()
+    with caplog.at_level("INFO"):
+        run(tmp_path, asking, talk)
+    assert "connection lost" in caplog.text
+    assert "fault" not in caplog.text
 
 
 def test_a_server_that_goes_in_the_middle_takes_nothing_with_it(tmp_path):
