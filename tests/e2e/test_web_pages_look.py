@@ -6,11 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome
+from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.web.access.store import Kind
 from spamguard.web.service.values import Person
-from tests.support.browser import DESK, PHONE, barriers, chromium, complaints, log_in, needs_browser, press, shape, shows, too_wide
+from tests.support.browser import (
+    DESK,
+    PHONE,
+    barriers,
+    chromium,
+    complaints,
+    log_in,
+    needs_browser,
+    press,
+    shape,
+    shows,
+    text,
+    texts,
+    too_wide,
+)
 from tests.unit.web.pages.fixed import NAME, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_hostile_pages import WORDS, Hostile
 from tests.unit.web.pages.test_views import MAIL, PAGES
@@ -95,8 +109,6 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
 
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
     """The first stop leads past the navigation; from there to the first button, which teaches; Undo is the next stop."""
-    from selenium.webdriver import ActionChains, Keys
-
     service = Fixed([judgement(OTHER, label="ham"), judgement(NAME)])
     with served(tmp_path, service=service) as server:
         enter(browser, server)
@@ -144,3 +156,30 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         press(browser, "Preview")
         shows(browser, "If it is taught as not spam")
         assert server.service.messages == [b"Subject: dropped\n\nx"]
+
+
+def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browser: Chrome) -> None:
+    service = Fixed([judgement(subject="first")])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        ActionChains(browser).move_to_element(browser.find_element("css selector", ".mail button")).perform()
+        service.judgements.insert(0, judgement("06gvk975a57i83vv", subject="second"))
+        shows(browser, "1 new: move away from the list to see it", "#fresh")
+        assert texts(browser, ".mail .subject") == ["first"]
+        ActionChains(browser).move_to_element(browser.find_element("css selector", "h1")).perform()
+        shows(browser, "second", ".mail")
+        assert texts(browser, ".mail .subject") == ["second", "first"]
+        assert text(browser, "#fresh") == ""
+
+
+def test_a_click_after_the_session_has_ended_tells_so(tmp_path: Path, browser: Chrome) -> None:
+    service = Fixed([judgement()])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        browser.delete_all_cookies()
+        press(browser, "Not spam")
+        shows(browser, "You are not logged in")
+        assert service.calls == []
+        complaints(browser)

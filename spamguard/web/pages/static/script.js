@@ -59,18 +59,20 @@
     });
   });
 
-  // ---- new mail shows up by itself, but nothing moves under a pointer or a focus
+  // ---- new mail shows up by itself, but nothing moves under a pointer
 
   function watch(list) {
     let waiting = 0;
     const fresh = $("fresh");
-    const busy = () => matchMedia("(hover: hover)").matches && list.matches(":hover");
+    let over = false; // a mouse is: what it is about to click must stay where it is
+    list.addEventListener("pointerenter", (event) => { over = event.pointerType === "mouse"; });
+    list.addEventListener("pointerleave", () => { over = false; });
 
     function take(page) {
       const before = new Set([...list.children].map((row) => row.id));
       const rows = [...page.children];
       const added = rows.filter((row) => !before.has(row.id));
-      if (added.length && busy()) { waiting = added.length; return false; }
+      if (added.length && over) { waiting = added.length; return false; }
       for (const row of rows) {
         const old = $(row.id);
         if (!old) {
