@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ def test_a_wheel_runs_in_a_clean_environment(unpacked: Path, tmp_path: Path) -> 
     """Made of the source distribution, as package indexes do."""
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, unpacked, place=tmp_path)
     (wheel,) = tmp_path.glob("spamguard-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert {name for name in sources(ROOT) if name.startswith("spamguard/web/pages/")} <= set(packed.namelist())
     place = tmp_path / "environment"
     venv.create(place, with_pip=True)
     run(place / "bin" / "pip", "install", "-q", wheel, place=tmp_path)

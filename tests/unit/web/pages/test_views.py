@@ -190,7 +190,9 @@ def test_a_message_that_was_not_scanned_has_its_page(tmp_path: Path, service: Fi
     service.judgements = [judgement(label="not-scanned", can_teach=False)]
     (page,) = get(service, tmp_path, f"/history/{NAME}")
     assert page.status_code == 200
-    assert "This message was not scanned" in page.text or "this message was not scanned" in page.text
+    assert "cannot be told: this message was not scanned" in page.text
+    assert "Its strongest words then" in page.text
+    assert "<bdi>solar</bdi>" in page.text
 
 
 # ---- teach
