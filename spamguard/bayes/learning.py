@@ -4,7 +4,8 @@ weights serve every message, and ten corrections in a row, which contradict all 
 
 A lesson that is taken back soon after it was taught gives its own step back, so that a slip of the hand leaves nothing behind. One
 that is part of the settled state does not: subtracting old steps is wrong, because other lessons have compensated. Its step
-is the inverse of the one that it would cause now. Either way the exact state comes from `replay`.
+is the inverse of the one that it would cause now, and goes no further than to where
+nothing is known. Either way the exact state comes from `replay`.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def _margins(tables: Tables, seen: Evidence, rows: Rows) -> tuple[Integers, Inte
 
 
 def _errors_back(tables: Tables, seen: Evidence, rows: Rows, margins: Integers, scores: Integers, target: NDArray[np.intp]) -> Integers:
+    reach = np.maximum(experts.set_sums(_shares(rows), seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis], 1)
     if len(scores) != (len(tables.classes) - 1) * len(experts.EXPERTS):  # none, or of a time with other classes
-        return -logistic.errors(margins, target)
+        return logistic.errors_undone(margins, target, reach)
     before = scores.reshape(-1, len(experts.EXPERTS))[:, SETS : 2 * SETS].T * (logistic.ONE // experts.STEPS)
-    reach = experts.set_sums(_shares(rows), seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis]
-    return logistic.errors_back(margins, before, target, np.maximum(reach, 1))
+    return logistic.errors_back(margins, before, target, reach)
 
 
 def _shares(rows: Rows) -> NDArray[np.int32]:

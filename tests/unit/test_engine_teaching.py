@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import exp, log1p
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,26 @@ def test_what_was_poisoned_and_undone_was_never_there(tmp_path: Path) -> None:
             spam_filter.settle()
         assert held(one) == held(clean)
         assert [one.judge(raw) for _, raw in MAIL] == [clean.judge(raw) for _, raw in MAIL]
+
+
+def test_poison_that_is_taken_back_does_no_more_harm_before_settling_than_it_did(tmp_path: Path) -> None:
+    lessons, later = mail(400, seed=3), mail(300, seed=4)
+    poison = [raw for label, raw in mail(500, seed=9) if label == "spam"][:150]
+    with opened(tmp_path) as one:
+        one.learn_ready([one._preparer.ready(raw) for raw in poison], "ham")
+        teach(one, lessons)
+        one.settle()
+        left = log_loss(one, later)
+        assert all(one.forget_ready([one._preparer.digest(raw) for raw in poison]))
+        taken_back = log_loss(one, later)
+        one.settle()
+        assert log_loss(one, later) < taken_back <= left
+
+
+def log_loss(one: Filter, messages: list[tuple[str, bytes]]) -> float:
+    verdicts = one.judge_all(raw for _, raw in messages)
+    odds = [verdict.log_odds * (1 if label == "spam" else -1) for verdict, (label, _) in zip(verdicts, messages, strict=True)]
+    return sum(log1p(exp(-min(each, 500.0))) for each in odds) / len(odds)
 
 
 def test_teaching_class_by_class_and_settling_is_teaching_them_mixed(tmp_path: Path) -> None:

@@ -55,10 +55,26 @@ def test_taking_back_is_a_step_the_other_way_from_where_the_weights_are_now() ->
     sure = logistic_scores(tables, lesson)
     take_away(tables, lesson)
     assert (logistic_scores(tables, lesson) == sure).all()  # the step it would cause now is none
-    tables.rows[:, 2] = 0  # as if later lessons had said the contrary
+    tables.rows[:, 2] //= 12  # as if later lessons had said the contrary
     undecided = logistic_scores(tables, lesson)
     take_away(tables, lesson)
     assert (logistic_scores(tables, lesson) < undecided).all()
+
+
+def test_many_of_a_kind_that_are_taken_back_do_not_drive_one_another_to_the_other_side() -> None:
+    disputed = made_up(4, 1)[0].features
+    lessons = [*made_up(3, 60), *[Taught("spam", disputed)] * 10]
+    poison = [Taught("ham", disputed)] * 30
+    tables = replayed([*lessons, *poison])
+    tables.rows[:, 2] //= 8  # as if others had nearly made up for them
+    before = logistic_scores(tables, poison[0])
+    for lesson in poison:
+        take_away(tables, lesson)
+    after = logistic_scores(tables, poison[0])
+    assert (before < 0).any()
+    assert (after[before < 0] > before[before < 0]).any()
+    assert (after <= np.maximum(before, 0.5)).all()
+    assert counted(tables) == counted(folded(lessons))
 
 
 @repeatable

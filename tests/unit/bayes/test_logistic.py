@@ -130,6 +130,19 @@ def test_a_step_is_taken_back_as_far_as_it_is_still_there(nats: list[float], dat
     assert not logistic.errors_back(before - whole, before, target, reach).any()  # others have more than made up for it
 
 
+@repeatable
+@given(odds, st.data())
+def test_what_is_not_known_from_where_is_taken_back_to_where_nothing_is_known_at_most(nats: list[float], data: st.DataObject) -> None:
+    target, now = np.array([data.draw(st.integers(0, len(nats)))]), fixed(nats)
+    reach = np.array([data.draw(st.sampled_from((ONE, ONE // 2, ONE // 100))) for _ in nats])
+    found, inverse = logistic.errors_undone(now, target, reach), -logistic.errors(now, target)
+    assert (np.abs(found) <= np.abs(inverse)).all()
+    assert (found * inverse >= 0).all()  # never the other way
+    left = now + logistic.RATE * found * reach // (16 * ONE)
+    assert (np.abs(left) <= np.abs(now) + 1).all()
+    assert ((np.sign(left) * np.sign(now) >= 0) | (np.abs(left) <= logistic.RATE // 16)).all()
+
+
 def test_extremes_neither_overflow_nor_warn() -> None:
     far = np.array([[10**15], [-(10**15)]])
     assert logistic.errors(far, np.array([[0], [1]])).tolist() == [[-ONE], [ONE]]
