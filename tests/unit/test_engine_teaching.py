@@ -86,7 +86,7 @@ def test_receipts_say_who_where_and_what_was_thought_before(spam_filter: Filter)
     spam_filter.learn(SPAM[-1], "spam", user="anna", origin="Junk")
     vote = spam_filter.ledger.vote(spam_filter._preparer.digest(SPAM[-1]), "anna")
     assert vote is not None
-    assert (vote.label, vote.user, vote.origin, vote.extractor) == ("spam", "anna", "Junk", 1)
+    assert (vote.label, vote.user, vote.origin, vote.extractor) == ("spam", "anna", "Junk", EXTRACTOR)
     assert len(vote.scores) == 2 * 10
     assert any(vote.scores)
 

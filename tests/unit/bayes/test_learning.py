@@ -66,7 +66,7 @@ def test_many_of_a_kind_that_are_taken_back_do_not_drive_one_another_to_the_othe
     lessons = [*made_up(3, 60), *[Taught("spam", disputed)] * 10]
     poison = [Taught("ham", disputed)] * 30
     tables = replayed([*lessons, *poison])
-    tables.rows[:, 2] //= 8  # as if others had nearly made up for them
+    tables.rows[:, 2] //= 50  # as if others had nearly made up for them
     before = logistic_scores(tables, poison[0])
     for lesson in poison:
         take_away(tables, lesson)
