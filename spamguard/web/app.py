@@ -19,7 +19,7 @@ from spamguard.web.api.operations import Monitor
 from spamguard.web.api.routes import routes
 from spamguard.web.service.contract import Service
 
-_FOR_PROGRAMS = (421, 431, 505)  # statuses for which no page is made: who asked may not be a browser that we want to speak to
+_FOR_PROGRAMS = (414, 421, 431, 505)  # statuses for which no page is made: who asked may not be a browser that we want to speak to
 
 
 def application(web: Web, spool: Path, service: Service, store: Store, monitor: Monitor) -> Guard:

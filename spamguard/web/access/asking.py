@@ -15,11 +15,12 @@ Scope = Mapping[str, Any]
 
 HEADER_BYTES = 16 << 10
 HEADER_FIELDS = 100
+TARGET_BYTES = 8 << 10  # of a path and its query
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _ONCE = (b"host", b"authorization", b"content-type", b"content-length", b"origin", b"x-csrf-token", b"sec-fetch-site")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
-_ORIGIN = re.compile(rb"https?://([^/]+)")
+_ORIGIN = re.compile(rb"(https?)://([^/]+)")
 _FORWARDED = 20  # addresses of a X-Forwarded-For that are looked at
 
 
@@ -49,10 +50,10 @@ class Reader:
         self._open = web.tls is not None or ip_address(web.place.host).is_loopback
 
     def read(self, scope: Scope) -> Asking:
-        """RefusalError: it is for somebody else (421), too long (431), contradicts itself (400), or did not come by the proxy (403)."""
+        """RefusalError: it is for somebody else (421), too long (414, 431), contradicts itself (400), did not come by the proxy (403)."""
         fields = scope["headers"]
         self._check_host([value for name, value in fields if name == b"host"])
-        _check_size(fields)
+        _check_size(scope, fields)
         _check_single(fields)
         found = _joined(fields)
         peer = (scope.get("client") or ("",))[0]
@@ -62,7 +63,7 @@ class Reader:
         user = self._user(found) if proxied else ""
         secure = scope["scheme"] == "https" or (proxied and found.get(b"x-forwarded-proto", b"").lower() == b"https")
         client = self._client(peer, found.get(b"x-forwarded-for", b"")) if proxied else peer
-        return Asking(client, user, secure, _own(found), found)
+        return Asking(client, user, secure, _own(found, secure=secure), found)
 
     def _check_host(self, given: Sequence[bytes]) -> None:
         """Whoever has made a browser ask us by another name (DNS rebinding) hears nothing."""
@@ -74,7 +75,7 @@ class Reader:
         if not self._proxy.user_header:
             return ""
         try:
-            name = fields.get(self._proxy.user_header.lower().encode(), b"").decode("utf-8").strip()
+            name = fields.get(self._proxy.user_header.lower().encode(), b"").decode("utf-8")
         except UnicodeDecodeError:
             name = "\0"
         if not name.isprintable() or len(name) > 255 or "," in name:
@@ -97,19 +98,22 @@ class Reader:
         return self._proxy.operators
 
 
-def _check_size(fields: Sequence[tuple[bytes, bytes]]) -> None:
+def _check_size(scope: Scope, fields: Sequence[tuple[bytes, bytes]]) -> None:
+    if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
+        raise refusal(414, f"an address has at most {TARGET_BYTES >> 10} KiB")
     if len(fields) > HEADER_FIELDS or sum(len(name) + len(value) + 4 for name, value in fields) > HEADER_BYTES:
         raise refusal(431, f"the header has more than {HEADER_FIELDS} fields or {HEADER_BYTES >> 10} KiB")
 
 
 def _check_single(fields: Sequence[tuple[bytes, bytes]]) -> None:
-    """Which of two would count is what somebody in front of us may see otherwise."""
+    """Which of two would count is what somebody in front of us may see otherwise, and where the request ends, too: nothing of what may
+    follow is looked at (RFC 9112, 6.1)."""
     names = [name for name, _ in fields]
     for name in _ONCE:
         if names.count(name) > 1:
-            raise refusal(400, f"the field {name.decode()} is there twice")
+            raise refusal(400, f"the field {name.decode()} is there twice", Connection="close")
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise refusal(400, "a length and chunks contradict each other")
+        raise refusal(400, "a length and chunks contradict each other", Connection="close")
 
 
 def _joined(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -120,14 +124,15 @@ def _joined(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return found
 
 
-def _own(fields: Mapping[bytes, bytes]) -> bool | None:
-    """Whether a request comes from a page of ours, as browsers say (Fetch, Sec-Fetch-Site and Origin)."""
+def _own(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:
+    """Whether a request comes from a page of ours, as browsers say (Fetch, Sec-Fetch-Site and Origin). secure: ours has come by HTTPS,
+    so that one that has not is not ours, whatever its name."""
     if b"sec-fetch-site" in fields:
         return fields[b"sec-fetch-site"] == b"same-origin"
     if b"origin" not in fields:
         return None
     match = _ORIGIN.fullmatch(fields[b"origin"].lower())
-    return match is not None and match[1] == fields[b"host"].lower()
+    return match is not None and match[2] == fields[b"host"].lower() and (not secure or match[1] == b"https")
 
 
 def _networks(texts: Iterable[str]) -> list[IPv4Network | IPv6Network]:

@@ -129,6 +129,23 @@ def test_a_wrong_end_of_a_message(server: Served) -> None:
     assert len(server.service.messages) == before
 
 
+@pytest.mark.parametrize("first", [b"Content-Length: 5", b"Origin: x\r\nOrigin: x"], ids=["length and chunks", "twice"])
+def test_what_comes_after_a_contradiction_is_no_request(server: Served, first: bytes) -> None:
+    """Somebody in front of us may have taken it for a part of the one before, that is, not looked at it."""
+    token = b"Authorization: Bearer " + server.secret(Kind.TOKEN, ANNA).encode()
+    begin = b"POST " + CLASSES + b" HTTP/1.1\r\n" + HOST + first + b"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    answer = server.raw(begin + b"GET " + CLASSES + b" HTTP/1.1\r\n" + HOST + token + b"\r\n\r\n")
+    assert status(answer) == 400
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("target", [b"/history?" + b"a=b&" * 20_000, b"/" + b"a" * 60_000, CLASSES + b"?" + b"a" * 9000])
+def test_a_huge_address(server: Served, target: bytes) -> None:
+    token = b"Authorization: Bearer " + server.secret(Kind.TOKEN, ANNA).encode()
+    answer = server.raw(close(b"GET " + target, token))
+    assert not answer or status(answer) in (414, 431)
+
+
 def test_two_requests_at_once_are_two_answers(server: Served) -> None:
     token = server.secret(Kind.TOKEN, ANNA).encode()
     one = b"GET " + CLASSES + b" HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + token + b"\r\n\r\n"

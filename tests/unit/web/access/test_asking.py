@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spamguard.settings import Certificate, Place, Web, WebProxy
-from spamguard.web.access.asking import HEADER_BYTES, Asking, Reader
+from spamguard.web.access.asking import HEADER_BYTES, TARGET_BYTES, Asking, Reader
 from spamguard.web.access.problems import RefusalError
 
 LOOPBACK = Web(Place("127.0.0.1", 8080))
@@ -18,7 +18,7 @@ BEHIND = Web(Place("0.0.0.0", 8080), ("spam.example.org",), proxy=PROXY)
 def read(web: Web, *fields: tuple[str, bytes | str], client: str = "127.0.0.1", scheme: str = "http", host: str = "localhost") -> Asking:
     given = [("host", host), *fields] if host else list(fields)
     written = [(name.encode(), value if isinstance(value, bytes) else value.encode()) for name, value in given]
-    scope: dict[str, Any] = {"headers": written, "client": (client, 1), "scheme": scheme}
+    scope: dict[str, Any] = {"headers": written, "client": (client, 1), "scheme": scheme, "raw_path": b"/", "query_string": b""}
     return Reader(web).read(scope)
 
 
@@ -64,6 +64,14 @@ def test_a_header_has_bounds() -> None:
     assert refused(LOOPBACK, *[("x", "y")] * 100) == 431
 
 
+@pytest.mark.parametrize("part", ["raw_path", "query_string"])
+def test_an_address_has_bounds(part: str) -> None:
+    scope = {"headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "scheme": "http", "raw_path": b"/", "query_string": b""}
+    with pytest.raises(RefusalError) as caught:
+        Reader(LOOPBACK).read(scope | {part: b"a" * TARGET_BYTES + b"a"})
+    assert caught.value.problem.status == 414
+
+
 @pytest.mark.parametrize("name", ["authorization", "content-type", "content-length", "origin", "x-csrf-token", "sec-fetch-site"])
 def test_what_counts_stands_once(name: str) -> None:
     assert refused(LOOPBACK, (name, "a"), (name, "a")) == 400
@@ -100,7 +108,7 @@ def test_whom_a_proxy_speaks_for(forwarded: str, client: str) -> None:
     assert read(BEHIND, ("x-forwarded-for", forwarded), client="192.0.2.5", host="spam.example.org").client == client
 
 
-@pytest.mark.parametrize("name", [b"a\xff", b"a,b", b"a\x01", b"x" * 300])
+@pytest.mark.parametrize("name", [b"a\xff", b"a,b", b"a\x01", b"x" * 300, "anna\xa0".encode(), "\u3000anna".encode(), b"anna\x1f"])
 def test_names_that_nobody_has(name: bytes) -> None:
     assert refused(BEHIND, ("x-remote-user", name), client="192.0.2.5", host="spam.example.org") == 400
 
@@ -133,3 +141,9 @@ def test_nobody_goes_round_the_proxy() -> None:
 )
 def test_whether_it_comes_from_a_page_of_ours(fields: list[tuple[str, str]], own: bool | None) -> None:
     assert read(LOOPBACK, *fields).own is own
+
+
+@pytest.mark.parametrize(("origin", "own"), [("https://localhost", True), ("http://localhost", False), ("HTTPS://LocalHost", True)])
+def test_a_page_that_came_in_the_open_is_none_of_ours(origin: str, own: bool) -> None:
+    """Whoever sits in between can have made it, where ours came by HTTPS."""
+    assert read(LOOPBACK, ("origin", origin), scheme="https").own is own

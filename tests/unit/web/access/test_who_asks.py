@@ -109,6 +109,24 @@ def test_a_session_outlives_the_process(tmp_path) -> None:
         assert token_of(client.get("/teach").text) == token  # what was open stays good
 
 
+@pytest.mark.parametrize("other", ['a={"x":1}', "a=b c", "x", '"', 'a="b', "a=b, c=d", "\xe9=1", "a=;;=;", "notspamguard=x", "=spamguard"])
+def test_cookies_of_others_on_this_host_hide_nobody(server: Served, other: str) -> None:
+    """Whatever listens on another port of the host shares its cookies."""
+    ((name, value),) = server.browser(ANNA).cookies.items()
+    for given in (f"{other}; {name}={value}", f"{name}={value};{other}", f"{other};  {name} = {value} ; {other}"):
+        assert server.client().get(CLASSES, headers={"Cookie": given.encode("latin-1")}).status_code == 200  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("other", ['a="' + "\\1" * 7500 + '"', "a=" + "\\" * 15000, "a;" * 7500, "=" * 15000, "spamguard" * 1600])
+def test_a_cookie_costs_no_time(server: Served, other: str) -> None:
+    client = server.client()
+    client.get(CLASSES)
+    began = time.monotonic()
+    for _ in range(5):
+        assert client.get(CLASSES, headers={"Cookie": other}).status_code == 401
+    assert time.monotonic() - began < 2.5  # of a second each, before
+
+
 # ---- forged requests
 
 
