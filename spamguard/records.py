@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-EXTRACTOR = 1  # version of what `spamguard.mail` extracts; features of different versions are never mixed
+EXTRACTOR = 2  # version of what `spamguard.mail` extracts; features of different versions are never mixed
 LATEST = 253_402_214_400
 """The last day of the year 9999, seconds since 1970: no later time has a date that could be shown."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from spamguard.mail import decode, fields, html
+from spamguard.mail import decode, fields, html, relations, scripts
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import Limits
 from spamguard.mail.split import ContentType, FieldList, Leaf, Split, parse_disposition, split
@@ -17,15 +17,12 @@ _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
 _HOST = re.compile(r"(?:https?://)?(?:[^/?#@]*+@)?([^/?#:]++)")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
-# Thai, Lao, Myanmar, Khmer, kana, CJK ideographs and their extensions: no spaces between words. Hangul has them, but joins
-# particles to words, so bigrams serve it as well.
-_SPACELESS = re.compile(
-    "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
-# first bytes of their characters in UTF-8: to look for these is a hundred times faster than the expression
-_SPACELESS_LEADS = tuple(bytes((lead,)) for lead in (0xE0, 0xE1, *range(0xE3, 0xEE), 0xEF, *range(0xF0, 0xF4)))
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
+_FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
+_FOOTER_CHARACTERS = 1500  # at the end of a text
+_LEAST_TEXT = 20  # characters above it
+_NO_CHARSET = frozenset((b"", b"us-ascii", b"ascii"))  # what programs write that know of none
 _SAMPLE = 4096  # bytes of each text part whose characters are counted
 _MAX_URLS = 300
 
@@ -34,8 +31,8 @@ _MAX_URLS = 300
 class Content:
     """What a message says. evidence: its header fields that may be looked at. The first section is the text of its body.
 
-    spaceless: section name and runs of scripts without spaces. markup: characters of HTML tags. samples: the first bytes of
-    each text part, decoded from the transfer encoding only.
+    spaceless: section name and runs of scripts without blanks between words. markup: characters of HTML tags. samples: the first bytes of
+    each text part, decoded from the transfer encoding only. charset: of the first text that has one.
     """
 
     message: Split
@@ -43,6 +40,7 @@ class Content:
     sections: list[Section] = field(default_factory=list)
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
+    charset: bytes = b""
     text_types: list[ContentType] = field(default_factory=list)
     text_encodings: list[bytes] = field(default_factory=list)
     attachments: list[tuple[bytes, bytes]] = field(default_factory=list)  # media type, file name in lower case
@@ -60,16 +58,13 @@ def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
     message = split(raw, limits)
     content = Content(message)
     _read_leaves(content, limits)
-    body = _cut("\n".join(content.text), limits, content)
-    content.sections.append((b"", _take_spaceless(content, b"", body)))
+    body, footer = _without_footer(_cut("\n".join(content.text), limits, content))
+    content.sections.append((b"", scripts.undisguised(_parted(content, b"", body))))
     if not body_only:
+        if footer:
+            content.sections.append((b"footer", _parted(content, b"footer", footer)))
         _add_clues(content, limits)
     return content
-
-
-def has_spaceless(text: str) -> bool:
-    """Whether there is anything in it of a script without spaces."""
-    return not text.isascii() and _SPACELESS.search(text) is not None
 
 
 def _read_leaves(content: Content, limits: Limits) -> None:
@@ -104,7 +99,11 @@ def _read_text(content: Content, leaf: Leaf, encoding: bytes, budget: int) -> in
         data, wrong = data[:budget], [*wrong, b"text-size"]
     content.defects += wrong
     content.samples.append(data[:_SAMPLE])
-    text, wrong = decode.to_text(data, leaf.type.parameters.get(b"charset", b""))
+    charset = leaf.type.parameters.get(b"charset", b"")
+    if charset[:8].lower() in _NO_CHARSET:
+        charset = decode.charset_inside(data) or charset
+    text, wrong = decode.to_text(data, charset)
+    content.charset = content.charset or charset
     content.defects += wrong
     content.text_types.append(leaf.type)
     content.text_encodings.append(encoding)
@@ -137,40 +136,51 @@ def _cut(text: str, limits: Limits, content: Content) -> str:
     return text[: most - most // 4] + "\n" + text[-(most // 4) :]
 
 
-def _take_spaceless(content: Content, section: bytes, text: str) -> bytes:
-    """The text as UTF-8, its runs of scripts without spaces taken out and kept apart."""
-    utf8 = text.encode("utf-8", "replace")
-    if text.isascii() or not any(lead in utf8 for lead in _SPACELESS_LEADS):
-        return utf8
-    runs = _SPACELESS.findall(text)
+def _without_footer(text: str) -> tuple[str, str]:
+    """A text, and what stands below the line that parts off a signature or what a mailing list appends to everybody's mail."""
+    start = max(len(text) - _FOOTER_CHARACTERS, _LEAST_TEXT)
+    line = _FOOTER_LINE.search(text, start)
+    return (text[: line.start()], text[line.start() :]) if line else (text, "")
+
+
+def _parted(content: Content, section: bytes, text: str) -> bytes:
+    """The text as UTF-8 in which blanks part words; runs of scripts without them are kept apart."""
+    words, runs = scripts.parted(text)
     if runs:
-        content.spaceless.append((section, "\0".join(runs)))
-    return _SPACELESS.sub(" ", text).encode("utf-8", "replace")
+        content.spaceless.append((section, runs))
+    return words
 
 
 def _add_clues(content: Content, limits: Limits) -> None:
     """Sections beside the body: header fields, hidden text, markup, links, attachments, structure, defects."""
     content.evidence = fields.evidence(content.message.fields)
-    found, wrong = fields.sections(content.evidence)
+    found, wrong = fields.sections(content.evidence, content.charset)
     content.defects += wrong + content.message.defects
     for name, text in found:
-        content.sections.append((name, text if text.isascii() else _take_spaceless(content, name, text.decode("utf-8", "replace"))))
+        words = text if text.isascii() else _parted(content, name, text.decode("utf-8", "replace"))
+        content.sections.append((name, scripts.undisguised(words) if name == b"subject" else words))
     hidden = _cut(decode.fold(" ".join(content.hidden)), limits, content)
     if hidden and not hidden.isspace():
-        content.sections.append((b"hidden", _take_spaceless(content, b"hidden", hidden)))
+        content.sections.append((b"hidden", _parted(content, b"hidden", hidden)))
     if content.tags:
         content.sections.append((b"tags", _cut(decode.fold(" ".join(content.tags)), limits, content).encode("utf-8", "replace")))
-    _add_links(content)
-    _add_structure(content)
+    hosts = _add_links(content)
+    _add_structure(content, relations.clues(content.message.named, _received(content), hosts))
 
 
-def _add_links(content: Content) -> None:
+def _received(content: Content) -> list[bytes]:
+    return [text for name, text in content.sections if name == b"received"]
+
+
+def _add_links(content: Content) -> list[str]:
+    """Returns the hosts of all links."""
     urls = list(dict.fromkeys(content.urls))[:_MAX_URLS]
     if not urls:
-        return
+        return []
     content.sections.append((b"url", decode.fold(" ".join(urls)).encode("utf-8", "replace")))
-    hosts = dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))])
+    hosts = list(dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))]))
     content.sections.append((b"host", decode.fold(" ".join([_domains(host) for host in hosts])).encode("utf-8", "replace")))
+    return hosts
 
 
 def _domains(host: str) -> str:
@@ -179,13 +189,13 @@ def _domains(host: str) -> str:
     return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
 
-def _add_structure(content: Content) -> None:
+def _add_structure(content: Content, related: list[bytes]) -> None:
     message = content.message
     for leaf in message.leaves:
         if leaf.fields is not message.fields:
             content.sections += fields.of_part(leaf.fields)
     kinds = [*message.structure, *[leaf.type.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects] + [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
-    content.sections.append((b"clue", b" ".join(dict.fromkeys(clues))))
+    content.sections.append((b"clue", b" ".join(dict.fromkeys(clues + related))))
     if content.attachments:
         content.sections.append((b"attachment", b" ".join([name + b" " + fields.joined(name) for _, name in content.attachments])))

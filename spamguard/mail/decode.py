@@ -12,6 +12,8 @@ import unicodedata
 from encodings.aliases import aliases
 from functools import lru_cache
 
+from spamguard.mail.scripts import unmixed
+
 _ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?([^?]*+)\?=")
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _PADDING = re.compile(rb"=++")
@@ -51,6 +53,8 @@ _WIDER = {
     "utf_8": "utf-8",
     "ascii": "ascii",
 }
+_META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
+_PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
 _MAX_PIECES = 100  # encodings in a row in one part
 _SLICE = 512  # characters normalised at once: reordering a run of combining marks takes quadratic time
 
@@ -83,6 +87,16 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
         if text is not None:
             return text, defects if codec == declared or text.isascii() else wrong
     return _damaged(data, declared), wrong
+
+
+def charset_inside(data: bytes) -> bytes:
+    """The charset of text that came without one: by its escape sequences (RFC 1468, 1557), or as a page names it; empty: unknown."""
+    if data.isascii():
+        if b"\x1b$" not in data:
+            return b""
+        return b"iso-2022-kr" if b"\x1b$)C" in data else b"iso-2022-jp"
+    named = _META.search(data, 0, _PRESCAN)
+    return named[1] if named and codec_name(named[1]) else b""
 
 
 def _strict(data: bytes, codec: str) -> str | None:
@@ -146,18 +160,22 @@ def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:
     return b"".join(lines), []
 
 
-def unstructured(value: bytes) -> tuple[str, list[bytes]]:
-    """A header field's value as text: encoded words decoded (RFC 2047 section 6.2), 8-bit guessed, folding kept."""
+def unstructured(value: bytes, charset: bytes = b"") -> tuple[str, list[bytes]]:
+    """A header field's value as text: encoded words decoded (RFC 2047 section 6.2), 8-bit guessed, folding kept.
+
+    charset: of the body, which that of 8-bit text is unless it is UTF-8.
+    """
     if b"=?" not in value:
         if value.isascii():
             return value.decode("ascii"), []
-        return to_text(value, b"")[0], [b"header-8bit"]
+        utf8 = _strict(value, "utf-8")
+        return to_text(value, charset)[0] if utf8 is None else utf8, [b"header-8bit"]
     texts: list[str] = []
     defects: list[bytes] = []
-    for charset, data in _runs(value, defects):
-        text, wrong = to_text(data, charset)
+    for named, data in _runs(value, defects):
+        text, wrong = to_text(data, named or charset)
         texts.append(text)
-        if charset:
+        if named:
             defects += wrong
     return "".join(texts), defects
 
@@ -190,11 +208,15 @@ def _encoded_word(kind: bytes, data: bytes, defects: list[bytes]) -> bytes:
 
 
 def fold(text: str) -> str:
-    """NFKC and lower case, invisible characters removed (UAX #15, UTS #39); linear time for any input."""
+    """NFKC and lower case, invisible characters removed, look-alike letters in Latin words Latin (UAX #15, UTS #39).
+
+    Linear time for any input.
+    """
     if text.isascii():
         return text.lower()
     visible = _NO_LETTERS.sub(_gap, text)
-    return "".join([unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]).lower()
+    pieces = [unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]
+    return unmixed("".join(pieces).lower())
 
 
 def _gap(match: re.Match[str]) -> str:

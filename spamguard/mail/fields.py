@@ -40,7 +40,9 @@ _SHAPE = bytes.maketrans(
 )
 _REPEATS = re.compile(rb"(?<=0)0+|(?<=a)a+|(?<=A)A+")
 _ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
-_NOT_FIELDS = frozenset(b"address names date-shape zone id-shape id-host hidden tags url host clue attachment".split())  # other sections
+_NOT_FIELDS = frozenset(  # other sections
+    b"address names date-shape zone id-shape id-host hidden tags url host clue attachment footer".split()
+)
 _VALUE_BYTES = 2000  # of one field
 _MOST_NAMES = 2048
 
@@ -69,15 +71,15 @@ def evidence(fields: FieldList) -> FieldList:
     return [(section, value[:_VALUE_BYTES]) for name, value in fields if (section := _SECTIONS[name[:100]])]
 
 
-def sections(evidence: FieldList) -> tuple[list[Section], list[bytes]]:
-    """Every usable field as a section of its own name, addresses and shapes beside them; and the defects."""
+def sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Section], list[bytes]]:
+    """Every usable field as a section of its own name, addresses and shapes beside them; and the defects. charset: of the body."""
     found: list[Section] = []
     defects: list[bytes] = []
     for name, value in evidence:
         if name in _SPECIAL:
             found += _SPECIAL[name](value)
         else:
-            text = value.lower() if value.isascii() and b"=?" not in value else _decoded(value, defects)
+            text = value.lower() if value.isascii() and b"=?" not in value else _decoded(value, charset, defects)
             found.append((name, text))
             if name in _ADDRESS_FIELDS:
                 found.append((b"address", addresses(text)))
@@ -90,8 +92,8 @@ def of_part(fields: FieldList) -> list[Section]:
     return [(b"part " + name, value[:300].lower()) for name, value in evidence(fields[:20])]
 
 
-def _decoded(value: bytes, defects: list[bytes]) -> bytes:
-    text, wrong = unstructured(value)
+def _decoded(value: bytes, charset: bytes, defects: list[bytes]) -> bytes:
+    text, wrong = unstructured(value, charset)
     defects += wrong
     return fold(text).encode("utf-8", "replace")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,11 +38,19 @@ _HIDERS = tuple(
         ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
         ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
         ("hidden", r"\shidden(?=[\s>=/]|\Z)"),
+        ("transparent", r"color(?<![\w-]color)\s*+:\s*+transparent"),
+        ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
+        ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
+        ("text-indent", r"text-indent\s*+:\s*+-\d{3}"),
     )
 )
 _WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9])")
 _DARK_GROUND = re.compile(r"b(?:gcolor|ackground(?:-color)?)\s*+[:=]\s*+[\"']?\s*+(?!white|#fff|#f[a-f0-9]f|transparent|none|inherit)[#\w]")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
+_BRACES = re.compile(r"([{}])")
+_LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
+_CLASS = re.compile(r"\b(?:class|id)\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))")
+_MAX_NAMES = 50
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
@@ -61,10 +70,10 @@ class Page(NamedTuple):
 
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
-    source, unseen = _without_unseen(source)
+    source, unseen, style = _without_unseen(source)
     pieces = _TAG.split(source)  # text, name of the tag, its attributes, text …
     attributes = "\n".join(dict.fromkeys(pieces[2::3]))
-    places = _hiding_places(source, attributes)
+    places = _hiding_places(source, attributes, _hiding_names(style) if style else frozenset())
     if places:
         source, covered = _take_hidden(source, places)
         unseen.append(covered)
@@ -78,13 +87,40 @@ def read(source: str) -> Page:
     return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), names.count("img"))
 
 
-def _without_unseen(source: str) -> tuple[str, list[str]]:
-    """Markup without comments, scripts, styles and title; the text of comments and titles."""
+def _without_unseen(source: str) -> tuple[str, list[str], str]:
+    """Markup without comments, scripts, styles and title; the text of comments and titles; that of styles."""
     if not any(mark in source for mark in _UNSEEN_MARKS):
-        return source, []
+        return source, [], ""
     pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
-    titles = [text for name, text in zip(pieces[2::4], pieces[3::4], strict=True) if name == "title"]
-    return "".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment]
+    elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
+    titles = [text for name, text in elements if name == "title"]
+    style = "\n".join([text for name, text in elements if name == "style"])
+    return "".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment], style
+
+
+def _hiding_names(style: str) -> frozenset[str]:
+    """Classes and ids that a style sheet hides on every screen, so many at most."""
+    if not any(word in style for word, _ in _HIDERS):
+        return frozenset()
+    hiding = [selectors for selectors, body in _rules(style) if any(word in body and hider.search(body) for word, hider in _HIDERS)]
+    ends = [selector[-100:].rstrip() for selector in ",".join(hiding).split(",")]
+    return frozenset([match[1] for end in ends if (match := _LAST_NAME.search(end))][:_MAX_NAMES])
+
+
+def _rules(style: str) -> Iterator[tuple[str, str]]:
+    """Selectors and declarations, but for those in a block with a condition: what small screens hide, large ones show."""
+    pieces = _BRACES.split(style + "}")  # text, brace, text …
+    outer = conditions = 0
+    for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
+        if brace == end == "{":
+            outer += 1
+            conditions += conditions > 0 or "(" in before
+        elif brace == "{":
+            if not conditions:
+                yield before, inside
+        elif end == "}" and outer:
+            outer -= 1
+            conditions -= conditions > 0
 
 
 def _characters(text: str) -> str:
@@ -104,12 +140,18 @@ def _folded_entity(entity: str) -> str:
     return fold(html.unescape(entity))
 
 
-def _hiding_places(source: str, attributes: str) -> list[int]:
-    """Where something stands that may hide its element, in order. White text hides unless the page sets a dark ground."""
+def _hiding_places(source: str, attributes: str, names: frozenset[str]) -> list[int]:
+    """Where something stands that may hide its element, in order. White text hides unless the page sets a dark ground.
+
+    names: hiding classes and ids.
+    """
     patterns = [pattern for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
     if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes):
         patterns.append(_WHITE)
-    return sorted([match.start() for pattern in patterns for match in pattern.finditer(source)])[:_MAX_HIDING]
+    places = [match.start() for pattern in patterns for match in pattern.finditer(source)]
+    if any(name in attributes for name in names):
+        places += [match.start() for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split())]
+    return sorted(places)[:_MAX_HIDING]
 
 
 def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:

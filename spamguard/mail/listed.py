@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.mail.content import has_spaceless
 from spamguard.mail.decode import fold
+from spamguard.mail.scripts import has_spaceless
 from spamguard.mail.tokens import CLUES, WORDS, TokenHasher, narrow
 
 _LONGEST = 64  # characters; filters cut words off much earlier

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.mail.content import Content
+from spamguard.mail.relations import owner
 from spamguard.mail.split import Named
 
 _MEDIA = (
@@ -102,7 +103,6 @@ _EXTENSIONS = {
     "message": b"eml msg",
 }
 _KIND_OF_EXTENSION = {extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()}
-_DOMAIN = re.compile(rb"@([\w.-]{1,190})")
 _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
@@ -117,7 +117,7 @@ _CODES = [({value: code for code, value in enumerate(values)}, len(values) - 1) 
 def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]:
     """Codes of all traits, uint8, shape (len(TRAITS),). trusted: authserv-ids whose results count (RFC 8601 section 1.6)."""
     named = content.message.named
-    sender = _domain(named.get(b"from", b""))
+    sender = owner(named.get(b"from", b""))
     charset = content.text_types[0].parameters.get(b"charset") if content.text_types else None
     encoding = content.text_encodings[0] if content.text_encodings else b""
     values = (
@@ -136,15 +136,10 @@ def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]
     return np.array([table.get(value, other) for (table, other), value in zip(_CODES, values, strict=True)], np.uint8)
 
 
-def _domain(value: bytes) -> bytes:
-    match = _DOMAIN.search(value)
-    return b".".join(match.group(1).lower().rsplit(b".", 2)[-2:]) if match else b""
-
-
 def _relation(value: bytes | None, sender: bytes, same: str) -> str:
     if value is None:
         return "absent"
-    return same if sender and _domain(value) == sender else "other"
+    return same if sender and owner(value) == sender else "other"
 
 
 def _attachment(content: Content) -> str:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.decode import _CODECS, codec_name, decode_base64, fold, to_text, transfer_decode, unstructured
+from spamguard.mail.decode import _CODECS, charset_inside, codec_name, decode_base64, fold, to_text, transfer_decode, unstructured
 from tests.unit.mail.support import repeatable, words
 
 
@@ -135,6 +135,28 @@ def test_headers_that_the_standard_library_writes_are_read(text: str, charset: s
     assert unstructured(value.encode())[0].replace("\n", "") == str(make_header(decode_header(value))).replace("\n", "")
 
 
+@pytest.mark.parametrize(
+    ("data", "charset"),
+    [
+        ("<META charset='Big5'>今日".encode("big5"), b"Big5"),
+        ("<meta content='text/html; charset = koi8-r'>кредит".encode("koi8-r"), b"koi8-r"),
+        (b"<meta charset=nonsense>\xff", b""),
+        (b" " * 1024 + b"charset=big5 \xff", b""),
+        (b"<meta charset=big5>", b""),
+        ("こんにちは".encode("iso-2022-jp"), b"iso-2022-jp"),
+        ("대출".encode("iso-2022-kr"), b"iso-2022-kr"),
+        (b"\x1b[31mred", b""),
+    ],
+)
+def test_text_without_a_charset_may_name_one_itself(data: bytes, charset: bytes) -> None:
+    assert charset_inside(data) == charset
+
+
+def test_8_bit_headers_have_the_charset_of_the_body_unless_they_are_utf_8() -> None:
+    assert unstructured("今日".encode("big5"), b"big5") == ("今日", [b"header-8bit"])
+    assert unstructured("今日".encode(), b"big5") == ("今日", [b"header-8bit"])
+
+
 def test_8_bit_headers_are_a_defect() -> None:
     assert unstructured("grün".encode("latin-1")) == ("grün", [b"header-8bit"])
 
@@ -151,6 +173,10 @@ def test_8_bit_headers_are_a_defect() -> None:
         ("ﬁne", "fine"),
         ("ÄÖ", "äö"),
         ("A\u0308", "ä"),
+        ("V\u0456agr\u0430", "viagra"),
+        ("p\u03b1ypal", "paypal"),
+        ("кредит", "кредит"),
+        ("it-компания", "it-компания"),
     ],
 )
 def test_folding(text: str, folded: str) -> None:

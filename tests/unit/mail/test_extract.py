@@ -85,21 +85,33 @@ def test_pairs_never_cross_the_border_of_a_section() -> None:
 
 
 def test_pairs_of_bigrams_stay_inside_one_run() -> None:
-    found = texts(header(b"Content-Type: text/plain; charset=utf-8", body="今日は x 天気".encode()))
-    assert {"今日", "日は", "天気", "今日 日は", "x"} <= found
-    assert "日は 天気" not in found
+    found = texts(header(b"Content-Type: text/plain; charset=utf-8", body="こんに x てんき".encode()))
+    assert {"こん", "んに", "てん", "こん んに", "x"} <= found
+    assert "んに てん" not in found
+
+
+def test_ideographs_are_words_and_hangul_words_stay_beside_their_syllables() -> None:
+    found = texts(header(b"Content-Type: text/plain; charset=utf-8", body="今日は天気 대출을".encode()))
+    assert {"今", "日", "今 日", "今 … 天", "대출을", "대출", "출을"} <= found
 
 
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (header(b"Subject: =?utf-8?b?5LuK5pel44Gv?="), {"subject:今日", "subject:日は"}),
-        (header("From: 今日は <a@example.com>".encode()), {"from:今日", "address:a-at-example_com"}),
+        (header(b"Subject: =?utf-8?b?5LuK5pel44Gv?="), {"subject:今", "subject:今 日"}),
+        (header("From: 今日は <a@example.com>".encode()), {"from:今 日", "address:a-at-example_com"}),
         (header(b"Content-Type: text/plain; charset=utf-8", body="สวัสดี".encode()), {"สว", "วั"}),
         (page(b"<p>V<b></b>iagra</p><div style='display:none'>meeting</div>"), {"viagra", "hidden:meeting", "tags:style", "tags:none'"}),
         (page(b"see <a href='http://user@WWW.Shop.Example:80/x?y=1'>this</a>"), {"host:www_shop_example", "host:shop_example", "url:y"}),
         (header(body=b"go to www.shop.example/now, http://a.example"), {"host:www_shop_example", "host:a_example"}),
         (page("＜b＞bold".encode()), {"b", "bold"}),
+        (header(b"Subject: V I A G R A", body=b"c-i-a-l-i-s"), {"subject:viagra", "cialis"}),
+        (page("vіagrа".encode()), {"viagra"}),
+        (
+            header("Subject: 今日".encode("big5"), b"Content-Type: text/html", body=b"<meta charset=big5>" + "天空".encode("big5")),
+            {"天", "subject:今"},
+        ),
+        (header(b"A: 1", body="こんにちは".encode("iso-2022-jp")), {"こん"}),
         (header(b"A: 1", b"no field"), {"clue:defect_header_line"}),
         (header(b"Content-Type: multipart/mixed"), {"clue:defect_no_boundary", "hello"}),
         (header(b"Content-Type: text/plain; charset=x"), {"clue:defect_charset_unknown"}),
@@ -118,6 +130,20 @@ def test_evidence(raw: bytes, expected: set[str]) -> None:
 def test_hidden_words_are_not_words_of_the_body() -> None:
     assert "meeting" not in texts(page(b"<p>buy</p><div style='display:none'>meeting</div>"))
     assert "zip" not in texts(header(b"Content-Type: application/zip", body=b"zip"))
+
+
+@pytest.mark.parametrize("line", [b"-- ", b"--", b"_" * 47, b"-" * 30])
+def test_what_stands_below_a_text_is_no_word_of_it(line: bytes) -> None:
+    found = texts(header(b"Subject: x", b"Footer: y", body=b"a text of some length\n" + line + b"\nthe list of users\n"))
+    assert {"footer:list", "footer:of users", "length", "field footer:y"} <= found
+    assert not {"list", "users"} & found
+
+
+@pytest.mark.parametrize(
+    "body", [b"short\n-- \nlist of users\n", b"some text that is longer\n--x\nlist", b"some text\n-- \n" + b"list of users " * 120]
+)
+def test_no_footer_is_the_whole_of_a_text_or_most_of_it(body: bytes) -> None:
+    assert "list" in texts(header(b"Subject: x", body=body))
 
 
 def test_texts_beyond_the_limits_leave_a_defect() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail import html
-from tests.unit.mail.support import repeatable
+from tests.unit.mail.support import repeatable, seconds
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,10 @@ def test_visible_text(markup: str, visible: str) -> None:
         "<font color='#FFFFFF'>".lower(),
         "<span style='color:#fefefe'>",
         "<span style='color: white'>",
+        "<span style='color:transparent'>",
+        "<div style='position:absolute; left:-9999px'>",
+        "<div style='top : -500em'>",
+        "<p style='text-indent:-999px'>",
     ],
 )
 def test_hidden_text(tag: str) -> None:
@@ -120,3 +124,53 @@ def test_any_markup_is_read(markup: str) -> None:
 def test_text_without_tags_is_all_visible(text: str) -> None:
     text = text.replace("<", "").replace("&", "")
     assert html.read(text).visible == text
+
+
+@pytest.mark.parametrize(
+    ("rule", "tag"),
+    [
+        (".x{display:none}", "<div class=x>"),
+        (".x{display:none}", "<p class='a x b'>"),
+        ("p .y, div.x { color:red; font-size:0 }", '<div class="x">'),
+        ("#x{left:-1000px}", "<div id=x>"),
+        ("@media screen{.x{display:none}}", "<div class=x>"),
+        ("@media (max-width:9px){.y{color:red}} .x{display:none}", "<div class=x>"),
+        ("a{b{c}} .x{display:none", "<div class=x>"),
+    ],
+)
+def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
+    page = html.read(f"<style>{rule}</style>buy {tag}good")
+    assert ("good" in page.hidden, "good" in page.visible) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "tag"),
+    [
+        (".x{display:none}", "<div class=xy>"),
+        (".x{display:none}", "<div title=x>"),
+        (".x{color:red}", "<div class=x>"),
+        (".x:hover{display:none}", "<div class=x>"),
+        (".x p{display:none}", "<div class=x>"),
+        ("@media only screen and (max-width:600px){.y{color:red} .x{display:none}}", "<div class=x>"),
+        ("@media (min-width:1px){@media print{.x{display:none}}}", "<div class=x>"),
+        (".x{margin-left:-1000px}", "<div class=x>"),
+        (".x{left:-99px}", "<div class=x>"),
+    ],
+)
+def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str) -> None:
+    assert "good" in html.read(f"<style>{rule}</style>buy {tag}good").visible
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<style>display:none" + "@media(" * 40_000,
+        "<style>display:none " + ".a" * 60_000,
+        "<style>" + ".a{display:none}" * 20_000,
+        "<style>display:none " + "@media (" * 20_000 + "{" * 20_000 + "}" * 20_000,
+        "<style>.a{display:none}</style>" + "<p class='a'>" * 20_000,
+        "<style>.a{display:none}</style><p class=a>" + "class= " * 20_000,
+    ],
+)
+def test_hostile_style_sheets_take_no_longer(source: str) -> None:
+    assert seconds(lambda: html.read(source), 1) < 3

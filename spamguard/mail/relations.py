@@ -1,0 +1,63 @@
+"""Whether the names in a message belong together: who sends it, who wants the answer, where its links lead, who passed it on.
+
+Says only how they relate, never what they are called, so that what is learnt holds for senders never seen. Pure; never raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from spamguard.mail.split import Named
+
+_HOST = re.compile(rb"@([\w.-]{1,190})")
+_SHARED = frozenset((b"ac", b"co", b"com", b"edu", b"gov", b"ne", b"net", b"or", b"org"))  # below a country: names are sold under these
+_MOST_HOSTS = 50
+_MOST_OWNERS = 5
+_VALUE_BYTES = 300  # of a field
+
+
+def clues(named: Named, received: Sequence[bytes], hosts: Sequence[str]) -> list[bytes]:
+    """named: header fields. received: in lower case. hosts: of links, in lower case."""
+    sender = _owner_in(named, b"from")
+    found = [b"to_sender" if sender and sender == _owner_in(named, b"to") else b"to_other"]
+    if b"reply-to" in named:
+        found.append(b"reply_to_sender" if sender == _owner_in(named, b"reply-to") else b"reply_to_other")
+    if hosts:
+        found += _links(sender, set(map(_host_owner, hosts[:_MOST_HOSTS])))
+    servers, origin = b"\n".join(received), _owner_in(named, b"message-id")
+    found.append(b"sender_passed_on" if sender and sender in servers else b"sender_not_passed_on")
+    found.append(b"id_passed_on" if origin and origin in servers else b"id_not_passed_on")
+    return found
+
+
+def _owner_in(named: Named, field: bytes) -> bytes:
+    return owner(named[field]) if field in named else b""
+
+
+def owner(value: bytes) -> bytes:
+    """Who owns the first address in a field, as a name of a domain; empty: there is none near its start."""
+    return _first_owner(value[:_VALUE_BYTES])
+
+
+@lru_cache(maxsize=1024)
+def _first_owner(value: bytes) -> bytes:
+    match = _HOST.search(value)
+    return _owner(match.group(1).lower()) if match else b""
+
+
+@lru_cache(maxsize=4096)
+def _host_owner(host: str) -> bytes:
+    return _owner(host.encode("utf-8", "replace"))
+
+
+def _owner(host: bytes) -> bytes:
+    """The part of a host's name that somebody registered, near enough without a list of all countries."""
+    labels = host.strip(b".").rsplit(b".", 3)[-3:]
+    return b".".join(labels if len(labels) == 3 and len(labels[2]) == 2 and labels[1] in _SHARED else labels[-2:])
+
+
+def _links(sender: bytes, owners: set[bytes]) -> list[bytes]:
+    where = b"links_some_sender" if sender in owners else b"links_elsewhere"
+    return [b"links_sender" if owners == {sender} else where, b"link_owners_%d" % min(len(owners), _MOST_OWNERS)]
