@@ -36,11 +36,10 @@ _UNBROKEN = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|(?P<word>[^\W\d_]{4,})")
 _WORD = re.compile(r"[^\W\d_]{3,24}")
 _LINK = re.compile(r"https?://[!#-&(-;=?-~]{3,300}")
 _BODY_END = re.compile(r"</body\s*>", re.I)
-_CONTENT_FIELDS = frozenset(
-    ("content-type", "content-transfer-encoding", "content-disposition", "content-id", "mime-version", "content-length")
-)
+_CONTENT_FIELDS = frozenset(("mime-version", *(f"content-{name}" for name in ("type", "transfer-encoding", "disposition", "id", "length"))))
 _WRAPPED = 12  # words on a line
 _LOOKALIKES = str.maketrans("aceiopxysjABCEHIKMOPTXSJ", "асеіорхуѕјАВСЕНІКМОРТХЅЈ")  # Latin to Cyrillic
+_DIGITS = str.maketrans("oieasbOIEASB", "013458013458")
 
 HIDING_PLACES = {
     "display none": '<div style="display:none">{}</div>',
@@ -94,7 +93,12 @@ def lookalikes(raw: bytes, telltale: Collection[str]) -> bytes:
 
 def one_lookalike(raw: bytes, telltale: Collection[str]) -> bytes:
     """The same with one letter of each word only, which leaves most of its letters Latin."""
-    return _disguised(raw, telltale, _first_lookalike)
+    return _disguised(raw, telltale, lambda word: _first_changed(word, _LOOKALIKES))
+
+
+def with_digit(raw: bytes, telltale: Collection[str]) -> bytes:
+    """Telltale words with a digit for one letter, "v1agra", in text and subject."""
+    return _disguised(raw, telltale, lambda word: _first_changed(word[:-1], _DIGITS) + word[-1])
 
 
 def zero_width(raw: bytes, telltale: Collection[str]) -> bytes:
@@ -123,8 +127,8 @@ def _words_changed(telltale: Collection[str], disguise: Change) -> Change:
     return lambda text: _UNBROKEN.sub(one, text)
 
 
-def _first_lookalike(word: str) -> str:
-    changed = word.translate(_LOOKALIKES)
+def _first_changed(word: str, table: dict[int, int]) -> str:
+    changed = word.translate(table)
     place = next((place for place, (old, new) in enumerate(zip(word, changed, strict=True)) if place and old != new), 0)
     return word[:place] + changed[place] + word[place + 1 :]
 

@@ -184,6 +184,7 @@ def evasions(words: Words) -> dict[str, Attack]:
         "spaced out": attacks.spaced,
         "Cyrillic look-alikes": attacks.lookalikes,
         "one look-alike a word": attacks.one_lookalike,
+        "one digit a word": attacks.with_digit,
         "zero-width spaces": attacks.zero_width,
         "cut by empty markup": attacks.cut_by_markup,
     }

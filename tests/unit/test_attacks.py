@@ -18,7 +18,7 @@ from tests.bench import attacks, bench_evasion
 SPAM = [raw for label, raw in generate(30, 5) if label == "spam"]
 GOOD = ["meeting", "thanks", "patch", "tomorrow", "kernel", "minutes"]
 TELLTALE = {"order", "offer", "account", "pills", "click", "price", "winner", "bestellen", "verify"}
-LATIN = str.maketrans("асеіорхуѕјАВСЕНІКМОРТХЅЈ", "aceiopxysjABCEHIKMOPTXSJ")
+LATIN = str.maketrans("асеіорхуѕјАВСЕНІКМОРТХЅЈ", "aceiopxysjABCEHIKMOPTXSJ") | str.maketrans("013458", "oieasb")
 
 PAGE = b"""From: a@example.com
 Subject: Order pills now
@@ -50,6 +50,7 @@ DISGUISED: dict[str, Callable[[bytes], bytes]] = {
     "spaced": lambda raw: attacks.spaced(raw, TELLTALE),
     "lookalikes": lambda raw: attacks.lookalikes(raw, TELLTALE),
     "one lookalike": lambda raw: attacks.one_lookalike(raw, TELLTALE),
+    "one digit": lambda raw: attacks.with_digit(raw, TELLTALE),
     "zero width": lambda raw: attacks.zero_width(raw, TELLTALE),
 }
 MORE: dict[str, Callable[[bytes], bytes]] = {
@@ -122,7 +123,7 @@ def test_disguised_words_are_still_read(name: str) -> None:
 
 def plainly(text: str) -> str:
     """Letters as they look, without what has no width."""
-    return "".join([one for one in text.translate(LATIN) if not one.isspace() and unicodedata.category(one) != "Cf"])
+    return "".join([one for one in text.translate(LATIN).lower() if not one.isspace() and unicodedata.category(one) != "Cf"])
 
 
 @pytest.mark.parametrize("name", DISGUISED)
