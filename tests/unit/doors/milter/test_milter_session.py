@@ -116,6 +116,7 @@ def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
 
     async def talk(served):
         server = await served.ready()
+        server.send(Command.MACROS, b"H{tls_version}\0TLSv1.3\0")
         await server.envelope(b"b@example.net", b"c@example.net", sender=b"", queue=b"Q1", login=b"anna")
         await server.content(RAW)
         await server.end()
@@ -132,10 +133,11 @@ def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
     assert (first.sender, first.recipients, first.queue) == ("", ["b@example.net", "c@example.net"], "Q1")
     client = first.client
     assert (client.address, client.name, client.port, client.helo) == ("192.0.2.1", "mail.example.org", "4711", "helo.example.org")
-    assert (client.login, client.protocol, client.peer, first.peer) == ("anna", "ESMTPA", "127.0.0.1", "127.0.0.1")
+    assert (client.login, client.protocol, client.peer, first.peer) == ("anna", "ESMTPSA", "127.0.0.1", "127.0.0.1")
     assert (second.sender, second.recipients, second.queue) == ("second@example.org", ["b@example.net"], "Q2")
-    assert (second.client.login, second.client.protocol, second.client.address) == ("", "ESMTP", "192.0.2.1")
-    assert (third.client.address, third.client.helo, third.received_by) == ("192.0.2.2", "other", "mx.example.com")
+    assert (second.client.login, second.client.protocol, second.client.address) == ("", "ESMTPS", "192.0.2.1")
+    assert (third.client.address, third.client.helo, third.client.protocol) == ("192.0.2.2", "other", "ESMTP")
+    assert third.received_by == "mx.example.com"
     assert asking.raws == [RAW, b"Subject: 2\r\n\r\nall in the last packet\r\n", b"Subject: 3\r\n\r\n"]
 
 
@@ -347,6 +349,9 @@ def test_content_must_come_in_time_but_before_it_the_server_may_wait(tmp_path, l
         await asyncio.sleep(0.6)
         await server.envelope()
         await asyncio.sleep(0.6)
+        await server.content(RAW)
+        assert (await server.end()).reply == b"c"
+        await server.envelope()
         server.send(Command.FIELD, b"a\0b\0")
         return await server.hung_up()
 
