@@ -55,7 +55,7 @@ def test_any_bytes_are_packets_or_malformed(raw):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\0\0\0\0X",
+        b"\0\0\0\0Q",  # not even a command
         b"\0\0\0\1z",  # no such command
         b"\xff\xff\xff\xffB",  # 4 GiB are announced, and not waited for
         struct.pack("!I", milter.LONG_BYTES + 1) + b"L",
