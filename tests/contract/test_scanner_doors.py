@@ -186,6 +186,26 @@ def test_half_a_message_is_never_judged(tmp_path: Path, protocol: Protocol, limi
     assert run(tmp_path, protocol, talk, limits=limits) in AWAY
 
 
+@pytest.mark.parametrize(
+    "begin", [b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nX: ", b"CHECK SPAMC/1.5\r\nUser: ", b"POST /checkv2 HTTP/1.1\r\nHost: x\r\n"]
+)
+@pytest.mark.parametrize("protocol", sorted(ASKERS.keys() - {Protocol.MILTER}))
+def test_who_drips_is_cut_off(tmp_path: Path, protocol: Protocol, begin: bytes) -> None:
+    async def talk(served: Served) -> float:
+        reader, writer = await served.connect()
+        answered = asyncio.create_task(reader.read())
+        started = asyncio.get_running_loop().time()
+        writer.write(begin)
+        while not answered.done():
+            writer.write(b"y")
+            await asyncio.wait([answered], timeout=0.05)
+        await until(lambda: served.door.connections == 0)
+        assert served.judge.raws == []
+        return asyncio.get_running_loop().time() - started
+
+    assert run(tmp_path, protocol, talk, limits=ScannerLimits(data_seconds=10, message_seconds=0.5)) < 10
+
+
 def test_who_goes_in_the_middle_leaves_nothing_behind(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> str:
         for _ in range(5):
