@@ -49,30 +49,28 @@ class Endpoint:
         return f"{self.protocol}://{host}:{self.port}"
 
 
-_AT_HOST = re.compile(r"(smtp|lmtp)://(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})")
-_AT_PATH = re.compile(r"(lmtp|maildir):(/[^/\x00][^\x00]*)", re.DOTALL)
-_ASKED_AT_HOST = re.compile(rf"(rspamd|spamd|milter)://{_AT_HOST.pattern.partition('://')[2]}")
-_ASKED_AT_PATH = re.compile(rf"(milter):{_AT_PATH.pattern.partition(':')[2]}", re.DOTALL)
+_AT_HOST = r"://(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})"
+_AT_PATH = r":(/[^/\x00][^\x00]*)"
 
 
 def parse_endpoint(text: str) -> Endpoint:
     """The endpoint that `str` tells so; ValueError, with the forms there are. Port 0: any free one, to listen on."""
-    if (at := _AT_HOST.fullmatch(text)) and int(at[4]) <= 65535:
-        return Endpoint(Protocol(at[1]), at[2] or at[3], int(at[4]))
-    if at := _AT_PATH.fullmatch(text):
-        return Endpoint(Protocol(at[1]), path=Path(at[2]))
-    raise ValueError(f"{text!r} is no endpoint: write smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
+    forms = "smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path"
+    return _parsed(text, "smtp|lmtp", "lmtp|maildir", forms)
 
 
 def parse_scanner(text: str) -> Endpoint:
     """The same for where a `Scanner` listens."""
-    if (at := _ASKED_AT_HOST.fullmatch(text)) and int(at[4]) <= 65535:
+    forms = "rspamd://HOST:PORT, spamd://HOST:PORT, milter://HOST:PORT or milter:/path/to/socket"
+    return _parsed(text, "rspamd|spamd|milter", "milter", forms)
+
+
+def _parsed(text: str, at_hosts: str, at_paths: str, forms: str) -> Endpoint:
+    if (at := re.fullmatch(rf"({at_hosts}){_AT_HOST}", text)) and int(at[4]) <= 65535:
         return Endpoint(Protocol(at[1]), at[2] or at[3], int(at[4]))
-    if at := _ASKED_AT_PATH.fullmatch(text):
+    if at := re.fullmatch(rf"({at_paths}){_AT_PATH}", text, re.DOTALL):
         return Endpoint(Protocol(at[1]), path=Path(at[2]))
-    raise ValueError(
-        f"{text!r} is no such place: write rspamd://HOST:PORT, spamd://HOST:PORT, milter://HOST:PORT or milter:/path/to/socket"
-    )
+    raise ValueError(f"{text!r} is no endpoint: write {forms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +392,7 @@ class Settings:
     @property
     def teaching(self) -> bool:
         """Whether lessons come by a socket, by mail or by what asks for verdicts."""
-        by_mail = any(listener.teach for listener in self.listeners)
-        return self.teach is not None or by_mail or any(scanner.teaches for scanner in self.scanners)
+        return self.teach is not None or any(one.teach for one in self.listeners) or any(one.teaches for one in self.scanners)
 
     @property
     def doors(self) -> tuple[Listener | Scanner, ...]:
