@@ -178,7 +178,7 @@ def test_several_messages_and_what_is_given_up_between_them(place: Place) -> Non
             assert client.ask(b"RSET").startswith(b"250")
             assert client.ask(b"XYZZY").startswith(b"500")
             assert client.ask(b"EHLO again.example").startswith(b"250")
-            raws.append(place.arrives(lambda label=label: client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][2]))))  # type: ignore[misc]
+            raws.append(place.arrives(lambda label=label: client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][0]))))  # type: ignore[misc]
     assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
     assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
 
