@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome
+from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.support.select import Select
 
 from tests.e2e import daemon
@@ -49,7 +49,9 @@ def subject(number: int) -> str:
 
 
 def seen(driver: Chrome, words: str) -> None:
-    """Wait until the history shows these words; without scripts one loads the page again."""
+    """Wait until the history shows these words: the mouse out of its way, as new mail waits while it is over the list; without scripts
+    one loads the page again."""
+    ActionChains(driver).move_to_element(driver.find_element("css selector", "header .mark")).perform()
 
     def is_there() -> bool:
         if words in text(driver):
