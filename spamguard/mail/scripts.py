@@ -90,14 +90,13 @@ def _in_latin(match: re.Match[str]) -> str:
 
 
 def undisguised(utf8: bytes) -> bytes:
-    """Text as it is read: four and more letters with the same sign or blank between any two, "v i a g r a", closed up; and behind
-    the text its words with single digits or signs between letters, "v1agra", in letters, so many at most."""
+    """Text as it is read: words with single digits or signs between letters, "v1agra", in letters, so many at most; four and more
+    letters with the same sign or blank between any two, "v i a g r a", closed up."""
     kinds = utf8.translate(_KINDS)
-    masked = _masked(utf8, kinds) if _MASKED in kinds else []
+    text = _in_letters(utf8, kinds) if _MASKED in kinds else utf8
     if not utf8.isascii():
         kinds = utf8.translate(_KINDS, _NOT_FIRST)  # a byte for each character
-    text = _SET_APART.sub(_together, utf8.decode("utf-8", "replace")).encode() if _four_apart(kinds) else utf8
-    return text + b"\n" + b" ".join(masked) if masked else text
+    return _SET_APART.sub(_together, text.decode("utf-8", "replace")).encode() if _four_apart(kinds) else text
 
 
 def _four_apart(kinds: bytes) -> bool:
@@ -108,28 +107,28 @@ def _four_apart(kinds: bytes) -> bool:
     return bool(np.count_nonzero(eight == _FOUR_AT_ONCE))
 
 
-def _masked(utf8: bytes, kinds: bytes) -> list[bytes]:
-    found: dict[bytes, None] = {}
+def _in_letters(utf8: bytes, kinds: bytes) -> bytes:
+    text = bytearray(utf8)
     place = kinds.find(_MASKED)
     for _ in range(_MOST_MASKED):
         if place < 0:
             break
-        found[_unmasked(utf8, kinds, place)] = None
-        place = kinds.find(_MASKED, place + 1)
-    found.pop(b"", None)
-    return list(found)
+        start, end = _masked_word(utf8, kinds, place)
+        text[start:end] = text[start:end].translate(_UNMASKED)
+        place = kinds.find(_MASKED, max(end, place + 1))
+    return bytes(text)
 
 
-def _unmasked(utf8: bytes, kinds: bytes, place: int) -> bytes:
-    """The word around a place; empty if it is long, mostly signs, or part of something else: a number, an address."""
+def _masked_word(utf8: bytes, kinds: bytes, place: int) -> tuple[int, int]:
+    """Where the word around a place is; empty if it is long, mostly signs, or part of something else: a number, an address."""
     before = kinds[max(place - _LONGEST_MASKED, 0) : place].rpartition(b" ")[2]
     behind = kinds[place : place + _LONGEST_MASKED].partition(b" ")[0]
     start, end = place - len(before), place + len(behind)
-    word = utf8[start:end].rstrip(b"!")
-    signs = kinds[start : start + len(word)]
     dotted = utf8[max(start - 1, 0) : start] == b"." or (utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum())
-    meant = len(word) < _LONGEST_MASKED and not dotted and b"." not in signs and 3 * signs.count(b"0") <= len(word)
-    return word.translate(_UNMASKED) if meant else b""
+    end = start + len(utf8[start:end].rstrip(b"!"))
+    signs = kinds[start:end]
+    meant = len(signs) < _LONGEST_MASKED and not dotted and b"." not in signs and 3 * signs.count(b"0") <= len(signs)
+    return (start, end) if meant else (place, place)
 
 
 def _together(match: re.Match[str]) -> str:

@@ -69,10 +69,11 @@ def test_words_of_two_scripts_are_latin(text: str, read: str) -> None:
         (" 中 文 字 符 ", " 中 文 字 符 "),
         ("1 2 3 4 5", "1 2 3 4 5"),
         ("", ""),
-        ("v1agra", "v1agra\nviagra"),
-        ("buy c1al1s, m0ney v1agra v1agra!", "buy c1al1s, m0ney v1agra v1agra!\ncialis money viagra"),
-        ("p0rn. vi@gra. mon$ter", "p0rn. vi@gra. mon$ter\nporn viagra monster"),
+        ("v1agra", "viagra"),
+        ("buy c1al1s, m0ney v1agra v1agra!", "buy cialis, money viagra viagra!"),
+        ("p0rn. vi@gra. mon$ter", "porn. viagra. monster"),
         ("win32api anna@example.com a3f4e5b6 h2o 4you top10", "win32api anna@example.com a3f4e5b6 h2o 4you top10"),
+        ("grün v1agra п0рно", "grün viagra п0рно"),
         ("a0a" + "b" * 30, "a0a" + "b" * 30),
     ],
 )
@@ -81,9 +82,9 @@ def test_letters_set_apart_are_closed_up(text: str, read: str) -> None:
 
 
 @repeatable
-@given(st.text("ab .-я中1", max_size=60))
+@given(st.text("ab .-я中2", max_size=60))
 def test_only_signs_between_letters_go(text: str) -> None:
-    closed = undisguised(text.encode()).decode().partition("\n")[0]
+    closed = undisguised(text.encode()).decode()
     assert [sign for sign in closed if sign.isalnum()] == [sign for sign in text if sign.isalnum()]
 
 
