@@ -146,7 +146,9 @@ class _Certificates:
             _log.error("%s: the new certificate cannot be used (%s): the old one is", self._files, error)
 
     def _look(self) -> tuple[int, ...]:
-        return tuple(path.stat().st_mtime_ns for path in (self._files.certificate, self._files.key)) if self._files else ()
+        """When they were written; 0: gone, which is told once."""
+        files = (self._files.certificate, self._files.key) if self._files else ()
+        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
 
 
 def _in_words(web: Web, error: Exception) -> str:

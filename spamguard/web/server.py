@@ -1,7 +1,8 @@
 """HTTP/1.1 itself: uvicorn's protocol on a socket of ours, with clocks of our own on every connection.
 
 uvicorn waits for ever for the rest of a header, and for a reader that has stopped reading. Must never hold more than so many connections,
-or one that does nothing; who comes when there are that many takes the place of the one that has been idle for longest.
+or one that does nothing; who comes when there are that many takes the place of the one that nobody who is known has asked anything by
+for longest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import ssl
 import struct
 import sys
+from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,8 +32,9 @@ HEADER_SECONDS = 10.0  # from the first to the last byte of a header, and to the
 IDLE_SECONDS = 8  # between two requests
 STUCK_SECONDS = 30.0  # in which nothing of an answer could be sent
 _LOOK_SECONDS = 1.0
+HANDSHAKES = 128  # at once: the oldest goes. They come before the connections that are counted, and each has a file descriptor
 _HANDSHAKE_SECONDS = 10.0
-_BACKLOG = 256
+_NO_MORE_SECONDS = 1.0  # until it is tried again to accept, when there is none left
 _END_SECONDS = 0.7  # for what is being answered when it ends: who has asked for that waits for a second
 
 
@@ -55,21 +58,48 @@ class Server:
         )
         self._config.load()
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._beginning: OrderedDict[asyncio.Task[Any], None] = OrderedDict()  # oldest first
+        self._accepting: asyncio.Task[None] | None = None
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Answer on this socket from now on; it is the server's."""
-        factory = partial(_Connection, self._config, self._state, {})
-        patience = _HANDSHAKE_SECONDS if tls else None
-        self._server = await asyncio.get_running_loop().create_server(
-            factory, sock=listening, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=patience
-        )
+        """Answer on this socket, which listens, from now on; it is the server's."""
+        listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listening, tls))
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    own, _ = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(_NO_MORE_SECONDS)
+                    continue
+                if len(self._beginning) >= HANDSHAKES:
+                    self._beginning.popitem(last=False)[0].cancel()
+                began = loop.create_task(
+                    loop.connect_accepted_socket(self._connection, own, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_SECONDS if tls else None)
+                )
+                self._beginning[began] = None
+                began.add_done_callback(partial(self._begun, own))
+                await asyncio.sleep(0)  # many may wait to be accepted: others go on meanwhile
+
+    def _begun(self, own: socket.socket, began: asyncio.Task[Any]) -> None:
+        self._beginning.pop(began, None)
+        if began.cancelled() or began.exception() is not None:  # whoever does not speak TLS is none of our log's business either
+            own.close()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._config, self._state, {})
 
     async def end(self) -> None:
         """Accept no more, finish what is being answered, soon."""
-        if self._server is None:
+        if self._accepting is None:
             return
-        self._server.close()
+        ended = [self._accepting, *self._beginning]
+        for task in ended:
+            task.cancel()
+        await asyncio.wait(ended)
         for connection in list(self._state.connections):
             connection.shutdown()
         tasks = list(self._state.tasks)
@@ -126,6 +156,11 @@ class _Connection(H11Protocol):
         """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def spare(self) -> bool:
+        """Whether nobody who has shown who they are waits for an answer: who has not may be slow on purpose."""
+        return self.idle or self.cycle.scope["state"].get("visitor") is None
+
     def _look(self) -> None:
         now = self.loop.time()
         unsent = self.transport.get_write_buffer_size()
@@ -146,10 +181,10 @@ class _Connection(H11Protocol):
 
 
 def _make_room(connections: set[Any]) -> bool:
-    """Cut off who has asked nothing for longest; whether there was anybody."""
-    idle = [one for one in connections if one.idle]
-    if idle:
-        longest = min(idle, key=lambda one: float(one.waiting))
+    """Cut off who has been of no use for longest; whether there was anybody."""
+    spare = [one for one in connections if one.spare]
+    if spare:
+        longest = min(spare, key=lambda one: float(one.waiting))
         longest.transport.abort()
         connections.discard(longest)
-    return bool(idle)
+    return bool(spare)

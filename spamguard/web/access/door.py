@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import time
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spamguard.errors import AccessError
 from spamguard.web.access.asking import Asking
 from spamguard.web.access.contract import NobodyError, Visitor, Way, visitor
-from spamguard.web.access.store import SESSION_SECONDS, Kind, Store
+from spamguard.web.access.store import SESSION_SECONDS, Credential, Kind, Store
 from spamguard.web.service.values import Person
 
 COOKIE = "spamguard"
 SECURE_COOKIE = "__Host-spamguard"  # a browser keeps it from other hosts and from connections that are not HTTPS (RFC 6265bis)
 _BEARER = "bearer "
+
+_log = logging.getLogger("spamguard.web")
 
 
 class Door:
@@ -56,7 +60,7 @@ class Door:
         found = self._store.find(Kind.TOKEN, text, now)
         if found is None:
             raise NobodyError("this token is wrong, too old or was revoked")
-        self._store.used(found, now)
+        self._used(found, now)
         return Visitor(found.person, Way.TOKEN, credential=found.id)
 
     def _by_cookie(self, asking: Asking, now: int) -> Visitor | None:
@@ -64,8 +68,15 @@ class Door:
         found = self._store.find(Kind.SESSION, text, now) if text else None
         if found is None:  # a session that has ended is nothing to be suspicious of
             return None
-        self._store.used(found, now)
+        self._used(found, now)
         return Visitor(found.person, Way.SESSION, self._form_token(Way.SESSION, found.id), found.id)
+
+    def _used(self, found: Credential, now: int) -> None:
+        """A full disk, or a command that was stopped while it wrote, keeps nobody out."""
+        try:
+            self._store.used(found, now)
+        except AccessError as error:
+            _log.warning("%s", error)
 
     def _form_token(self, way: Way, of: str) -> str:
         """The same for as long as the session lasts, over restarts too."""

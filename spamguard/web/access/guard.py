@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,15 +26,17 @@ from spamguard.web.access.contract import NobodyError, Problem, Visitor, Way
 from spamguard.web.access.door import Door
 from spamguard.web.access.problems import refusal
 from spamguard.web.access.rates import Rates, neighbourhood
+from spamguard.web.service.values import Person
 
 AT_ONCE = 64  # requests being answered,
+AT_ONCE_OF_ONE = 16  # those of one person who is no operator,
 NOBODIES = 16  # and those of who has not shown who it is
 FAILURES_PER_MINUTE = 20  # of one address, whose further ones are not looked at
 FORM_BYTES = 256 << 10  # beside the message in a form
 _LOGIN_BYTES = 16 << 10  # of what nobody sends: a link to be burnt
 _LOGIN_SECONDS = 10.0
 _GONE = 499  # in the log only: who asked did not wait
-_PATH = 200  # letters of it in the log
+_METHOD, _PATH = 20, 200  # letters of them in the log
 
 _log = logging.getLogger("spamguard.web")
 
@@ -51,7 +54,7 @@ class Guard:
         self._by_person = Rates(web.limits.requests_per_minute)
         self._by_address = Rates(web.limits.requests_per_minute_of_address)
         self._failures = Rates(FAILURES_PER_MINUTE)
-        self._asking = {True: 0, False: 0}  # whether they have shown who they are
+        self._asking = Counter[Person | None]()  # who has requests being answered; None: all who have not shown who they are
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -76,7 +79,7 @@ class Guard:
         except Exception as error:  # whatever it is, it must not get out as it is  # noqa: BLE001
             told = problems.of(error)
             if told.status == 500:
-                _log.exception("a fault in answering %s %s", scope["method"], scope["path"][:_PATH])
+                _log.exception("a fault in answering %s %s", scope["method"][:_METHOD], scope["path"][:_PATH])
             elif problems.is_ours(error):
                 _log.error("%s", error)
             if answer.status == 0:
@@ -103,17 +106,26 @@ class Guard:
 
     @contextmanager
     def _counted(self, found: Visitor | None, body: Body) -> Iterator[None]:
-        """Nobody takes the place of those who have shown who they are, however slowly they send. RefusalError: too many at once."""
-        known = found is not None
-        if self._asking[known] >= (AT_ONCE if known else NOBODIES):
+        """Nobody takes the place of those who have shown who they are, nor one of these all places, however slowly they send.
+        RefusalError: too many at once."""
+        who = found.person if found is not None else None
+        if self._too_many(who):
             raise refusal(503, "too many requests at once", Retry_After="1")
-        if not known:
+        if who is None:
             body.keep_short(_LOGIN_BYTES, _LOGIN_SECONDS)
-        self._asking[known] += 1
+        self._asking[who] += 1
         try:
             yield
         finally:
-            self._asking[known] -= 1
+            self._asking[who] -= 1
+            if not self._asking[who]:
+                del self._asking[who]
+
+    def _too_many(self, who: Person | None) -> bool:
+        if who is None:
+            return self._asking[who] >= NOBODIES
+        known = self._asking.total() - self._asking[None]
+        return known >= AT_ONCE or (not who.operator and self._asking[who] >= AT_ONCE_OF_ONE)
 
     def _visitor(self, asking: Asking, now: float) -> Visitor | None:
         """A right token is taken whatever others have tried from there: nobody is to lock anybody out, and nobody guesses 256 bits."""
@@ -168,5 +180,5 @@ class _Answer:
     def log(self) -> None:
         """One line, without what was asked for in particular."""
         milliseconds = (time.monotonic() - self._began) * 1000
-        what = f"{self._scope['method']} {self._scope['path'][:_PATH]}"
+        what = f"{self._scope['method'][:_METHOD]} {self._scope['path'][:_PATH]}"
         _log.info("%s %s %s %d %.0f ms", self.client or "-", self.who or "-", what, self.status, milliseconds)

@@ -36,8 +36,10 @@ def test_a_broken_certificate_leaves_the_old_one(tmp_path: Path, caplog: pytest.
     assert found.context is context
     assert ["old one is" in one for one in caplog.messages] == [True, False]
     pem.unlink()
-    found.renew()
-    assert "cannot be used" in caplog.messages[-1]
+    caplog.clear()
+    for _ in range(3):
+        found.renew()
+    assert ["cannot be used" in one for one in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize("metrics", [None, Place("127.0.0.1", 9110)])

@@ -7,14 +7,17 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spamguard.errors import AccessError
+from spamguard.sqlitefile import connect
 from spamguard.web.access import store as module
-from spamguard.web.access.store import FILE, IDLE_SECONDS, SEEN_SECONDS, Kind, Store
+from spamguard.web.access.store import FILE, IDLE_SECONDS, LINK_SECONDS, SEEN_SECONDS, Kind, Store
 from spamguard.web.service.values import Person
 
 ANNA, OLGA = Person("anna"), Person("olga", operator=True)
@@ -175,3 +178,24 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert {path.stat().st_uid for path in tmp_path.iterdir()} == {65534}
+
+
+def test_a_link_made_while_the_clock_was_ahead_does_not_last(store: Store) -> None:
+    text = store.make(Kind.LINK, ANNA, NOW + 10**7, expires=NOW + 10**7 + LINK_SECONDS)
+    assert store.find(Kind.LINK, text, NOW) is None
+    assert store.burn(text, NOW) is None
+
+
+def test_that_it_was_used_waits_for_nobody(store: Store, tmp_path: Path) -> None:
+    text = store.make(Kind.TOKEN, ANNA, NOW, name="x")
+    with closing(connect(tmp_path / FILE, 1.0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        found = store.find(Kind.TOKEN, text, NOW + SEEN_SECONDS)
+        assert found is not None
+        began = time.monotonic()
+        with pytest.raises(AccessError, match="locked"):
+            store.used(found, NOW + SEEN_SECONDS)
+        assert time.monotonic() - began < 1.0
+        other.execute("ROLLBACK")
+    store.used(found, NOW + SEEN_SECONDS)
+    assert store.valid(NOW + SEEN_SECONDS)[0].seen == NOW + SEEN_SECONDS

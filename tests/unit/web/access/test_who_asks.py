@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sqlite3
 import time
+from contextlib import closing
 
 import httpx
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from spamguard.errors import LedgerError
 from spamguard.settings import Place, Web, WebProxy
 from spamguard.web.access import guard
-from spamguard.web.access.store import Kind, Store
+from spamguard.web.access.store import FILE, Kind, Store
+from tests.support.waiting import eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 
 CLASSES = f"{ROOT}/classes"
@@ -304,3 +307,22 @@ def test_trouble_with_the_disk_is_no_fault(server: Served, monkeypatch: pytest.M
     assert problem(found) == 503
     assert "secret" not in found.text
     assert "the disk is full" in caplog.text
+
+
+def test_who_cannot_be_noted_is_let_in(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """As with a full disk, or while a command that writes is stopped."""
+    client, browser = server.client(ANNA), server.browser(ANNA)
+    with closing(sqlite3.connect(server.state / FILE, isolation_level=None)) as other:
+        other.execute("UPDATE credentials SET seen = seen - 1000")
+        other.execute("BEGIN IMMEDIATE")
+        assert client.get(CLASSES).status_code == 200
+        assert browser.get(CLASSES).status_code == 200
+        other.execute("ROLLBACK")
+    assert "locked" in caplog.text
+
+
+def test_a_method_is_not_logged_whole(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spamguard.web")
+    server.client(ANNA).request("X" * 3000, CLASSES)
+    eventually(lambda: caplog.messages, "a line")
+    assert len(caplog.messages[0]) < 200
