@@ -19,6 +19,7 @@ from spamguard.settings import Position, Settings
 __all__ = ["DEFAULT_LISTEN", "effective", "from_command_line", "is_loopback", "load", "warnings"]
 
 DEFAULT_LISTEN = "smtp://127.0.0.1:10025"
+_PAGE = "127.0.0.1:10088"  # not 10080: browsers refuse that port
 
 
 def load(path: Path) -> Settings:
@@ -64,4 +65,4 @@ def _usual(state: Path, *, elsewhere: bool) -> Document:
     """What holds without a file: good for a first try, harmless everywhere. elsewhere: mail does not go into our own Maildir."""
     maildir = f"{state.absolute() / 'Maildir'}"
     listener = {"listen": DEFAULT_LISTEN, "position": str(Position.STANDALONE), "next_hop": f"maildir:{maildir}"}
-    return Document("", tree.Tree({"listeners": [listener], "watch": [] if elsewhere else [maildir]}))
+    return Document("", tree.Tree({"listeners": [listener], "web": _PAGE, "watch": [] if elsewhere else [maildir]}))

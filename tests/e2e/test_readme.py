@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ SECONDS = 60
 README = (ROOT / "README.md").read_text("utf-8")
 _BLOCK = re.compile(r"^ *(?:<!-- (?P<mark>[^\n]*) -->\n)? *```(?P<kind>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(found["mark"], found["kind"], dedent(found["text"])) for found in _BLOCK.finditer(README)]
-TYPED = ["something to begin with", "send", "look", "move", "sibling", "why", "commands"]
+TYPED = ["something to begin with", "send", "look", "move", "sibling", "why", "page", "commands"]
 SHOWN = ["look", "move", "sibling", "why"]
-OTHERS = ["first command", "test command", "configuration", "folders", "python"]
+OTHERS = ["first command", "test command", "configuration", "scanners", "folders", "python"]
 
 
 def block(mark: str) -> str:
@@ -181,6 +182,8 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     assert "X-Spam-Flag: YES" in told
     told = typed("why")
     assert [line for line in shown("why") if line.strip() != "…" and line not in shape(told)] == []
+    with urllib.request.urlopen(typed("page").strip(), timeout=SECONDS) as page:
+        assert "Log in" in page.read().decode()
     told = typed("commands")
     assert re.search(r"^ham +0\.0\d+ +.*/00400$", told, re.M)
     assert "X-Spamguard: ham" in told
@@ -199,6 +202,8 @@ def test_the_configurations(tmp_path: Path) -> None:
     assert [one.maildir for one in config.load(file).watch] == ["/home/*/Maildir"]
     file.write_text(whole.partition("watch:")[0] + block("tested: folders"))
     assert len(config.load(file).watch) == 2
+    file.write_text(whole.partition("listeners:")[0] + block("tested: scanners"))
+    assert [one.endpoint.protocol for one in config.load(file).scanners] == ["rspamd", "spamd", "milter"]
 
 
 def test_python(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_without_any_configuration(tmp_path):
     found = config.from_command_line(None, usual_state=tmp_path)
     maildir = Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir")
     listener = Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.STANDALONE, Hop(maildir))
-    assert found == Settings(tmp_path, (listener,), watch=(Watch(f"{tmp_path}/Maildir"),))
+    assert found == Settings(tmp_path, (listener,), watch=(Watch(f"{tmp_path}/Maildir"),), web=Web(Place("127.0.0.1", 10088)))
 
 
 def test_a_maildir_of_ours_that_gets_no_mail_is_not_watched(tmp_path: Path) -> None:
