@@ -12,6 +12,7 @@ import pytest
 
 from spamguard import Filter, policy
 from spamguard.errors import LedgerError, SpamguardError, TableError, UnknownClassError, UsageError
+from spamguard.records import EXTRACTOR
 from tests.unit.filters import KEY, files, mail, opened, python, serve, teach
 
 MAIL = mail(90)
@@ -172,7 +173,7 @@ def test_status_counts(taught: Filter) -> None:
     found = taught.status()
     assert found.classes == taught.ledger.lesson_counts()
     assert sum(found.classes.values()) == 60
-    assert (found.events, found.unsettled, found.extractor) == (60, 0, 1)
+    assert (found.events, found.unsettled, found.extractor) == (60, 0, EXTRACTOR)
     assert set(found.vocabulary) == set(found.used) == {"words", "clues", "pairs", "skips"}
     assert all(found.used[name] == found.vocabulary[name] / (found.buckets / 4) for name in found.used)
     assert 0 < found.used["words"] < 1

@@ -15,7 +15,7 @@ from spamguard.bayes.tables import counted_state
 from spamguard.cli import portable
 from spamguard.errors import SourceError
 from spamguard.ledger.lessons import winners
-from spamguard.records import Vote
+from spamguard.records import EXTRACTOR, Vote
 
 
 def knowledge(state):
@@ -186,7 +186,7 @@ def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file, receipts):
 
 
 def header(**changes):
-    values = {"program": "0", "extractor": 1, "fingerprint": "f", "key": "", "bits": 16, "classes": {}, "receipts": True}
+    values = {"program": "0", "extractor": EXTRACTOR, "fingerprint": "f", "key": "", "bits": 16, "classes": {}, "receipts": True}
     return portable.Header(**{"format": portable.FORMAT, **values, **changes})
 
 

@@ -11,6 +11,7 @@ from spamguard import Filter, __version__, kernel
 from spamguard.bayes.tables import counted_state
 from spamguard.ledger.migration import SCHEMA_VERSION
 from spamguard.model import goodmail
+from spamguard.records import EXTRACTOR
 
 
 def test_json(run, taught, counts):
@@ -19,7 +20,7 @@ def test_json(run, taught, counts):
         "ham": {"messages": counts["ham"], "unwanted": False},
         "spam": {"messages": counts["spam"], "unwanted": True},
     }
-    assert answer["versions"] == {"program": __version__, "extractor": 1, "ledger": SCHEMA_VERSION}
+    assert answer["versions"] == {"program": __version__, "extractor": EXTRACTOR, "ledger": SCHEMA_VERSION}
     assert len(answer["key"]) == 16
     assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (120, 0, True, "default")
     assert set(answer["tables"]) == {"words", "clues", "pairs", "skips"}

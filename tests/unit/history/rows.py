@@ -6,7 +6,7 @@ from typing import Any
 
 from spamguard.history import Row
 from spamguard.ids import new_id
-from spamguard.records import Word
+from spamguard.records import EXTRACTOR, Word
 
 START = 1_700_000_000.0
 
@@ -31,7 +31,7 @@ def row(number: int, **values: Any) -> Row:
         "reply": "250 2.0.0 Ok",
         "packed": bytes([number % 256]) * 3000,
         "words": (Word(1 << 31, "viagra", 1.25), Word(2, "наш адрес", -0.5)),
-        "extractor": 1,
+        "extractor": EXTRACTOR,
         "fingerprint": "0123456789abcdef",
         "personal": {"anna": "spam", "ben@example.org": "ham"},
     }

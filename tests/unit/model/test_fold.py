@@ -13,7 +13,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import Lesson, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import fold
-from spamguard.records import Features, Vote
+from spamguard.records import EXTRACTOR, Features, Vote
 from tests.unit.bayes.lessons import counted
 from tests.unit.filters import BITS, bits_of, mail, opened, teach
 
@@ -72,6 +72,6 @@ def test_a_receipt_that_our_extractor_cannot_have_made_is_told(tmp_path: Path, t
     with pytest.raises(LedgerError, match="not made by this extractor"):
         fold.features_of([packed])
     with opened(tmp_path) as one:
-        one.ledger.merge([Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, 1)])
+        one.ledger.merge([Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, EXTRACTOR)])
         with pytest.raises(LedgerError, match="not made by this extractor"):
             one.settle()

@@ -17,6 +17,7 @@ import pytest
 from spamguard import Filter
 from spamguard.errors import LedgerError, TableError
 from spamguard.model import store
+from spamguard.records import EXTRACTOR
 from tests.unit.bayes.lessons import counted
 from tests.unit.filters import bits_of, held, mail, opened, python, teach
 
@@ -63,7 +64,7 @@ def test_a_long_tail_is_saved_with_the_bits_it_has(open_one: Open, tmp_path: Pat
     one, other = open_one(), open_one()
     teach(one, MAIL[:20])
     (name,) = snapshots(tmp_path)
-    assert name.startswith("tables-1-16-")
+    assert name.startswith(f"tables-{EXTRACTOR}-16-")
     assert one._store.stamp.settled == 0
     assert held(one) == held(other) == held(open_one())
     one.settle()
@@ -277,7 +278,7 @@ def test_the_line_about_a_snapshot_names_what_it_holds(open_one: Open, tmp_path:
     one = open_one()
     teach(one, MAIL[:10])
     one.settle()
-    line = json.loads(one.ledger.get_meta("tables.1") or "")
+    line = json.loads(one.ledger.get_meta(f"tables.{EXTRACTOR}") or "")
     assert (line["seq"], line["settled"], line["file"]) == (10, 10, snapshots(tmp_path)[0])
     assert bits_of(store.snapshot.read(tmp_path / line["file"])) == held(one)
 
