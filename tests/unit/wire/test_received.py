@@ -14,7 +14,7 @@ from spamguard.wire.values import Client
 CLIENT = Client(address="192.0.2.7", name="out.example", helo="mail.example", protocol="ESMTPS")
 STAMP = re.compile(
     rb"Received: from \S+(?: \((?:[A-Za-z0-9_.-]+ )?\[[0-9A-Fa-fIPv:.]+\]\))?\r\n"
-    rb"\tby \S+ with [A-Za-z0-9]+ id [A-Za-z0-9]+(?:\r\n\tfor <[^ <>]+>)?; \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000"
+    rb"\tby \S+ with [A-Za-z0-9_.-]+ id [A-Za-z0-9]+(?:\r\n\tfor <[^ <>]+>)?; \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000"
 )
 
 

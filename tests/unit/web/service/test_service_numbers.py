@@ -112,7 +112,7 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
         assert [one.where for one in await service.words(OPERATOR, "zyxwort now")] == ["subject:zyxwort now"]
         assert "host:zyxwort_example" in {one.where for one in await service.words(OPERATOR, "zyxwort.example")}
         assert await service.words(ANNA, "zyxwort") == []  # it may stand in somebody else's mail
-        assert await service.words(OPERATOR, "notthere") == []
+        assert await service.words(OPERATOR, "nowhere") == []
         for number in range(words.FEWEST - 1):
             await service.learn(OPERATOR, spooled(state, raw + b"%d\n" % number), "spam")
         assert {one.where for one in await service.words(ANNA, "zyxwort")} == texts
