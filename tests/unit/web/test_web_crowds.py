@@ -50,7 +50,8 @@ def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.Mon
         assert client.get(CLASSES).status_code == 200
         before = descriptors()
         with connections(running, 60, b""):
-            eventually(lambda: descriptors() <= before + 60 + 5, "the oldest are gone")
+            time.sleep(1)  # until they are accepted
+            eventually(lambda: descriptors() <= before + 60 + 5, "the oldest are gone", 5)  # before they end by themselves
             assert [running.client(ANNA).get(CLASSES).status_code for _ in range(3)] == [200] * 3
         eventually(lambda: descriptors() <= before + 4, "all are gone")
 
