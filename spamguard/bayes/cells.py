@@ -47,20 +47,23 @@ class Cells(NamedTuple):
             self.cells[places] = found
         return found
 
-    def learn(self, places: Places, sizes: Places, moves: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
-        """Add to each run of places a number of its own, as `logistic.shared`; many runs get none.
+    def learn(self, places: Places, sizes: Places, steps: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
+        """Move each run of places by its step, one run after the other, as `logistic.moved`; many runs have none.
 
         The counts that shares depend on: of the class, in the cell before each; of the first class, in the first column of rows.
+        No place is twice in one run.
         """
         compiled = kernel.functions()
-        if compiled is None:
-            moving = moves != 0
-            here = places[moving.repeat(sizes)]
-            shares = logistic.shares(rows[:, 0].take(here // self.width), self.cells.take(here - 1))
-            np.add.at(self.cells, here, logistic.shared(moves.repeat(sizes * moving), shares))
-        else:
+        fades = logistic.fades(sizes)
+        if compiled is not None:
             shares, wide = logistic.SHARES, rows.shape[1]
-            compiled.add_shares(self.width, self.cells, self.first, places, sizes, moves, rows, wide, shares)
+            compiled.add_shares(self.width, self.cells, self.first, places, sizes, steps, rows, wide, shares, fades)
+            return
+        ends = sizes.cumsum()
+        for run in steps.nonzero()[0]:
+            here = places[ends[run] - sizes[run] : ends[run]]
+            shares = logistic.shares(rows[:, 0].take(here // self.width), self.cells.take(here - 1))
+            self.cells[here] += logistic.moved(steps[run : run + 1], shares, self.cells.take(here), fades[run : run + 1])
 
 
 def count(rows: NDArray[np.int32], buckets: Places, sizes: Places, columns: Places) -> None:

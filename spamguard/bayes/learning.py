@@ -17,6 +17,8 @@ from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import Integers
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
 
+_NO_FADES = np.zeros(1, np.int32)  # what fades could not be taken back; settling sees to it
+
 
 def add(tables: Tables, seen: Evidence, name: str) -> None:
     """Teach one message as class `name`."""
@@ -67,4 +69,4 @@ def _step(tables: Tables, seen: Evidence, rows: Rows, roots: Integers, errors: I
     """Logistic steps of every token set on the rows and biases, in place. errors (SETS, K-1). rows: without the lesson's own counts."""
     tables.biases += logistic.bias_steps(errors).T
     steps = logistic.steps(errors, roots).T.repeat(seen.sizes, axis=1)
-    rows.weights = logistic.capped(rows.weights + logistic.shared(steps, _shares(rows)))
+    rows.weights = logistic.capped(rows.weights + logistic.moved(steps, _shares(rows), rows.weights, _NO_FADES))

@@ -24,6 +24,7 @@ SHARES = np.rint(ONE * _HALVING / (_HALVING + np.arange(4096))).astype(np.int32)
 What both classes have says little about either: whatever fits the lessons may lie there as well as in what tells them apart, but does
 not hold for mail of a new kind.
 """
+_FADING = 3  # hundredths of a step's square of which a weight that moves loses as much of itself
 _HALF = ONE // 2
 CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
 _BIAS_SHIFT = 4  # rate 2^-4 of the biases
@@ -78,7 +79,7 @@ def errors_against(log_odds: Integers, true: Floats) -> Integers:
 
 
 def steps(errors: Integers, roots: Integers) -> NDArray[np.int32]:
-    """What a lesson adds to the weight of each of its features, before `shared`; nothing when it was all but certain already."""
+    """What a lesson adds to the weight of each of its features, before `moved`; nothing when it was all but certain already."""
     return steps_by(errors, RATE * roots)
 
 
@@ -95,9 +96,15 @@ def shares(first: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.in
     return SHARES.take(np.minimum(first, others), mode="clip")
 
 
-def shared(moves: NDArray[np.int32], shares: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Steps times shares, rounded."""
-    return np.asarray((moves * shares.astype(np.int64) + _HALF >> _ONE_BITS).astype(np.int32))
+def fades(sizes: NDArray[np.intp]) -> NDArray[np.int32]:
+    """What a weight that moves loses of itself, in 1/ONE, in messages with so many features: so that none stays large for nothing."""
+    return np.asarray((ONE * RATE * _FADING // (1600 * np.maximum(sizes, 1))).astype(np.int32))
+
+
+def moved(steps: NDArray[np.int32], shares: NDArray[np.int32], weights: NDArray[np.int32], fades: NDArray[np.int32]) -> NDArray[np.int32]:
+    """By how much weights move: steps times shares, less what fades where there is a step; rounded."""
+    whole = steps * shares.astype(np.int64) - weights * np.where(steps != 0, fades, 0).astype(np.int64)
+    return np.asarray((whole + _HALF >> _ONE_BITS).astype(np.int32))
 
 
 def bias_steps(errors: Integers) -> Integers:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 2  # of the functions below; that of module.c
+_VERSION = 3  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -69,12 +69,14 @@ class Functions(Protocol):
         others: Buffer,
         wide: int,
         shares: Buffer,
+        fades: Buffer,
         /,
     ) -> None:
-        """The same, but of its number each cell gets a share in 2^-16, rounded: shares[n] (int32), the last of them for every larger n.
+        """The same, but each cell gets a share of the number, less a part of itself, both in 2^-16, rounded together.
 
-        n is the smaller one of two counts, none below zero: in the cell before it, and in the first column of the same row of
-        `others` (int32), a table so wide.
+        The share is shares[n] (int32), the last of them for every larger n: n is the smaller one of two counts, none below zero, in
+        the cell before it, and in the first column of the same row of `others` (int32), a table so wide. The part is that of its
+        run in `fades` (int32). Runs whose number is zero stay as they are.
         """
 
 

@@ -39,7 +39,7 @@ static PyMethodDef functions[] = {
     FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),
     FUNCTION(add_runs, "Adds to each run of cells a number of its own."),
-    FUNCTION(add_shares, "Adds to each cell of a run its share of a number, by two counts."),
+    FUNCTION(add_shares, "Adds to each cell of a run its share of a number, by two counts, and lets it fade."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -53,7 +53,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 2) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 3) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -148,7 +148,7 @@ static int32_t bounded(int32_t *cell, int32_t most) {
     return *cell;
 }
 
-enum { CELLS, FIRSTS, BUCKETS, SIZES, OUT, VIEWS, OTHERS = VIEWS, SHARES, ALL_VIEWS };
+enum { CELLS, FIRSTS, BUCKETS, SIZES, OUT, VIEWS, OTHERS = VIEWS, SHARES, FADES, ALL_VIEWS };
 
 #define SHARE_BITS 16
 
@@ -222,14 +222,14 @@ static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
         rows = other_rows;
     for (size_t run = 0; run < views[SIZES].count; run++) {
         int32_t *column = column_of(views, run);
-        int64_t move = ((const int32_t *)views[OUT].data)[run];
+        int64_t move = ((const int32_t *)views[OUT].data)[run], fade = ((const int32_t *)views[FADES].data)[run];
         const Py_ssize_t *end = bucket + ((const Py_ssize_t *)views[SIZES].data)[run];
         for (; bucket < end && move; bucket++) {
             if ((size_t)*bucket >= rows)
                 return outside();
             int32_t *cell = column + (size_t)*bucket * width;
             int64_t part = move * shares[rarer(cell[-1], others[(size_t)*bucket * wide], views[SHARES].count)];
-            part += (int64_t)1 << (SHARE_BITS - 1);
+            part += ((int64_t)1 << (SHARE_BITS - 1)) - fade * *cell;
             /* Division rounds towards zero, a share is rounded down like numpy's: the remainder below zero goes to the quotient. */
             int64_t whole = part / ((int64_t)1 << SHARE_BITS);
             *(uint32_t *)cell += (uint32_t)(whole - (part < whole * ((int64_t)1 << SHARE_BITS)));
@@ -293,20 +293,20 @@ PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize
 PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
     static const Shape shapes[] = {
         {sizeof(int32_t), 1}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0},
-        {sizeof(int32_t), 0}, {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
+        {sizeof(int32_t), 0}, {sizeof(int32_t), 0},    {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
     };
     Fixed views[ALL_VIEWS];
     PyObject *result = NULL;
     (void)module;
-    if (number != 9)
-        return PyErr_Format(PyExc_TypeError, "add_shares(width, cells, firsts, buckets, sizes, moves, others, wide, shares)");
+    if (number != 10)
+        return PyErr_Format(PyExc_TypeError, "add_shares(width, cells, firsts, buckets, sizes, moves, others, wide, shares, fades)");
     size_t width = PyLong_AsSize_t(arguments[0]), wide = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[7]);
     if (PyErr_Occurred())
         return NULL;
-    PyObject *arrays[] = {arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[8]};
+    PyObject *arrays[] = {arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[8], arguments[9]};
     if (fix(views, arrays, shapes, ALL_VIEWS) < 0)
         return NULL;
-    if (!fit(views, width) || wide == 0 || views[SHARES].count == 0 || !have_counts(views + FIRSTS))
+    if (!fit(views, width) || wide == 0 || views[SHARES].count == 0 || views[FADES].count != views[SIZES].count || !have_counts(views + FIRSTS))
         PyErr_SetString(PyExc_ValueError, "sizes do not fit together");
     else
         result = add_shares(views, width, wide);

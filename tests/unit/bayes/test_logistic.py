@@ -12,6 +12,7 @@ from spamguard.bayes import logistic
 from spamguard.bayes.logistic import ONE
 from tests.unit.bayes.support import repeatable, seeds
 
+NOTHING = np.zeros(1, np.int32)
 odds = st.lists(st.floats(-40, 40), min_size=1, max_size=4)
 
 
@@ -96,7 +97,7 @@ def test_what_both_classes_have_moves_less() -> None:
     assert found[1].tolist() == [ONE] * 6
     moves = np.array([[1 << 28, -(1 << 28), 101, -101, 0, 1]], np.int32)
     exact = moves * (found[:1] / ONE)
-    assert np.abs(logistic.shared(moves, found[:1]) - exact).max() <= 0.5
+    assert np.abs(logistic.moved(moves, found[:1], NOTHING, NOTHING) - exact).max() <= 0.5
 
 
 @repeatable
@@ -104,7 +105,7 @@ def test_what_both_classes_have_moves_less() -> None:
 def test_shares_are_rounded_the_same_way_up_and_down(moves: list[int], lessons: int) -> None:
     """Or else thousands of steps to and fro would drift."""
     some, share = np.array(moves, np.int32), logistic.SHARES[min(lessons, len(logistic.SHARES) - 1)].repeat(len(moves))
-    back, forth = logistic.shared(some, share), logistic.shared(-some, share)
+    back, forth = (logistic.moved(each, share, NOTHING, NOTHING) for each in (some, -some))
     assert (np.abs(back + forth) <= (some * share.astype(np.int64) % ONE == ONE // 2)).all()
 
 
@@ -177,3 +178,14 @@ def test_one_sum_is_weighed_as_an_array_of_them(size: int) -> None:
     assert [logistic.inverse_root(size)] == root.tolist()
     alone = [logistic.margin(total, bias, logistic.inverse_root(size)) for total, bias in zip(sums.tolist(), biases.tolist(), strict=True)]
     assert alone == logistic.margins(sums, biases, root).tolist()
+
+
+def test_weights_that_move_fade_and_others_do_not() -> None:
+    fades = logistic.fades(np.array([0, 1, 100, 10_000]))
+    assert fades.tolist() == [49152, 49152, 491, 4]
+    weights = np.array([[-(1 << 28), 1 << 28, 100 * ONE, 100 * ONE]], np.int32)
+    none, some = np.zeros((1, 4), np.int32), np.full((1, 4), 5, np.int32)
+    shares = np.full((1, 4), ONE, np.int32)
+    assert not logistic.moved(none, shares, weights, fades).any()
+    exact = 5 - weights * (fades / ONE)
+    assert np.abs(logistic.moved(some, shares, weights, fades) - exact).max() <= 0.5

@@ -79,7 +79,7 @@ CALLS = {
     "gather": st.tuples(narrow, wide, narrow, small),
     "run_sums": st.tuples(small, narrow, wide, wide, wide, wide, small),
     "add_runs": st.tuples(small, narrow, wide, wide, wide, narrow),
-    "add_shares": st.tuples(small, narrow, wide, wide, wide, narrow, narrow, small, narrow),
+    "add_shares": st.tuples(small, narrow, wide, wide, wide, narrow, narrow, small, narrow, narrow),
 }
 
 
@@ -89,7 +89,7 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     function = getattr(COMPILED, name)
 
     @repeatable
-    @given(CALLS[name] | st.lists(anything, max_size=9).map(tuple))
+    @given(CALLS[name] | st.lists(anything, max_size=10).map(tuple))
     def refused_or_done(arguments: tuple[Any, ...]) -> None:
         with suppress(TypeError, ValueError, IndexError, OverflowError, BufferError, MemoryError):
             function(*arguments)
@@ -110,18 +110,22 @@ def test_what_lies_outside_is_never_touched() -> None:
             COMPILED.add_runs(4, cells, np.array([2]), outside, one, np.array([5], np.int32))
         for others in (cells, cells[:0]):
             with pytest.raises(IndexError, match="outside"):
-                COMPILED.add_shares(4, cells, np.array([2]), outside, one, np.array([5], np.int32), others, 4, np.array([9], np.int32))
+                COMPILED.add_shares(
+                    4, cells, np.array([2]), outside, one, np.array([5], np.int32), others, 4, *[np.array([9], np.int32)] * 2
+                )
         with pytest.raises(IndexError, match="outside"):
             COMPILED.gather(cells, outside, np.zeros(3, np.int32), 4)
     for firsts in (np.array([4]), np.array([-1]), np.array([0, 0])):
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_runs(4, cells, firsts, one, one, np.array([5], np.int32))
     for first, wide, shares in ((0, 4, [9]), (2, 0, [9]), (2, 4, [])):  # no count before the cell, none elsewhere, no shares
-        numbers = np.array([5], np.int32), cells, wide, np.array(shares, np.int32)
+        numbers = np.array([5], np.int32), cells, wide, np.array(shares, np.int32), np.array([9], np.int32)
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_shares(4, cells, np.array([first]), one, one, *numbers)
     with pytest.raises(IndexError, match="outside"):  # the table of the other counts ends before
-        COMPILED.add_shares(4, cells, np.array([2]), one, one, np.array([5], np.int32), cells[:4], 4, np.array([9], np.int32))
+        COMPILED.add_shares(4, cells, np.array([2]), one, one, np.array([5], np.int32), cells[:4], 4, *[np.array([9], np.int32)] * 2)
+    with pytest.raises(ValueError, match="fit"):  # a fade for each run
+        COMPILED.add_shares(4, cells, np.array([2]), one, one, np.array([5], np.int32), cells, 4, *[np.array([9, 9], np.int32)] * 2)
     for sizes in (np.array([2]), np.array([-1, 2]), np.array([2, -1])):
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_runs(4, cells, np.array([0]), one, sizes, np.zeros(len(sizes), np.int32))
