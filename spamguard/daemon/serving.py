@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -34,6 +35,7 @@ from spamguard.web.service.local import LocalService
 RETRY_SECONDS = 15.0  # when the address cannot be had, or the certificate not be read
 _BEAT_SECONDS = 1.0
 _BACKLOG = 256
+_SPOOL = "spool"  # in the state directory: messages that are being handed over
 _LOW_PORT = "page and API open their port without root's rights: take one from 1024 on, and let a reverse proxy or a firewall lead to it"
 
 _log = logging.getLogger("spamguard.web")
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = children.read(descriptor)
     if settings.web is None:
         return 1
+    tempfile.tempdir = str(settings.state / _SPOOL)  # for what forms bring: /tmp may be memory, and is not where mail is kept apart
     with socket.socket(fileno=channel) as to_master:
         monitor = Monitor(settings, Board(counters))
         asyncio.run(_serve(settings, settings.web, monitor, parent.wish_to_settle(to_master)))
@@ -100,7 +103,7 @@ async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable
     certificates = _Certificates(web.tls)
     with closing(Store.open(settings.state)) as store, closing(_listening(web)) as listening:
         service = LocalService(settings, settle, partial(desk.ask, settings.state))
-        server = Server(application(web, settings.state / "spool", service, store, monitor))
+        server = Server(application(web, settings.state / _SPOOL, service, store, monitor))
         await service.start()
         try:
             await server.start(listening, certificates.context)

@@ -279,7 +279,7 @@ def test_what_is_held_back_is_released_or_deleted(tmp_path: Path) -> None:
     site = Site(daemon.taught(tmp_path / "state"), listener={"rules": [{"when": "spam", "action": "quarantine"}]})
     with site.running():
         anna, ben, olga = site.client("--user", "anna"), site.client("--user", "ben"), site.client("--operator")
-        first, second = daemon.unseen("spam", 2)
+        first, second = daemon.unseen("spam", 6)[-2:]  # spam beyond doubt
         site.send(first, "anna@example.net")
         site.send(second, "anna@example.net", "ben@example.net")
         eventually(lambda: len(olga.get("/quarantine").json()["messages"]) == 2, "two are held")
@@ -304,6 +304,18 @@ def test_what_is_held_back_is_released_or_deleted(tmp_path: Path) -> None:
 def serving(running: Daemon) -> list[int]:
     """Numbers of the processes that serve page and API."""
     return children(running.process.pid, "spamguard.daemon.serving")
+
+
+def test_what_a_form_brings_lies_where_messages_do(tmp_path: Path) -> None:
+    site = Site(daemon.taught(tmp_path / "state"))
+    with site.running() as running, socket.create_connection(("127.0.0.1", site.port), 10) as browser:
+        fields = f"Authorization: {site.client('--operator').headers['Authorization']}\r\nContent-Length: 9999999\r\n"
+        browser.sendall(
+            f"POST /teach HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode()
+        )
+        browser.sendall(b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 3_000_000)
+        files = Path(f"/proc/{serving(running)[0]}/fd")
+        eventually(lambda: [one for one in files.iterdir() if str(one.readlink()).startswith(f"{site.state}/spool/")], "it is there")
 
 
 def test_mail_needs_none_of_it_and_it_comes_back(tmp_path: Path) -> None:

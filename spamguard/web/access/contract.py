@@ -30,7 +30,7 @@ FORGERY = "csrf"
 """Name of the hidden field that every form with method=post carries, its value is `form_token`; scripts may send it as a field of the
 request's header, `X-CSRF-Token`, instead."""
 
-_FIELDS = 20  # of one form
+_FIELDS = 10  # of one form
 _FIELD_BYTES = 1 << 20  # of one that is no file, such as a message that was pasted
 
 
