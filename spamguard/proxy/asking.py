@@ -107,9 +107,9 @@ class Asking:
         """Whether what this client says of others is believed."""
         return peer in self._trusted
 
-    def may_teach(self, peer: str, password: str = "") -> bool:
-        """Whether this client may. password: as it told it."""
-        return self._teachers.admit(peer, password)
+    async def may_teach(self, peer: str, password: str = "") -> bool:
+        """Whether this client may. password: as it told it; a wrong one takes its time."""
+        return await self._teachers.admit(peer, password)
 
     async def judge(self, question: Question) -> Judged:
         """What is thought of it; remembered like mail that passes."""
@@ -177,7 +177,7 @@ class Asking:
 
     async def teach(self, question: Question, label: str, password: str = "") -> Taught:
         """Have it learnt as of this class, within a second; "": what was said about it is taken back."""
-        if not self.may_teach(question.peer, password):
+        if not await self.may_teach(question.peer, password):
             _log.warning("%s: %s wants to teach and may not", self.scanner.endpoint, question.peer or "somebody")
             return Taught.FORBIDDEN
         user = question.user if self.trusts(question.peer) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from hashlib import blake2b
 from hmac import compare_digest
@@ -10,6 +11,7 @@ from spamguard.reception.clients import Networks
 from spamguard.settings import Scanner
 
 _LONGEST = 1000  # bytes of a password
+_GUESS_SECONDS = 1.0  # that a wrong password costs, one after the other, whoever says them
 
 _log = logging.getLogger("spamguard.proxy")
 
@@ -21,6 +23,7 @@ class Teachers:
         self._networks = Networks(scanner.teachers)
         self._listed = bool(scanner.teachers)
         self._password = b""
+        self._guessing = asyncio.Lock()
         try:
             if scanner.password_file is not None:
                 with scanner.password_file.open("rb") as file:
@@ -28,10 +31,19 @@ class Teachers:
         except OSError as error:
             _log.error("%s: cannot be read (%s): nobody can teach by a password", scanner.password_file, error.strerror)
 
-    def admit(self, peer: str, password: str) -> bool:
-        """Whether this client may teach. Comparing takes the same time whatever it says."""
-        known = bool(self._password) and compare_digest(_hash(password.encode("utf-8", "replace")), _hash(self._password))
-        return known or (self._listed and peer in self._networks)
+    async def admit(self, peer: str, password: str) -> bool:
+        """Whether this client may teach. Who is listed, or knows the password, is not kept waiting by those who guess."""
+        if (self._listed and peer in self._networks) or self._knows(password):
+            return True
+        if password and self._password:
+            _log.warning("%s: a wrong password", peer or "a client of the socket")
+            async with self._guessing:
+                await asyncio.sleep(_GUESS_SECONDS)
+        return False
+
+    def _knows(self, password: str) -> bool:
+        """Comparing takes the same time whatever it says."""
+        return bool(self._password) and compare_digest(_hash(password.encode("utf-8", "replace")), _hash(self._password))
 
 
 def _hash(password: bytes) -> bytes:

@@ -6,6 +6,7 @@ client more of a fault than that there was one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,12 +39,16 @@ _LONGEST_HEAD = 64 << 10  # bytes of the header section of a request
 _WINDOW = 8 << 20  # bytes that unpacking may look back (RFC 8878, section 3.1.1.1.2)
 _FROM_BROWSERS = frozenset((b"origin", b"sec-fetch-site"))
 _LITTLE = 256  # bytes unpacked at a time: they hold 8 MiB at most
+_PACKINGS = (b"compression", b"content-encoding")
+_TURN = 50  # pieces of a request in a row before others get theirs: they may be of one byte each
 _BEFORE_HTTP = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
+_LONGEST_BEFORE_HTTP = len(b"SYMBOLS RSPAMC/1.3\r\n")
+_FORBIDDEN = "this client may not teach: a password is needed, or to be listed"
 _NO_ROOM = {NoRoom.TOO_LARGE: (413, "too large"), NoRoom.NOT_NOW: (503, "try again later")}
 _TAUGHT: Mapping[Taught, tuple[int, Mapping[str, Any]]] = {
     Taught.LEARNT: (200, {"success": True}),
     Taught.KNOWN: (208, {"success": True}),
-    Taught.FORBIDDEN: (403, {"error": "this client may not teach: a password is needed, or to be listed"}),
+    Taught.FORBIDDEN: (403, {"error": _FORBIDDEN}),
     Taught.IMPOSSIBLE: (400, {"error": "this can never be learnt"}),
     Taught.LATER: (503, {"error": "try again later"}),
 }
@@ -72,6 +78,12 @@ class _Answer(NamedTuple):
     status: int
     content: Mapping[str, Any] | bytes
 
+    @property
+    def reason(self) -> bytes:
+        """The status in words, without which rspamc ends by a signal; what it shows is the error."""
+        error = "" if isinstance(self.content, bytes) else self.content.get("error", "")
+        return (error or HTTPStatus(self.status).phrase).encode("ascii")
+
 
 class RspamdSession(Conversation):
     """One client."""
@@ -83,6 +95,7 @@ class RspamdSession(Conversation):
         self._statistics = statistics
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
         self._old = False
+        self._head_only = False
 
     def turned_away(self, crowd: Crowd | None) -> bytes:
         """One status for too many, another for who is not welcome."""
@@ -93,25 +106,29 @@ class RspamdSession(Conversation):
     async def converse(self) -> None:
         """Request after request, for as long as the client keeps the connection."""
         while piece := await self.next():
-            self._http.receive_data(self._first(piece))
-            await self._exchange()
+            await self._exchange(piece)
             while self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self.draining:
                 self._http.start_next_cycle()
                 if not self._http.trailing_data[0]:
                     break
+                await asyncio.sleep(0)  # others have their turn
                 await self._exchange()  # it was sent together with the one before
             if self._http.our_state is not h11.IDLE:
                 return
 
-    def _first(self, piece: bytes) -> bytes:
-        """What begins a request; one of the protocol before HTTP has but another first line."""
+    async def _first(self, piece: bytes) -> bytes:
+        """What begins a request; one of the protocol before HTTP has but another first line. piece: of it, as it came. Late."""
+        while len(piece) < _LONGEST_BEFORE_HTTP and b"\n" not in piece and (more := await self.more()):
+            piece += more
         found = _BEFORE_HTTP.match(piece)
         self._old = found is not None
         return b"POST /check HTTP/1.0\r\n" + piece[found.end() :] if found else piece
 
-    async def _exchange(self) -> None:
-        """One request and its answer, which is an error whenever it cannot be another one."""
+    async def _exchange(self, begun: bytes = b"") -> None:
+        """One request and its answer, which is an error whenever it cannot be another one. begun: of it, if it was not seen yet."""
         try:
+            if begun:
+                self._http.receive_data(await self._first(begun))
             await self._send(await self._answered())
         except _Refused as refused:
             await self._fail(refused.status, str(refused))
@@ -138,29 +155,42 @@ class RspamdSession(Conversation):
             raise Gone
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
         request = _Request(path, questions.fields(event.headers), self._old)
-        handle = _PAGES.get(path)
-        if handle is None:
-            raise _Refused(404, "no such thing here")
-        if event.method not in (b"GET", b"POST"):
-            raise _Refused(405, "GET or POST")
-        if not _FROM_BROWSERS.isdisjoint(request.fields):  # some page may have sent somebody's browser, which is on this machine
-            raise _Refused(403, "this is for programs")
+        self._head_only = event.method == b"HEAD"
+        await self._admit(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(self._arriving())
             await self._receive(message)
-            if "zstd" in (questions.text(request.fields, name).lower() for name in (b"compression", b"content-encoding")):
+            if _packing(request):
                 packed, message = message, stack.enter_context(self._arriving())
                 await finished(partial(_unpack, packed.spool, message))
                 _check(message)
-            return await handle(self, request, message.spool)
+            return await _PAGES[path](self, request, message.spool)
+
+    async def _admit(self, request: _Request, method: bytes) -> None:
+        """_Refused: nothing more of this request is wanted."""
+        if request.path not in _PAGES:
+            raise _Refused(404, "no such thing here")
+        if method not in (b"GET", b"HEAD", b"POST"):
+            raise _Refused(405, "GET or POST")
+        if not _FROM_BROWSERS.isdisjoint(request.fields):  # some page may have sent somebody's browser, which is on this machine
+            raise _Refused(403, "this is for programs")
+        if _packing(request) - {"zstd"}:
+            raise _Refused(415, "unknown compression")
+        if request.path in _LESSONS and not await self._may_teach(request):
+            _log.warning("%s: wants to teach and may not", self.address)
+            raise _Refused(403, _FORBIDDEN)
 
     def _arriving(self) -> closing[Arriving]:
         return closing(Arriving(self._spool_directory, self._house.limits, self._house.load))
 
     async def _receive(self, message: Arriving) -> None:
+        pieces = 0
         while isinstance(event := await self._event(), h11.Data):
             message.write(bytes(event.data))
             _check(message)
+            pieces += 1
+            if pieces % _TURN == 0:
+                await asyncio.sleep(0)
 
     async def _event(self) -> Any:
         """What comes next of a request. h11.RemoteProtocolError."""
@@ -180,7 +210,9 @@ class RspamdSession(Conversation):
         headers = [(b"Content-Type", kind), (b"Content-Length", b"%d" % len(content)), (b"Server", b"spamguard/" + __version__.encode())]
         if self.draining or self._sending:
             headers.append((b"Connection", b"close"))
-        await self._write(h11.Response(status_code=answer.status, headers=headers), h11.Data(data=content), h11.EndOfMessage())
+        head = h11.Response(status_code=answer.status, headers=headers, reason=answer.reason)
+        body = [] if self._head_only else [h11.Data(data=content)]
+        await self._write(head, *body, h11.EndOfMessage())
 
     async def _write(self, *events: Any) -> None:
         await self.say(b"".join(self._http.send(event) or b"" for event in events))
@@ -224,9 +256,12 @@ class RspamdSession(Conversation):
         """What was done."""
         return _Answer(200, answers.statistics(await finished(self._statistics)))
 
+    async def _may_teach(self, request: _Request) -> bool:
+        return await self._asking.may_teach(self.address, questions.text(request.fields, b"password"))
+
     async def auth(self, request: _Request, _message: Spool) -> _Answer:
         """Whether this client may teach, and since when we run: `rspamc uptime`."""
-        may = self._asking.may_teach(self.address, questions.text(request.fields, b"password"))
+        may = await self._may_teach(request)
         found = await finished(self._statistics)
         return _Answer(200, {"auth": "ok" if may else "failed", "version": __version__, "uptime": found.uptime})
 
@@ -241,6 +276,12 @@ _PAGES: Mapping[str, Callable[[RspamdSession, _Request, Spool], Awaitable[_Answe
     "/stat": RspamdSession.stat,
     "/auth": RspamdSession.auth,
 }
+_LESSONS = ("/learnspam", "/learnham")
+
+
+def _packing(request: _Request) -> set[str]:
+    """How the message is packed."""
+    return {questions.text(request.fields, name).lower() for name in _PACKINGS} - {"", "identity"}
 
 
 def _check(message: Arriving) -> None:

@@ -20,7 +20,7 @@ from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.lessons import Taught
 from spamguard.reception.arriving import Arriving, NoRoom
 from spamguard.reception.clients import Crowd
-from spamguard.reception.conversation import PIECE, Conversation, House, Late
+from spamguard.reception.conversation import PIECE, Conversation, Gone, House, Late
 from spamguard.settings import Action
 from spamguard.spool import Content, Spool
 
@@ -60,6 +60,8 @@ class SpamdSession(Conversation):
             await self._refuse(error)
         except Late:
             await self._refuse(RefusedError(Code.TIMEOUT))
+        except (Gone, ConnectionError):
+            raise
         except Exception:  # a fault of ours: the client is told, and keeps its message  # noqa: BLE001
             _log.exception("%s: a fault in this request", self.address)
             await self._refuse(RefusedError(Code.TEMPORARY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import zstandard
 
+from spamguard.proxy import teachers
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.people import People
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
@@ -160,6 +162,14 @@ def test_whose_mail_it_is(tmp_path: Path, fields: Mapping[str, str], user: str) 
     assert run(tmp_path, talk, people=People(())) == ([user] if user else [])
 
 
+@pytest.mark.parametrize("name", ["Compression", "Content-Encoding"])
+def test_what_cannot_be_unpacked_is_not_judged(tmp_path: Path, name: str) -> None:
+    judge = ScriptedJudge()
+    assert said(tmp_path, request("/checkv2", gzip.compress(MAIL), {name: "gzip"}), judge=judge).status == 415
+    assert judge.raws == []
+    assert said(tmp_path, request("/checkv2", fields={name: "identity"})).status == 200
+
+
 def test_compressed(tmp_path: Path) -> None:
     packed = zstandard.compress(MAIL)
     for fields in ({"Compression": "zstd"}, {"Content-Encoding": "zstd"}):
@@ -191,6 +201,38 @@ def test_learning(tmp_path: Path) -> None:
     assert [answer.status for answer in answers] == [403, 200, 208, 200]
     assert [answer.json.get("success") for answer in answers] == [None, True, True, True]
     assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
+
+
+def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) -> None:
+    async def talk(served: Served) -> bytes:
+        reader, writer = await served.connect()
+        try:
+            writer.write(request("/learnspam", fields={"Password": "wrong"})[: -len(MAIL)])
+            return await asyncio.wait_for(reader.readline(), 30)
+        finally:
+            writer.close()
+
+    (tmp_path / "password").write_text("secret\n")
+    assert b" 403 " in run(tmp_path, talk, password_file=tmp_path / "password")
+
+
+def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers, "_GUESS_SECONDS", 0.3)
+    (tmp_path / "password").write_text("secret\n")
+
+    async def talk(served: Served) -> None:
+        async def guess(password: str, path: str) -> tuple[int, float]:
+            begun = asyncio.get_running_loop().time()
+            found = parse(await served.say(request(path, fields={"Password": password})))
+            return found.status, asyncio.get_running_loop().time() - begun
+
+        guesses = [asyncio.create_task(guess("wrong", path)) for path in ("/learnspam", "/auth", "/learnham", "/auth")]
+        await asyncio.sleep(0.05)
+        assert await guess("secret", "/learnspam") < (200, 0.3)  # who knows it does not wait for those
+        found = await asyncio.gather(*guesses)
+        assert sorted(seconds for _, seconds in found)[-1] > 1.2  # one after the other
+
+    run(tmp_path, talk, password_file=tmp_path / "password")
 
 
 def test_the_other_pages(tmp_path: Path) -> None:
@@ -233,6 +275,68 @@ def test_who_waits_to_be_told_to_go_on_is_told(tmp_path: Path) -> None:
             writer.close()
 
     assert b"200" in run(tmp_path, talk)
+
+
+def test_asking_for_the_head_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Monitors do."""
+    found = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (found.status, found.body) == (200, b"")
+    assert said(tmp_path, b"HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n").body == b""
+    assert "fault" not in caplog.text
+
+
+def test_a_status_has_words(tmp_path: Path) -> None:
+    """Without them rspamc ends by a signal."""
+    assert said(tmp_path, request("/ping")).fields.startswith("HTTP/1.1 200 OK\r\n")
+    assert said(tmp_path, request("/nothing")).fields.startswith("HTTP/1.1 404 no such thing here\r\n")
+    assert said(tmp_path, request("/learnspam")).fields.startswith("HTTP/1.1 403 this client may not teach")
+
+
+@pytest.mark.parametrize("at", [1, 10, 17, 18])
+def test_the_first_line_may_come_in_pieces(tmp_path: Path, at: int) -> None:
+    async def talk(served: Served) -> bytes:
+        reader, writer = await served.connect()
+        try:
+            data = f"CHECK RSPAMC/1.3\r\nContent-length: {len(MAIL)}\r\n\r\n".encode() + MAIL
+            writer.write(data[:at])
+            await asyncio.sleep(0.1)
+            writer.write(data[at:])
+            return await asyncio.wait_for(reader.read(), 30)
+        finally:
+            writer.close()
+
+    assert run(tmp_path, talk).startswith(b"RSPAMD/1.3 0 EX_OK")
+
+
+def test_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
+    """Each of these takes longer than everything else together."""
+
+    async def talk(served: Served) -> int:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        for data in (
+            request("/ping", b"", method="GET") * 800,
+            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 9000 + b"0\r\n\r\n",
+        ):
+            reader, writer = await served.connect()
+            await asyncio.sleep(0.1)
+            task = asyncio.create_task(others())
+            writer.write(data)
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 30)
+            task.cancel()
+            assert turns > 80
+            turns = 0
+            writer.close()
+        return turns
+
+    run(tmp_path, talk)
 
 
 def test_chunks(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -217,3 +219,26 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
 
 def test_a_message_of_no_bytes(tmp_path: Path) -> None:
     assert b"Spam: True" in said(tmp_path, request("CHECK", b""))
+
+
+@pytest.mark.parametrize("cut", [100, None])
+def test_who_breaks_the_connection_is_no_fault_of_ours(tmp_path: Path, cut: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """In the middle of a request, or without taking the answer: by a reset, as programs do that end by a signal."""
+
+    async def talk(served: Served) -> None:
+        served.judge.hold = asyncio.Event()
+        for number in range(5):
+            _, writer = await served.connect()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.write(request("PROCESS", MAIL + bytes(400_000))[:cut])
+            await writer.drain()
+            while served.door.connections == 0 or (cut is None and len(served.judge.raws) <= number):
+                await asyncio.sleep(0.01)
+            writer.transport.abort()
+        await asyncio.sleep(0.1)
+        served.judge.hold.set()
+        while served.door.connections:
+            await asyncio.sleep(0.01)
+
+    run(tmp_path, talk)
+    assert "fault" not in caplog.text
