@@ -100,6 +100,8 @@ class Guard:
             _refuse_rate(self._by_person.take((found.person.name, found.person.operator), now), "of this person")
         if scope["method"] not in SAFE_METHODS:
             _refuse_forged(scope, asking, found)
+        elif found is not None and found.way is not Way.TOKEN:
+            _refuse_parts(asking)
         length = asking.text(b"content-length")
         if found is not None and length.isdecimal() and int(length[:20]) > self._most:
             raise refusal(413, f"more than {self._most:,} bytes")
@@ -152,6 +154,13 @@ def _refuse_forged(scope: Scope, asking: Asking, found: Visitor | None) -> None:
         given = asking.text(b"x-csrf-token")
         if not hmac.compare_digest(given.encode("latin-1"), found.form_token.encode()):
             raise refusal(403, "without a token, the field X-CSRF-Token is needed")
+
+
+def _refuse_parts(asking: Asking) -> None:
+    """What a stranger's page loads without showing it: it cannot read that, but how long a search takes tells whether anything is found.
+    Links to us are followed (Fetch, Sec-Fetch-Mode)."""
+    if asking.own is False and asking.fields.get(b"sec-fetch-mode", b"navigate") != b"navigate":
+        raise refusal(403, "pages of others cannot load this")
 
 
 class _Answer:

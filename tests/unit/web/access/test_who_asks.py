@@ -171,6 +171,23 @@ def test_the_api_takes_cookies_with_a_token_of_forms_only(server: Served) -> Non
     assert problem(browser.post(f"{ROOT}/judge", **given)) == 403  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        ("cross-site", "no-cors", 403),
+        ("same-site", "cors", 403),
+        ("cross-site", "navigate", 200),
+        ("same-origin", "cors", 200),
+        ("none", "navigate", 200),
+    ],
+)
+def test_a_strangers_page_cannot_load_what_it_does_not_show(server: Served, site: str, mode: str, status: int) -> None:
+    """It would learn from the time that a search takes."""
+    fields = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+    assert server.browser(ANNA).get("/history?subject=private", headers=fields).status_code == status
+    assert server.client(ANNA).get(f"{ROOT}/history", headers=fields).status_code == 200  # of programs nothing but their token is known
+
+
 def test_a_strangers_page_cannot_log_anybody_in(server: Served) -> None:
     """As the stranger, who would see what they then do."""
     link = server.secret(Kind.LINK, ANNA)
