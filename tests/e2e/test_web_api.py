@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +306,13 @@ def serving(running: Daemon) -> list[int]:
     return children(running.process.pid, "spamguard.daemon.serving")
 
 
+def open_files(pid: int) -> Iterator[str]:
+    """What a process has open at this moment."""
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # not any more
+            yield str(one.readlink())
+
+
 def test_what_a_form_brings_lies_where_messages_do(tmp_path: Path) -> None:
     site = Site(daemon.taught(tmp_path / "state"))
     with site.running() as running, socket.create_connection(("127.0.0.1", site.port), 10) as browser:
@@ -314,8 +321,8 @@ def test_what_a_form_brings_lies_where_messages_do(tmp_path: Path) -> None:
             f"POST /teach HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode()
         )
         browser.sendall(b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 3_000_000)
-        files = Path(f"/proc/{serving(running)[0]}/fd")
-        eventually(lambda: [one for one in files.iterdir() if str(one.readlink()).startswith(f"{site.state}/spool/")], "it is there")
+        (pid,) = serving(running)
+        eventually(lambda: [one for one in open_files(pid) if one.startswith(f"{site.state}/spool/")], "it is there")
 
 
 def test_mail_needs_none_of_it_and_it_comes_back(tmp_path: Path) -> None:
