@@ -36,10 +36,9 @@ class Arriving:
             return
         if self.spool.size + len(data) > self._most:
             self._refuse(NoRoom.TOO_LARGE)
-        elif not self._load.room_for(len(data)):
+        elif not self._load.take(len(data)):
             self._refuse(NoRoom.NOT_NOW)
         else:
-            self._load.bytes_in_flight += len(data)
             self._counted += len(data)
             self._keep(data)
 
@@ -57,5 +56,5 @@ class Arriving:
     def close(self) -> None:
         """Give everything back; idempotent."""
         self.spool.close()
-        self._load.bytes_in_flight -= self._counted
+        self._load.give_back(self._counted)
         self._counted = 0

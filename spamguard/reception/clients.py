@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import Enum, auto
 from functools import lru_cache
+from threading import Lock
 
 from spamguard.settings import DoorLimits, ScannerLimits
 
@@ -48,13 +49,14 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 class Load:
-    """What all connections of one door use together, in this process."""
+    """What all connections of one door use together, in this process. Bytes may be taken and given back by any thread."""
 
     def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
         self._limits = limits
         self._clients: Counter[str] = Counter()
         self.connections = 0
         self.bytes_in_flight = 0
+        self._counting = Lock()
 
     def enter(self, address: str) -> Crowd | None:
         """Count a connection in; why it has to go again, if it has (it is counted all the same until it `leave`s)."""
@@ -74,3 +76,15 @@ class Load:
     def room_for(self, size: int) -> bool:
         """Whether so many bytes more may be in flight."""
         return self.bytes_in_flight + size <= self._limits.bytes_in_flight
+
+    def take(self, size: int) -> bool:
+        """Have so many bytes more in flight, if there is room for them."""
+        with self._counting:
+            found = self.room_for(size)
+            self.bytes_in_flight += size * found
+        return found
+
+    def give_back(self, size: int) -> None:
+        """They are not in flight any more."""
+        with self._counting:
+            self.bytes_in_flight -= size

@@ -16,7 +16,7 @@ from spamguard.reception.clients import Crowd, Load, Networks
 from spamguard.settings import ScannerLimits
 
 PIECE = 64 << 10  # bytes read at a time
-_LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears those who have not asked anything yet
+_LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears who is about to ask something
 _HEAR_OUT_SECONDS = 1.0  # for a client to stop sending
 _LINGER_SECONDS = 10.0  # for the last answer to be taken
 
@@ -55,7 +55,6 @@ class Conversation(ABC):
         self.address = address
         self.draining = False
         self._opened = False
-        self._asked = False  # whether there was a request
         self._waiting: asyncio.Timeout | None = None  # for the next request
         self._ends = 0.0  # when the present request must be here
         self._sending = False  # whether the client may be about to send more when we end
@@ -110,10 +109,10 @@ class Conversation(ABC):
             await self._close()
 
     def drain(self) -> None:
-        """End as soon as nothing is under way."""
+        """End as soon as nothing is under way. What a client has sent that does not know yet would get no answer: it has a moment."""
         self.draining = True
         if self._waiting is not None:
-            self._waiting.reschedule(asyncio.get_running_loop().time() + (0 if self._asked else _LAST_CHANCE_SECONDS))
+            self._waiting.reschedule(asyncio.get_running_loop().time() + _LAST_CHANCE_SECONDS)
 
     def abort(self) -> None:
         """Drop the client with all that was not sent."""
@@ -142,8 +141,6 @@ class Conversation(ABC):
 
     async def next(self) -> bytes:
         """The first piece of the next request; b"" when there is none: the client has gone or keeps silent, or the door closes."""
-        if self.draining and self._asked:
-            return b""
         seconds = self._house.limits.command_seconds
         seconds = min(seconds, _LAST_CHANCE_SECONDS) if self.draining else seconds
         try:
@@ -153,7 +150,6 @@ class Conversation(ABC):
             return b""
         finally:
             self._waiting = None
-        self._asked = True
         self._ends = asyncio.get_running_loop().time() + self._house.limits.message_seconds
         return piece
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import daemon, exim
+from tests.e2e import exim
 from tests.e2e.exim import Exim
 from tests.e2e.ports import free_port, open_directory, wait_for_port
-from tests.e2e.scanning import Site, site
+from tests.e2e.scanning import HAM, SPAM, Site, site
 from tests.support.recipes import UNPACKED, snippet
 
 PROGRAM = UNPACKED / "exim4-daemon-heavy" / "usr" / "sbin" / "exim4"
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(
     not PROGRAM.exists() or os.getuid() != 0, reason="needs root, and an Exim with content scanning, unpacked by .ci/packages"
 )
 
-SPAM, HAM = (daemon.unseen(label, 5) for label in ("spam", "ham"))
 WAYS = {"rspamd": "127.0.0.1 {port} variant=rspamd", "spamd": "127.0.0.1 {port}"}
 _CONFIGURATION = """exim_path = {program}
 spool_directory = {root}/spool

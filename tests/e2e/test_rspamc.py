@@ -15,12 +15,10 @@ import pytest
 
 from spamguard.history import History
 from tests.e2e import daemon
-from tests.e2e.scanning import IN_FORCE_SECONDS, Site, site
+from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("rspamc") is None, reason="needs rspamc: apt-get install --no-install-recommends rspamd")
-
-SPAM, HAM = (daemon.unseen(label, 4) for label in ("spam", "ham"))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,15 @@ def test_learning_takes_a_password(here: Site) -> None:
         command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
         done = subprocess.run(command, input=HAM[1], capture_output=True, timeout=60, check=False)
         assert b"success" not in done.stdout
-        assert b"may not teach" in done.stdout + done.stderr or done.returncode
+        assert b"may not teach" in done.stdout + done.stderr
+        assert done.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["counters", "stat_reset", "fuzzy_add", "fuzzy_del"])
+def test_what_there_is_not_is_said(here: Site, command: str) -> None:
+    line = ["rspamc", "-h", f"127.0.0.1:{here.port}", "-f", "1", command]
+    done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, b"no such thing here" in done.stdout + done.stderr) == (1, True)
 
 
 def test_status(here: Site) -> None:

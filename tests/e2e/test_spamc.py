@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import daemon
-from tests.e2e.scanning import IN_FORCE_SECONDS, Site, site
+from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("spamc") is None, reason="needs spamc: apt-get install spamc")
 
-SPAM, HAM = (daemon.unseen(label, 6) for label in ("spam", "ham"))
 TEACHERS = "    teachers: [127.0.0.1]\n"
 
 

@@ -40,7 +40,7 @@ class Incoming:
             return
         if self.spool.size + len(data) > self._limits.message_bytes:
             self.refuse(dialogue.SIZE_LIMIT)
-        elif not self._load.room_for(len(data)):
+        elif not self._load.take(len(data)):
             self.refuse(dialogue.NO_SPACE)
         else:
             self._keep(data)
@@ -53,11 +53,10 @@ class Incoming:
     def close(self) -> None:
         """Give everything back; idempotent."""
         self.spool.close()
-        self._load.bytes_in_flight -= self._counted
+        self._load.give_back(self._counted)
         self._counted = 0
 
     def _keep(self, data: bytes) -> None:
-        self._load.bytes_in_flight += len(data)
         self._counted += len(data)
         try:
             self.spool.write(data)

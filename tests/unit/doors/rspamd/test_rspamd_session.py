@@ -261,6 +261,28 @@ def test_a_connection_is_kept(tmp_path: Path) -> None:
     assert found.count(b"pong") == 3
 
 
+def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
+    """It was on its way when the door began to close."""
+
+    async def talk(served: Served) -> bytes:
+        reader, writer = await served.connect()
+        try:
+            writer.write(request("/ping", b"", method="GET"))
+            await reader.readuntil(b"pong\r\n")
+            draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
+            await asyncio.sleep(0.1)
+            writer.write(request("/checkv2") + request("/ping"))
+            found = await asyncio.wait_for(reader.read(), 10)
+            await draining
+            return found
+        finally:
+            writer.close()
+
+    answer = parse(run(tmp_path, talk))
+    assert (answer.status, "Connection: close" in answer.fields) == (200, True)
+    assert b"pong" not in answer.body
+
+
 def test_who_waits_to_be_told_to_go_on_is_told(tmp_path: Path) -> None:
     async def talk(served: Served) -> bytes:
         reader, writer = await served.connect()
