@@ -31,7 +31,8 @@ from spamguard.spool import Spool
 from spamguard.wire.received import received_field
 from spamguard.wire.values import Client, Envelope, Recipient, Sender
 
-_HOPELESS = ("poison", "timeout", "crashed", "error")  # why a message could not be judged that the learner must not meet either
+# The learner must not meet what a scorer has ended at. Once may be chance; at the second time it is poison.
+_NOT_LEARNT = {"poison": Taught.IMPOSSIBLE, "error": Taught.IMPOSSIBLE, "crashed": Taught.LATER, "timeout": Taught.LATER}
 
 _log = logging.getLogger("spamguard.proxy")
 
@@ -180,11 +181,11 @@ class Asking:
         if not await self.may_teach(question.peer, password):
             _log.warning("%s: %s wants to teach and may not", self.scanner.endpoint, question.peer or "somebody")
             return Taught.FORBIDDEN
-        user = question.user if self.trusts(question.peer) else ""
+        user = self._teaching_user(question.user) if self.trusts(question.peer) else ""
         try:
             found = await self._judge.judge(question.message, b"", ())
-            if isinstance(found, NotScanned) and found.reason in _HOPELESS:
-                return Taught.IMPOSSIBLE
+            if isinstance(found, NotScanned) and found.reason in _NOT_LEARNT:
+                return _NOT_LEARNT[found.reason]
             digest = b"" if isinstance(found, NotScanned) else found.digest
             return await finished(partial(self._lessons.take, question.message, label, user, self.scanner.endpoint.protocol, digest))
         except OSError as error:
@@ -192,6 +193,11 @@ class Asking:
         except Exception:  # a fault of ours  # noqa: BLE001
             _log.exception("a fault in taking a lesson")
         return Taught.LATER
+
+    def _teaching_user(self, name: str) -> str:
+        """Whose lesson it is, by the name under which their mail is judged."""
+        candidates = self._tools.people.candidates(name) if self._tools.people and name else ()
+        return candidates[0] if candidates else name
 
 
 def _with_rules(scanner: Scanner) -> Policy:

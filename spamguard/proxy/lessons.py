@@ -66,7 +66,10 @@ class Lessons:
 
     def _says(self, digest: bytes, user: str) -> str | None:
         """What this user has said of the message, "" where that is nothing; None: it cannot be known."""
-        waiting = self._queue.last(_mark(digest, user))
+        try:
+            waiting = self._queue.said(_mark(digest, user))
+        except LookupError:
+            return None
         if waiting is not None and waiting.user == user:
             return waiting.label
         try:

@@ -22,7 +22,9 @@ DIRECTORY = "teach"  # in the state directory
 MOST_LESSONS = 20_000
 MOST_BYTES = 2 << 30
 _STALE = 3600.0  # seconds after which a file that was never finished is taken away
-_NAME = re.compile(r"([0-9]{20}-[0-9a-f]{12})\.([a-z-]{1,20})")
+_NAME = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")
+_MARK = slice(21, 33)  # of a name
+_UNMARKED = "x"  # instead of its first digit
 
 
 class Queue:
@@ -36,11 +38,11 @@ class Queue:
         """Return once it is on the disk. OSError: it is not there, or no more are taken before some were learnt.
 
         origin: the way it came, lower-case letters and dashes. message: its bytes, `header.length` together. mark: 12 hexadecimal
-        digits by which `last` finds it.
+        digits of what it is about, by which `said` finds it; "": that is not known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self._check_room(header.length)
-        name = f"{time.time_ns():020d}-{mark or os.urandom(6).hex()}.{origin}"
+        name = f"{time.time_ns():020d}-{mark or _UNMARKED + os.urandom(6).hex()[1:]}.{origin}"
         unfinished = self._directory / f".{name}"
         try:
             with create_private(unfinished) as file:
@@ -54,14 +56,16 @@ class Queue:
             unfinished.unlink(missing_ok=True)
             raise
 
-    def last(self, mark: str) -> Header | None:
-        """What the newest of those says that wait and have this mark. OSError."""
-        found = [name for name in self.names() if name[21:33] == mark]
-        try:
-            with (self._directory / found[-1]).open("rb") as file:
+    def said(self, mark: str) -> Header | None:
+        """What the newest of those says that wait and have this mark; None: there is none. LookupError: one may be about the same,
+        and does not tell. OSError."""
+        marks = {name[_MARK]: name for name in self.names()}
+        if mark in marks:
+            with suppress(FileNotFoundError, ValueError), (self._directory / marks[mark]).open("rb") as file:
                 return parse(file.readline(LONGEST_LINE))
-        except (IndexError, FileNotFoundError, ValueError):  # there is none, it was learnt just now, or is damaged
-            return None
+        elif any(found.startswith(_UNMARKED) for found in marks):
+            raise LookupError("not all that waits is marked")
+        return None  # or it was learnt just now, or is damaged
 
     def names(self) -> list[str]:
         """What waits, oldest first."""

@@ -19,7 +19,7 @@ from spamguard.proxy.people import People
 from spamguard.proxy.scoring import ScorerPool
 from spamguard.settings import Action, OnError, Policy, Protocol, Scoring
 from spamguard.spool import Spool
-from spamguard.teaching.lesson import Lesson
+from spamguard.teaching.lesson import PIPED, Header, Lesson
 from spamguard.teaching.queue import DIRECTORY, Queue
 from spamguard.wire.values import Client
 from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, asking, scanner
@@ -193,11 +193,45 @@ def test_whose_lesson_it_is_counts_where_the_client_is_trusted(tmp_path: Path, p
     assert asked.lessons() == [Lesson("spam", user, "rspamd", MAIL)]
 
 
+@pytest.mark.parametrize(
+    ("people", "said", "user"),
+    [
+        (PEOPLE, "sales@y.example", "anna"),
+        (PEOPLE, "Ben@Y.example", "ben@y.example"),
+        (PEOPLE, "", ""),
+        (None, "Ben", "Ben"),
+    ],
+)
+def test_whose_lesson_it_is_goes_by_the_names_that_mail_is_judged_by(tmp_path: Path, people: Any, said: str, user: str) -> None:
+    asked = Asked(tmp_path, people=people, teachers=(HERE,))
+    assert asked.taught("spam", user=said) is Taught.LEARNT
+    assert [lesson.user for lesson in asked.lessons()] == [user]
+
+
+def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
+    """So that nothing is called known, or taken back, before that is learnt."""
+    asked = Asked(tmp_path, teachers=(HERE,))
+    with opened(tmp_path):
+        pass
+    assert asked.taught("", user="anna") is Taught.KNOWN
+    Queue(tmp_path / DIRECTORY).put(Header("spam", len(MAIL), "anna"), PIPED, [MAIL])
+    assert [asked.taught("", user="anna"), asked.taught("", user="anna")] == [Taught.LEARNT, Taught.KNOWN]
+    assert [lesson.label for lesson in asked.lessons()] == ["spam", ""]
+
+
 def test_what_can_never_be_learnt(tmp_path: Path) -> None:
     asked = Asked(tmp_path, teachers=(HERE,))
     assert [asked.taught("spam", b""), asked.taught("No Class"), asked.taught("spam", user="two words")] == [Taught.IMPOSSIBLE] * 3
     poison = Asked(tmp_path, ScriptedJudge(NotScanned("poison")), teachers=(HERE,))
     assert poison.taught("spam") is Taught.IMPOSSIBLE
+    assert not asked.lessons()
+
+
+@pytest.mark.parametrize("reason", ["crashed", "timeout"])
+def test_a_scorer_that_ended_may_have_ended_by_chance(tmp_path: Path, reason: str) -> None:
+    """The second one that does so at this message makes it poison."""
+    asked = Asked(tmp_path, ScriptedJudge(NotScanned(reason)), teachers=(HERE,))
+    assert asked.taught("spam") is Taught.LATER
     assert not asked.lessons()
 
 
