@@ -160,7 +160,7 @@ def test_searching(site: Site, browser: Chrome) -> None:
 
 
 def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
-    raw, other = daemon.unseen("spam", 2)
+    raw, other = daemon.unseen("spam", 6)[-2:]  # of which there is no doubt
     site.send(raw, other, held=True)
     log_in(browser, site.link("--operator"))
     browser.get(f"{site.url}/quarantine")
