@@ -29,6 +29,13 @@ class People:
         found = [next((user for user in self.candidates(address) if user in known), "") for address in addresses[:MOST]]
         return found + [""] * (len(addresses) - len(found))
 
+    def may_be(self, address: str, user: str, known: Container[str]) -> bool:
+        """Whether that user's mail comes to this address: it does where `of` says so as soon as that user is known too."""
+        for candidate in self.candidates(address):
+            if candidate == user or candidate in known:
+                return candidate == user
+        return False
+
     def candidates(self, address: str) -> Sequence[str]:
         """Users whose mail this may be; the first who is known counts. An alias leaves no choice."""
         whole = address.lower()

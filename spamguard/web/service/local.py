@@ -102,6 +102,15 @@ class LocalService:
         await self._scanning.close()
         await asyncio.gather(*(asyncio.to_thread(lane.close, _LAST_SECONDS) for lane in (self._filter, self._reading)))
 
+    async def _look(self, work: Callable[[Reading], Result]) -> Result:
+        """For what depends on whose mail it is."""
+
+        def look(reading: Reading) -> Result:
+            self._scope.catch_up(reading.ledger.users)
+            return work(reading)
+
+        return await self._reading.do(look)
+
     # ---- messages that are handed over
 
     async def judge(self, person: Person, message: Spool) -> Opinion:
@@ -128,7 +137,7 @@ class LocalService:
     async def preview(self, person: Person, message: Spool, label: str) -> Preview:
         await self._filter.do(partial(teaching.check_class, label=label))
         lesson = scanning.lesson(await self._scan(person, message))
-        latest = await self._reading.do(lambda reading: list(self._latest(reading, person)))
+        latest = await self._look(lambda reading: list(self._latest(reading, person)))
         user, judged_for = voice(person), self._judged_for(person)
         return await self._filter.do(lambda found: preview(found, lesson, label, user, judged_for, latest))
 
@@ -152,7 +161,7 @@ class LocalService:
     # ---- messages that passed
 
     async def history(self, person: Person, search: Search) -> Found:
-        return await self._reading.do(lambda reading: self._passed.search(reading, person, search))
+        return await self._look(lambda reading: self._passed.search(reading, person, search))
 
     async def judgement(self, person: Person, name: str) -> Judgement:
         return (await self._row(person, name))[1]
@@ -175,7 +184,7 @@ class LocalService:
             row = self._passed.one(reading, person, name)
             return row, self._passed.judgements(reading, person, [row])[0]
 
-        return await self._reading.do(found)
+        return await self._look(found)
 
     # ---- lessons
 
@@ -222,7 +231,7 @@ class LocalService:
         key = (person.operator or person.name, hours)
         if key not in self._today:
             look = partial(charts.today, scope=self._scope, person=person, hours=hours)
-            self._today[key] = Lately(lambda: self._reading.do(look), _SECONDS, PATIENCE)
+            self._today[key] = Lately(lambda: self._look(look), _SECONDS, PATIENCE)
         while len(self._today) > _MOST_KNOWN:
             self._today.popitem(last=False)
         return await _in_time(self._today[key].get())
@@ -243,13 +252,13 @@ class LocalService:
     async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> Sequence[Held]:
         if before and not is_id(before):
             raise UsageError("before: that is no id of a message")
-        return await self._reading.do(lambda _: self._holding.list(person, before, limit))
+        return await self._look(lambda _: self._holding.list(person, before, limit))
 
     async def held(self, person: Person, name: str) -> tuple[Held, str]:
-        return await self._reading.do(lambda _: self._holding.one(person, name))
+        return await self._look(lambda _: self._holding.one(person, name))
 
     async def release(self, person: Person, name: str) -> Released:
-        entry = await self._reading.do(lambda _: self._holding.entry(person, name))
+        entry = await self._look(lambda _: self._holding.entry(person, name))
         self._holding.may_release(person, entry)
         release = asyncio.create_task(self._release(person, entry))  # who asks may hang up: it is done all the same
         self._releases.add(release)
@@ -276,7 +285,7 @@ class LocalService:
         return (await self._learn(person, lambda _: lesson, "ham", _RELEASED)).changed
 
     async def delete(self, person: Person, name: str) -> None:
-        await self._reading.do(lambda _: self._holding.delete(person, name))
+        await self._look(lambda _: self._holding.delete(person, name))
 
 
 async def _in_time(looking: Awaitable[Result]) -> Result:

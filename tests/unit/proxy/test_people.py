@@ -56,6 +56,17 @@ def test_the_first_who_is_known_counts() -> None:
     assert people.users(addresses) == ("anna+x@example.org", "anna@example.org", "anna", "ben@example.org", "ben")
 
 
+@repeatable
+@given(
+    st.sampled_from(["anna+x@example.org", "Anna@example.org", "sales@example.org", "lists@example.org", "", "carl@elsewhere.example"]),
+    st.sampled_from(["anna", "anna@example.org", "anna+x@example.org", "carl", "carl@elsewhere.example", ""]),
+    st.sets(st.sampled_from(["anna", "anna@example.org", "anna+x@example.org", "carl", "carl@elsewhere.example", "ben"])),
+)
+def test_it_may_be_theirs_if_it_would_be_were_they_known(address: str, user: str, known: set[str]) -> None:
+    people = People(ALIASES)
+    assert people.may_be(address, user, known) == (bool(user) and people.of([address], {*known, user}) == [user])
+
+
 def test_a_message_to_thousands_asks_for_some() -> None:
     addresses = [f"user{number}+x@example.org" for number in range(5000)]
     people = People(())

@@ -12,7 +12,8 @@ from spamguard.quarantine import DIRECTORY, Quarantine
 from spamguard.settings import Teach
 from spamguard.web.service import holding
 from spamguard.web.service.contract import Service
-from tests.unit.filters import opened
+from spamguard.web.service.values import Person
+from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import ANNA, BEN, CARL, LISTENER, MAIL, OPERATOR, PASSED, asked, digest, hold, name, serving, settings
 
 RAW = PASSED[0][1].replace(b"\n", b"\r\n")
@@ -56,6 +57,19 @@ def test_everybody_sees_their_own(held: Path) -> None:
             for call in (service.held, service.release):
                 with pytest.raises(NotThereError, match="no message with that id is held here, or it is not yours"):
                     await call(person, which)
+
+    asked(held, work)
+
+
+def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
+    with opened(held) as one:
+        teach(one, PASSED[3:4], "anna@example.org")
+
+    async def work(service: Service) -> None:
+        assert await service.quarantine(ANNA) == []
+        with pytest.raises(NotThereError):
+            await service.release(ANNA, name(0))
+        assert [one.id for one in await service.quarantine(Person("anna@example.org"))] == [name(0), name(1)]
 
     asked(held, work)
 

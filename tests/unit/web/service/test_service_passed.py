@@ -13,10 +13,26 @@ from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageErr
 from spamguard.history import looks
 from spamguard.records import Word
 from spamguard.settings import History, Teach
+from spamguard.web.service import scope
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import MOST, Found, Person, Search
 from tests.unit.filters import opened
-from tests.unit.web.service.office import ANNA, BEN, CARL, NOW, OPERATOR, PASSED, asked, name, passed, remember, serving, settings, votes
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    NOW,
+    OPERATOR,
+    PASSED,
+    asked,
+    name,
+    passed,
+    remember,
+    serving,
+    settings,
+    spooled,
+    votes,
+)
 
 
 def numbers(found: Found) -> list[int]:
@@ -56,6 +72,36 @@ def test_aliases_say_whose_mail_it_is(state: Path) -> None:
     assert of_anna == []
     assert of_ben == [number for number in range(len(PASSED)) if number % 3 == 0]
     assert of_carl == [number for number in range(len(PASSED)) if number % 3 == 1]
+
+
+def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `personal`; while nobody who comes before has said anything it may be theirs, and they may say so."""
+    monkeypatch.setattr(scope, "_SECONDS", 0.0)
+    whole, other = Person("anna@example.org"), Person("anna@example.net")
+    to_org, to_net = ([number for number in range(len(PASSED)) if number % 3 == rest] for rest in (0, 1))
+
+    async def work(service: Service) -> None:
+        async def seen(person: Person) -> list[int]:
+            return numbers(await service.history(person, Search(limit=100)))
+
+        await service.learn_passed(ANNA, name(1), "ham")  # which makes nobody's who comes before her hers
+        assert [await seen(person) for person in (ANNA, whole, other)] == [sorted(to_org + to_net), to_org, to_net]
+        await service.learn_passed(whole, name(0), "ham")
+        assert [await seen(person) for person in (ANNA, whole, other)] == [to_net, to_org, to_net]
+        with pytest.raises(NotThereError):
+            await service.why(ANNA, name(0))
+        assert (await service.today(ANNA)).passed == (await service.preview(ANNA, spooled(state, PASSED[0][1]), "ham")).looked_at == 10
+        await service.forget_passed(whole, name(0))  # who has ever said anything stays known
+        assert await seen(ANNA) == to_net
+
+    asked(state, work)
+
+
+def test_who_is_known_is_not_asked_for_each_time(state: Path) -> None:
+    some = scope.Scope(())
+    with opened(state) as one:
+        some.catch_up(one.ledger.users)
+    some.catch_up(one.ledger.users)  # which is closed
 
 
 def test_personal_labels_are_told_to_that_person(state: Path) -> None:
