@@ -1,4 +1,4 @@
-"""The inner loops in C, where they could be compiled: hashing tokens, reading receipts, whole numbers in tables.
+"""The inner loops in C, where they could be compiled: hashing tokens, words in disguise, reading receipts, whole numbers in tables.
 
 Optional: numpy does the same, bit for bit, only slower, and a state directory may go from one to the other at any time. No formula
 may stand there, and nothing may be learnt or judged differently because of it. Whoever would loop asks for `functions()`.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 3  # of the functions below; that of module.c
+_VERSION = 4  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -30,6 +30,13 @@ class Functions(Protocol):
 
         seeds: uint64 of each text; unpaired: a byte of each, 1 where no pairs are made; multipliers: eight uint64; classes: 256 bytes,
         1 where a byte belongs to tokens; skipped: of how many tokens from the start on there are pairs with a gap.
+        """
+
+    def undisguised(self, text: bytes, kinds: Buffer, meant: Buffer, longest: int, most: int, /) -> tuple[bytes, bool]:
+        """A text with the first words in disguise in letters, and whether it may have letters set apart, as `mail.scripts` defines both.
+
+        kinds: 256 bytes, what each byte is; meant: 256 bytes, what each stands for; longest: bytes that such a word may not have; most:
+        of how many signs the words are looked at.
         """
 
     def receipts(

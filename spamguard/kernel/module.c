@@ -34,6 +34,7 @@ void release(Fixed *views, size_t number) {
 
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
+    FUNCTION(undisguised, "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
@@ -53,7 +54,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 3) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 4) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

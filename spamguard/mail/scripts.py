@@ -10,6 +10,8 @@ import re
 
 import numpy as np
 
+from spamguard import kernel
+
 # No spaces between words: Thai, Lao, Myanmar, Khmer, kana. These become pairs of neighbouring characters.
 _LETTERS = "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff"
 # Each of these is a word by itself, and two neighbours a pair of words (RESULTS.md, "What becomes a token").
@@ -92,24 +94,29 @@ def _in_latin(match: re.Match[str]) -> str:
 def undisguised(utf8: bytes) -> bytes:
     """Text as it is read: words with single digits or signs between letters, "v1agra", in letters, so many at most; four and more
     letters with the same sign or blank between any two, "v i a g r a", closed up."""
-    kinds = utf8.translate(_KINDS)
-    text = _in_letters(utf8, kinds) if _MASKED in kinds else utf8
-    if not utf8.isascii():
-        kinds = utf8.translate(_KINDS, _NOT_FIRST)  # a byte for each character
-    return _SET_APART.sub(_together, text.decode("utf-8", "replace")).encode() if _four_apart(kinds) else text
+    compiled = kernel.functions()
+    if compiled is None:
+        text, apart = _in_letters(utf8), _four_apart(utf8)
+    else:
+        text, apart = compiled.undisguised(utf8, _KINDS, _UNMASKED, _LONGEST_MASKED, _MOST_MASKED)
+    return _SET_APART.sub(_together, text.decode("utf-8", "replace")).encode() if apart else text
 
 
-def _four_apart(kinds: bytes) -> bool:
+def _four_apart(utf8: bytes) -> bool:
     """Whether four letters stand apart, or three and a word."""
+    kinds = utf8.translate(_KINDS, b"" if utf8.isascii() else _NOT_FIRST)  # a byte for each character
     if len(kinds) < _SHORT:
         return _FOUR in kinds
     eight = np.ndarray(shape=(len(kinds) - 7,), dtype="<u8", buffer=kinds, strides=(1,))  # every 8-byte window
     return bool(np.count_nonzero(eight == _FOUR_AT_ONCE))
 
 
-def _in_letters(utf8: bytes, kinds: bytes) -> bytes:
-    text = bytearray(utf8)
+def _in_letters(utf8: bytes) -> bytes:
+    kinds = utf8.translate(_KINDS)
     place = kinds.find(_MASKED)
+    if place < 0:
+        return utf8
+    text = bytearray(utf8)
     for _ in range(_MOST_MASKED):
         if place < 0:
             break

@@ -74,6 +74,7 @@ texts = st.lists(st.binary(max_size=70), max_size=4).map(tuple)
 wide, narrow = arrays("i8"), arrays("i4")
 CALLS = {
     "tokens": st.tuples(texts, st.binary(max_size=32), st.binary(max_size=4), st.just(bytes(64)), st.just(bytes(255) + b"\1"), small),
+    "undisguised": st.tuples(st.binary(max_size=70), st.just(b"a0 ." * 64), st.sampled_from((bytes(256), bytes(9))), small, small),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
     "gather": st.tuples(narrow, wide, narrow, small),

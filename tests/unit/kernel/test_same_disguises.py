@@ -1,0 +1,45 @@
+"""The kernel finds the words in disguise that Python finds, whatever the text."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.scripts import undisguised
+from tests.unit.kernel.both import both, needs_kernel, repeatable
+from tests.unit.mail.test_hostile import TEXTS, filled
+
+pytestmark = needs_kernel
+PIECES = (*"a|b0|1|2| |.|!|@|-|a0a| v1agra. |a b c d|я|中".encode().split(b"|"), b"\x80", b"\xd0")
+
+
+def assert_same(utf8: bytes) -> None:
+    compiled, plain = both(lambda: undisguised(utf8))
+    assert compiled == plain
+
+
+@repeatable
+@given(st.binary(max_size=100) | st.lists(st.sampled_from(PIECES), max_size=60).map(b"".join))
+def test_any_text(utf8: bytes) -> None:
+    assert_same(utf8)
+    assert_same(utf8 * 30)  # more words than are looked at
+
+
+def test_words_of_every_length_and_signs_at_every_place() -> None:
+    for size in range(40):
+        for place in range(size):
+            word = bytearray(b"x" * size)
+            word[place] = ord("0")
+            for before, behind in ((b"", b""), (b" ", b" "), (b".", b""), (b"", b"."), (b"", b".c"), (b"", b"!!"), (b"\xc3\xa9", b"\xe4")):
+                assert_same(before + word + behind)
+
+
+def test_text_made_to_cost_time() -> None:
+    for unit in TEXTS:
+        assert_same(filled(unit, 50_000))
+
+
+def test_a_text_without_any_is_not_copied() -> None:
+    text = b"plain words, 1 2 3"
+    for found in both(lambda: undisguised(text)):
+        assert found is text
