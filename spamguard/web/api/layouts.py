@@ -78,7 +78,7 @@ class ShareShape(TypedDict):
 
 
 class ClueShape(TypedDict):
-    """messages: taught ones that have the word, by class."""
+    """messages: taught ones that have the word, by class; of others than operators empty where they are few."""
 
     text: str
     part: float

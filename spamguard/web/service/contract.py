@@ -34,7 +34,7 @@ class Service(Protocol):
         """What the filter thinks of a message."""
 
     async def explain(self, person: Person, message: Spool) -> Why:
-        """Why it thinks so."""
+        """Why it thinks so. Who is no operator is told no counts of words that hardly any lesson has: as in `words`."""
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
         """Teach a message in the person's name (an operator's: the site's word, user "")."""
@@ -43,7 +43,7 @@ class Service(Protocol):
         """Take back what the person has said about a message, by its digest in hex; what they had said before is not restored."""
 
     async def preview(self, person: Person, message: Spool, label: str) -> Preview:
-        """What teaching it would change, nothing is changed."""
+        """What teaching it would change, nothing is changed. BusyError also while another is being made for that person."""
 
     async def history(self, person: Person, search: Search) -> Found:
         """Messages that passed."""
@@ -52,7 +52,7 @@ class Service(Protocol):
         """One of them, with its words."""
 
     async def why(self, person: Person, name: str) -> Why:
-        """Then and now."""
+        """Then and now, as `explain` tells it."""
 
     async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
         """Teach a message that passed, by its id: the stored features are what is learnt."""

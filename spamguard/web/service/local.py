@@ -24,7 +24,7 @@ from spamguard.lately import Lately
 from spamguard.ledger.users import Standing
 from spamguard.prepare import Teaching
 from spamguard.quarantine import Entry
-from spamguard.records import Explanation, Scan
+from spamguard.records import Explanation, Scan, Word
 from spamguard.relay.threads import finished
 from spamguard.remembered import digest as digest_of
 from spamguard.remembered import lesson as lesson_of
@@ -88,6 +88,7 @@ class LocalService:
         self._holding = Holding(settings, scope)
         self._scope = scope
         self._lessons_per_day = (settings.teach or Teach()).lessons_per_day
+        self._previewing: set[Person] = set()  # one each: others' lessons wait for it
         self._releases: set[asyncio.Task[Released]] = set()
         self._forget_numbers()
 
@@ -122,9 +123,8 @@ class LocalService:
 
     async def explain(self, person: Person, message: Spool) -> Why:
         scan = await self._scan(person, message)
-        lesson, texts = scanning.lesson(scan), {word.token: word.text for word in scan.words}
-        user = self._judged_for(person)
-        return Why(None, await self._filter.do(lambda found: found.explain_features(lesson.features, texts, user)))
+        lesson = scanning.lesson(scan)
+        return Why(None, await self._explained(person, lambda _: lesson, scan.words))
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
         await self._filter.do(partial(teaching.check_class, label=label))
@@ -134,7 +134,21 @@ class LocalService:
     async def forget(self, person: Person, digest: str) -> Receipt:
         return await self._forget(person, partial(_always, teaching.digest_of(digest)), WEB)
 
+    async def _explained(self, person: Person, lesson: Callable[[Filter], Teaching], known: Sequence[Word]) -> Explanation:
+        texts, user = {word.token: word.text for word in known}, self._judged_for(person)
+        why = await self._filter.do(lambda found: found.explain_features(lesson(found).features, texts, user))
+        return why if person.operator else words.without_few(why)
+
     async def preview(self, person: Person, message: Spool, label: str) -> Preview:
+        if person in self._previewing:
+            raise BusyError("a preview for you is being made: come again when it is done")
+        self._previewing.add(person)
+        try:
+            return await self._preview(person, message, label)
+        finally:
+            self._previewing.discard(person)
+
+    async def _preview(self, person: Person, message: Spool, label: str) -> Preview:
         await self._filter.do(partial(teaching.check_class, label=label))
         lesson = scanning.lesson(await self._scan(person, message))
         latest = await self._look(lambda reading: list(self._latest(reading, person)))
@@ -168,8 +182,7 @@ class LocalService:
 
     async def why(self, person: Person, name: str) -> Why:
         row, judgement = await self._row(person, name)
-        user = self._judged_for(person)
-        return Why(judgement, await self._filter.do(lambda found: _explained(found, row, user)))
+        return Why(judgement, await self._explained(person, lambda found: lesson_of(found, row), row.words))
 
     async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
         row, _ = await self._row(person, name)
@@ -307,11 +320,6 @@ def _standing(reading: Reading, digests: Sequence[bytes], user: str) -> list[Sta
 def _usable(reading: Reading, name: str) -> Row | None:
     row = reading.history.find(name)
     return row if row is not None and can_teach(row, reading.ledger.fingerprint) else None
-
-
-def _explained(spam_filter: Filter, row: Row, user: str) -> Explanation:
-    texts = {word.token: word.text for word in row.words}
-    return spam_filter.explain_features(lesson_of(spam_filter, row).features, texts, user)
 
 
 def _status(spam_filter: Filter) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -12,7 +13,7 @@ from spamguard.errors import UsageError
 from spamguard.mail.fields import joined
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.prepare import Preparer
-from spamguard.records import Features
+from spamguard.records import Explanation, Features
 from spamguard.web.service.values import Counted
 
 _LONGEST = 64  # characters
@@ -57,7 +58,7 @@ Content-Disposition: attachment; filename="{0}"
 """
 
 
-FEWEST = 5  # messages that must have a word before who is no operator is told: it may stand in other people's mail
+FEWEST = 5  # lessons that must have a word before who is no operator is told in how many it is: they may be other people's mail
 
 
 def counted(spam_filter: Filter, word: str, fewest: int = 1) -> Sequence[Counted]:
@@ -66,7 +67,18 @@ def counted(spam_filter: Filter, word: str, fewest: int = 1) -> Sequence[Counted
     if not wanted or len(wanted) > _LONGEST or not wanted.isprintable():
         raise UsageError(f"a word has 1 to {_LONGEST} letters")
     found = [_one(spam_filter, token, text) for token, text in _tokens(Preparer(spam_filter.key), wanted).items()]
-    return sorted((one for one in found if sum(one.counts.values()) >= fewest), key=lambda one: (-sum(one.counts.values()), one.where))
+    return sorted((one for one in found if _lessons(one.counts) >= fewest), key=lambda one: (-_lessons(one.counts), one.where))
+
+
+def without_few(why: Explanation) -> Explanation:
+    """An explanation as who is no operator is told it: no counts of words that so few lessons have. What these add is left, as what a
+    message of one word is called tells that too."""
+    return replace(why, clues=[clue if _lessons(clue.counts) >= FEWEST else replace(clue, counts={}) for clue in why.clues])
+
+
+def _lessons(counts: Mapping[str, int]) -> int:
+    """In how many a word is, whatever their class."""
+    return sum(counts.values())
 
 
 def _tokens(preparer: Preparer, word: str) -> dict[int, str]:

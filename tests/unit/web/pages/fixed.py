@@ -81,6 +81,7 @@ class Fixed:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
+    explained: Explanation = field(default_factory=explanation)
     changed: bool = True
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
@@ -96,7 +97,7 @@ class Fixed:
         return Opinion(SPAM, DIGEST, "", "", ())
 
     async def explain(self, person: Person, message: Spool) -> Why:
-        return Why(None, explanation())
+        return Why(None, self.explained)
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
         self.calls.append(("learn", person.name, message.read(), label))
@@ -124,7 +125,7 @@ class Fixed:
         then = await self.judgement(person, name)
         if then.label == "not-scanned":
             raise UsageError("this message was not scanned: nothing is known of its words")
-        return Why(then, explanation())
+        return Why(then, self.explained)
 
     async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
         self.calls.append(("learn_passed", person.name, name, label))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,14 @@ def test_no_form_without_its_token_and_no_change_by_get(tmp_path: Path, service:
     get(service, tmp_path, real)
     assert [call for call in service.calls if call[-1] is not True] == []
     assert gate.left == 0
+
+
+def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> None:
+    assert "few" not in get(service, tmp_path, f"/history/{NAME}")[0].text
+    service.explained = replace(service.explained, clues=[replace(one, counts={}) for one in service.explained.clues])
+    page = get(service, tmp_path, f"/history/{NAME}")[0].text
+    assert page.count('<td class="n">few</td>') == 4
+    assert "fewer than five" in page
 
 
 # ---- history

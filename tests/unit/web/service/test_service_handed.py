@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,22 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         named = [clue for clue in why.now.clues if clue.text]
         assert len(named) > 16  # more than a log line tells
         assert {(clue.text, clue.part) for clue in named} <= {(clue.text, clue.part) for clue in expected.clues}
+
+    asked(state, work)
+
+
+def test_counts_of_what_few_lessons_have_are_for_operators(state: Path) -> None:
+    """They may be somebody else's; mail that one sends oneself is no way around that."""
+
+    async def work(service: Service) -> None:
+        for ask in (lambda who: service.explain(who, spooled(state, PASSED[0][1])), lambda who: service.why(who, name(0))):
+            told, whole = (await ask(ANNA)).now, (await ask(OPERATOR)).now
+            assert [(clue.text, clue.part) for clue in told.clues] == [(clue.text, clue.part) for clue in whole.clues]
+            numbers = [(dict(one.counts), dict(other.counts)) for one, other in zip(told.clues, whole.clues, strict=True)]
+            assert all(mine == (theirs if sum(theirs.values()) >= 5 else {}) for mine, theirs in numbers)
+            assert {} in [mine for mine, _ in numbers]
+            assert all(theirs for _, theirs in numbers)
+            assert any(mine for mine, _ in numbers)
 
     asked(state, work)
 
@@ -208,6 +224,19 @@ def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
     told = settings(state, history=History(addresses=False))
     assert asked(told, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")).looked_at == 0
     assert asked(told, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")).looked_at == len(PASSED)
+
+
+def test_one_preview_at_once_for_each_person(state: Path) -> None:
+    async def run() -> None:
+        async with serving(settings(state)) as service:
+            calls = [service.preview(person, spooled(state, NEW[0]), "spam") for person in (ANNA, ANNA, BEN, OPERATOR, ANNA)]
+            found = [isinstance(one, BusyError) for one in await asyncio.gather(*calls, return_exceptions=True)]
+            assert found == [False, True, False, False, True]
+            for label in ("nonsense", "spam"):
+                with suppress(UsageError):
+                    assert (await service.preview(ANNA, spooled(state, NEW[0]), label)).digest
+
+    asyncio.run(run())
 
 
 # ---- bounds
