@@ -47,9 +47,11 @@ def nats(scores: Sequence[int], weights: Sequence[int], bias: int) -> float:
 def learn(scores: Integers, targets: NDArray[np.intp], weights: Integers, biases: Integers) -> None:
     """One step, in place, towards the true classes of some messages: scores (m, K-1, E), targets (m,).
 
-    The scores must have been taken before the messages were taught.
+    The scores must have been taken before the messages were taught. No weight falls below 0: an expert that seems to be right the other
+    way round has been unlucky (corpora/RESULTS.md, "Fusion never turns an expert round").
     """
     fused = log_odds(scores, weights, biases) // STEPS
     errors = logistic.errors(fused, targets[:, np.newaxis])
     weights += (errors.ravel() @ scores.reshape(-1, len(weights))) >> (_RATE_SHIFT + _STEP_BITS)
+    np.maximum(weights, 0, out=weights)
     biases += errors.sum(axis=0) >> _RATE_SHIFT

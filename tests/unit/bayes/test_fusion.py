@@ -36,7 +36,7 @@ def test_a_step_is_the_gradient_of_the_log_loss(seed: int, others: int, messages
     errors = (np.eye(others + 1)[targets] - powers / powers.sum(axis=1, keepdims=True))[:, 1:]
     fusion.learn(scores, targets, weights, biases)
     gradient = np.einsum("mk,mke->e", errors, scores / STEPS) / 128
-    np.testing.assert_allclose((weights - START) / ONE, gradient, atol=0.01)
+    np.testing.assert_allclose(weights / ONE, np.maximum(START / ONE + gradient, 0), atol=0.01)
     np.testing.assert_allclose(biases / ONE, errors.sum(axis=0) / 128, atol=2 / ONE * messages)
 
 
@@ -49,6 +49,15 @@ def test_whoever_was_right_gains_and_whoever_was_wrong_loses() -> None:
     assert weights[1] < START[1]
     assert weights[2:].tolist() == START[2:].tolist()
     assert biases[0] > 0
+
+
+def test_nobody_is_believed_the_other_way_round() -> None:
+    weights, biases = START.copy(), np.zeros(1, np.int64)
+    scores = np.zeros((1, 1, len(EXPERTS)), np.int64)
+    scores[0, 0, 1] = -LIMIT
+    for _ in range(100):
+        fusion.learn(scores, np.array([1]), weights, biases)
+    assert weights[1] == 0
 
 
 def test_two_classes_are_the_binary_case_of_many() -> None:
