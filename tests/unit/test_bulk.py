@@ -93,7 +93,8 @@ def children_of_the_fork_server():
 
 
 FOR_EVER = """
-import itertools
+import itertools, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may ignore it
 from spamguard import bulk, prepare
 from spamguard.sources import Message
 if __name__ == "__main__":
@@ -117,7 +118,10 @@ def test_no_process_outlives_the_teacher(tmp_path, how):
         assert teacher.stdout.readline() == b"working\n"
         assert len(group(teacher.pid)) >= 4  # teacher, fork server, two at work
         teacher.send_signal(how)
-        teacher.communicate(timeout=20)
+        try:
+            teacher.communicate(timeout=20)
+        finally:
+            teacher.kill()
     deadline = time.monotonic() + 20
     while group(teacher.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
