@@ -6,10 +6,12 @@ Pure: the clock and the dice are the caller's. Must never let anything pass for 
 from __future__ import annotations
 
 import re
-from base64 import b32hexencode
+from base64 import b32hexdecode, b32hexencode
 
 RANDOM_BYTES = 4
 _TIME_BYTES = 6
+LAST = 2.0**47 / 1000
+"""Seconds since 1970 up to which names are surely made."""
 _NAME = re.compile(r"[0-9a-v]{16}")
 
 
@@ -22,6 +24,11 @@ def new_id(now: float, random: bytes) -> str:
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"a name takes {RANDOM_BYTES} random bytes, not {len(random)}")
     return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode("ascii").lower()
+
+
+def time_of(name: str) -> float:
+    """When a name was made, in seconds since 1970, to the millisecond."""
+    return int.from_bytes(b32hexdecode(name.upper())[:_TIME_BYTES], "big") / 1000
 
 
 def is_id(text: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.ids import is_id, new_id
+from spamguard.ids import is_id, new_id, time_of
 
 TIMES = st.floats(0, 2**48 / 1000 - 1)
 RANDOM = st.binary(min_size=4, max_size=4)
@@ -21,6 +21,11 @@ def test_every_name_has_the_form_of_one(now: float, random: bytes) -> None:
 def test_names_sort_by_time(first: float, second: float, one: bytes, other: bytes) -> None:
     if int(first * 1000) < int(second * 1000):
         assert new_id(first, one) < new_id(second, other)
+
+
+@given(TIMES, RANDOM)
+def test_names_tell_when_they_were_made(now: float, random: bytes) -> None:
+    assert time_of(new_id(now, random)) == int(now * 1000) / 1000
 
 
 def test_the_random_part_tells_names_of_one_moment_apart() -> None:

@@ -64,7 +64,7 @@ class KnownShape(JudgementShape):
 
 
 class HistoryShape(TypedDict):
-    """Newest first. following: `before` of the next page, "" when this is the last."""
+    """Newest first. following: `before` of the next page, "" when this is the last: a page may not be full, or empty, all the same."""
 
     judgements: list[JudgementShape]
     following: str
@@ -168,9 +168,10 @@ class ShownShape(HeldShape):
 
 
 class QuarantineShape(TypedDict):
-    """Newest first."""
+    """Newest first. following: as of the history."""
 
     messages: list[HeldShape]
+    following: str
 
 
 class ReplyShape(TypedDict):

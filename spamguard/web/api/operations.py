@@ -145,8 +145,7 @@ async def _undo(asked: Asked) -> layouts.UndoneShape:
 
 
 async def _quarantine(asked: Asked) -> layouts.QuarantineShape:
-    found = await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"])
-    return {"messages": [shapes.held(one) for one in found]}
+    return shapes.held_back(await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"]))
 
 
 async def _held(asked: Asked) -> layouts.ShownShape:

@@ -18,6 +18,7 @@ from spamguard.web.api.layouts import (
     ModelShape,
     OpinionShape,
     PreviewShape,
+    QuarantineShape,
     ReceiptShape,
     ReleasedShape,
     ReplyShape,
@@ -33,6 +34,7 @@ from spamguard.web.service.values import (
     Counted,
     Found,
     Held,
+    HeldBack,
     Judgement,
     Model,
     Opinion,
@@ -163,6 +165,11 @@ def held(found: Held) -> HeldShape:
         "waiting": list(found.waiting),
         "released": found.released,
     }
+
+
+def held_back(found: HeldBack) -> QuarantineShape:
+    """Of a page of these."""
+    return {"messages": [held(one) for one in found.messages], "following": found.following}
 
 
 def released(found: Released) -> ReleasedShape:

@@ -20,8 +20,7 @@ async def listed(house: House, request: Request) -> Response:
     before = request.query_params.get("before", "")
     before = before if is_id(before) else ""
     found = await house.service.quarantine(access.person(request), before, _ROWS)
-    following = found[-1].id if len(found) == _ROWS else ""
-    return page(request, "quarantine.html", found=found, before=before, following=following, told=house.told(request))
+    return page(request, "quarantine.html", found=found, before=before, told=house.told(request))
 
 
 async def shown(house: House, request: Request) -> Response:

@@ -14,6 +14,7 @@ from spamguard.web.service.values import (
     Counted,
     Found,
     Held,
+    HeldBack,
     Judgement,
     Model,
     Opinion,
@@ -76,7 +77,7 @@ class Service(Protocol):
     async def classes(self, person: Person) -> Mapping[str, bool]:
         """What mail may be taught as, and whether that is unwanted."""
 
-    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> Sequence[Held]:
+    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
         """What is held back, newest first."""
 
     async def held(self, person: Person, name: str) -> tuple[Held, str]:

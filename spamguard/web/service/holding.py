@@ -14,8 +14,9 @@ from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Hop, Settings
 from spamguard.spool import Spool
+from spamguard.web.service.paging import AFTER_ALL, onward
 from spamguard.web.service.scope import Scope, operators_only
-from spamguard.web.service.values import MOST, Held, Person, Released
+from spamguard.web.service.values import MOST, Held, HeldBack, Person, Released
 
 _AT_ONCE = 500  # entries that are looked at before it is asked how long it took
 _SECONDS = 2.0  # for a list
@@ -35,17 +36,21 @@ class Holding:
 
     # These block.
 
-    def list(self, person: Person, before: str, limit: int) -> Sequence[Held]:
-        """Newest first; not all, when looking for more would take too long."""
+    def list(self, person: Person, before: str, limit: int) -> HeldBack:
+        """A page; not a full one, with more to follow, when looking for more would take too long."""
         limit, deadline = max(1, min(limit, MOST)), time.monotonic() + _SECONDS
         found: list[Held] = []
+        seen = start = before or AFTER_ALL
         while True:
-            entries = list(self._quarantine.entries(_AT_ONCE, before))
+            entries = list(self._quarantine.entries(_AT_ONCE, seen))
             theirs = [entry for entry in entries if self._may_see(person, entry)]
             found += [self._held(person, entry) for entry in theirs[: limit - len(found)]]
-            if len(found) >= limit or not entries or time.monotonic() >= deadline:
-                return found
-            before = entries[-1].id
+            if len(found) >= limit:
+                return HeldBack(found, found[-1].id)
+            seen = entries[-1].id if entries else ""
+            following = onward(seen, found[-1].id if found else "")
+            if not following or (time.monotonic() >= deadline and following < start):
+                return HeldBack(found, following)
 
     def one(self, person: Person, name: str) -> tuple[Held, str]:
         """A message and its header section."""

@@ -45,6 +45,7 @@ from spamguard.web.service.values import (
     Counted,
     Found,
     Held,
+    HeldBack,
     Judgement,
     Model,
     Opinion,
@@ -262,7 +263,7 @@ class LocalService:
 
     # ---- quarantine
 
-    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> Sequence[Held]:
+    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
         if before and not is_id(before):
             raise UsageError("before: that is no id of a message")
         return await self._look(lambda _: self._holding.list(person, before, limit))

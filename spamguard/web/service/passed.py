@@ -9,16 +9,16 @@ from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.history import Row
 from spamguard.history.looks import Wanted
 from spamguard.history.row import RECIPIENTS, fold
-from spamguard.ids import RANDOM_BYTES, is_id, new_id
+from spamguard.ids import LAST, RANDOM_BYTES, is_id, new_id
 from spamguard.ledger.users import Standing
 from spamguard.records import EXTRACTOR
 from spamguard.settings import History as Kept
+from spamguard.web.service.paging import AFTER_ALL, onward
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
 from spamguard.web.service.values import MOST, Found, Judgement, Person, Search
 
 _SECONDS = 2.0  # for a search; what was found until then is a page too
-_LAST = 2.0**47 / 1000  # seconds since 1970 that an id has room for
 _UNKNOWN = Standing(None, None)
 
 
@@ -38,11 +38,13 @@ class Passed:
         deadline = time.monotonic() + _SECONDS
         rows: list[Row] = []
         wanted = _wanted(search)._replace(parts=self._scope.parts(person))
+        start = wanted.before or AFTER_ALL
         while True:
             seen = reading.history.looks.look(wanted, limit - len(rows))
             rows += [row for row in seen.rows if self._fits(person, row, search)]
-            if len(rows) >= limit or not seen.following or time.monotonic() >= deadline:
-                return Found(self.judgements(reading, person, rows), seen.following)
+            following = onward(seen.following, rows[-1].id if rows else "")
+            if len(rows) >= limit or not following or (time.monotonic() >= deadline and following < start):
+                return Found(self.judgements(reading, person, rows), following)
             wanted = wanted._replace(before=seen.following)
 
     def refuse(self, person: Person, search: Search) -> None:
@@ -137,4 +139,4 @@ def _wanted(search: Search) -> Wanted:
 
 def _name(seconds: float) -> str:
     """The first id of that time, "" for none: later ones are higher."""
-    return new_id(min(seconds, _LAST), bytes(RANDOM_BYTES)) if seconds else ""
+    return new_id(min(seconds, LAST), bytes(RANDOM_BYTES)) if seconds else ""

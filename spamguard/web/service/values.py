@@ -71,7 +71,8 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of the history, newest first. following: `Search.before` of the next page, "" when this is the last."""
+    """A page of the history, newest first. following: `Search.before` of the next page, "" when this is the last. A page that is not
+    full, or is empty, with more to follow was not looked for any longer."""
 
     judgements: Sequence[Judgement]
     following: str = ""
@@ -162,6 +163,14 @@ class Held:
     size: int
     reason: str
     released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A page of the quarantine, newest first. following: as in `Found`."""
+
+    messages: Sequence[Held]
+    following: str = ""
 
 
 @dataclass(frozen=True, slots=True)

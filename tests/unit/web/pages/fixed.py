@@ -25,6 +25,7 @@ from spamguard.web.service.values import (
     Flip,
     Found,
     Held,
+    HeldBack,
     Hour,
     Judgement,
     Model,
@@ -77,11 +78,12 @@ class Fixed:
     held_back: list[Held] = field(
         default_factory=lambda: [Held(NAME, NOW, "a@b.example", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)]
     )
+    following: str = ""
     header: str = "Subject: Held\r\nFrom: a@b.example"
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
-    explained: Explanation = field(default_factory=explanation)
+    reasons: Explanation = field(default_factory=explanation)
     changed: bool = True
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
@@ -97,7 +99,7 @@ class Fixed:
         return Opinion(SPAM, DIGEST, "", "", ())
 
     async def explain(self, person: Person, message: Spool) -> Why:
-        return Why(None, self.explained)
+        return Why(None, self.reasons)
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
         self.calls.append(("learn", person.name, message.read(), label))
@@ -125,7 +127,7 @@ class Fixed:
         then = await self.judgement(person, name)
         if then.label == "not-scanned":
             raise UsageError("this message was not scanned: nothing is known of its words")
-        return Why(then, self.explained)
+        return Why(then, self.reasons)
 
     async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
         self.calls.append(("learn_passed", person.name, name, label))
@@ -172,8 +174,8 @@ class Fixed:
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
 
-    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> Sequence[Held]:
-        return self.held_back
+    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
+        return HeldBack(self.held_back, self.following)
 
     async def held(self, person: Person, name: str) -> tuple[Held, str]:
         return self.held_back[0], self.header

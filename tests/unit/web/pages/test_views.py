@@ -14,8 +14,7 @@ import pytest
 
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
 from spamguard.web.pages.routing import VIEWS
-from spamguard.web.service.values import Held
-from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, NOW, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
+from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
 
 MAIL = b"Subject: Solar\r\nFrom: a@b.example\r\n\r\nHello\r\n"
 PAGES = [
@@ -104,7 +103,7 @@ def test_no_form_without_its_token_and_no_change_by_get(tmp_path: Path, service:
 
 def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> None:
     assert "few" not in get(service, tmp_path, f"/history/{NAME}")[0].text
-    service.explained = replace(service.explained, clues=[replace(one, counts={}) for one in service.explained.clues])
+    service.reasons = replace(service.reasons, clues=[replace(one, counts={}) for one in service.reasons.clues])
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert page.count('<td class="n">few</td>') == 4
     assert "fewer than five" in page
@@ -279,10 +278,15 @@ def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed
     assert service.calls == [("delete", "", NAME)]
 
 
-def test_a_full_page_of_the_quarantine_leads_on(tmp_path: Path, service: Fixed) -> None:
-    service.held_back = [Held(f"06gvk961gretkb{number:02}", NOW, "a@b.example", (), (), "", 1, "spam", True) for number in range(50)]
+def test_what_was_not_looked_through_leads_on(tmp_path: Path, service: Fixed) -> None:
+    service.following = OTHER
     (page,) = get(service, tmp_path, f"/quarantine?before={NAME}")
-    assert 'href="/quarantine?before=06gvk961gretkb49"' in page.text
+    assert f'href="/quarantine?before={OTHER}"' in page.text
+    service.held_back = []
+    (page,) = get(service, tmp_path, "/quarantine")
+    assert f'href="/quarantine?before={OTHER}"' in page.text
+    assert "Nothing of yours has been found" in page.text
+    assert "Nothing is held back" not in page.text
 
 
 # ---- the rest

@@ -12,7 +12,7 @@ from spamguard.quarantine import DIRECTORY, Quarantine
 from spamguard.settings import Teach
 from spamguard.web.service import holding
 from spamguard.web.service.contract import Service
-from spamguard.web.service.values import Person
+from spamguard.web.service.values import HeldBack, Person
 from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import ANNA, BEN, CARL, LISTENER, MAIL, OPERATOR, PASSED, asked, digest, hold, name, serving, settings
 
@@ -40,15 +40,15 @@ def label(state: Path, raw: bytes, user: str) -> str | None:
 
 def test_everybody_sees_their_own(held: Path) -> None:
     async def work(service: Service) -> None:
-        assert [one.id for one in await service.quarantine(OPERATOR)] == [name(0), name(1), name(2)]
-        assert [(one.id, one.recipients, one.waiting) for one in await service.quarantine(ANNA)] == [
+        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [name(0), name(1), name(2)]
+        assert [(one.id, one.recipients, one.waiting) for one in (await service.quarantine(ANNA)).messages] == [
             (name(0), ("anna@example.org",), ("anna@example.org",)),
             (name(1), ("anna@example.org",), ("anna@example.org",)),
         ]
-        assert [one.id for one in await service.quarantine(BEN)] == [name(1), name(2)]
-        assert await service.quarantine(CARL) == []
-        assert [one.id for one in await service.quarantine(OPERATOR, name(0), 1)] == [name(1)]
-        (first, *_) = await service.quarantine(ANNA)
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
+        assert await service.quarantine(CARL) == HeldBack([])
+        assert [one.id for one in (await service.quarantine(OPERATOR, name(0), 1)).messages] == [name(1)]
+        (first, *_) = (await service.quarantine(ANNA)).messages
         assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
         found, header = await service.held(ANNA, name(1))
         assert found.recipients == ("anna@example.org",)
@@ -66,17 +66,44 @@ def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
         teach(one, PASSED[3:4], "anna@example.org")
 
     async def work(service: Service) -> None:
-        assert await service.quarantine(ANNA) == []
+        assert await service.quarantine(ANNA) == HeldBack([])
         with pytest.raises(NotThereError):
             await service.release(ANNA, name(0))
-        assert [one.id for one in await service.quarantine(Person("anna@example.org"))] == [name(0), name(1)]
+        assert [one.id for one in (await service.quarantine(Person("anna@example.org"))).messages] == [name(0), name(1)]
 
     asked(held, work)
 
 
+def test_a_list_that_takes_too_long_tells_where_it_goes_on(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by what is somebody else's."""
+    monkeypatch.setattr(holding, "_AT_ONCE", 1)
+    monkeypatch.setattr(holding, "_SECONDS", 0.0)
+    hold(held, 3, RAW, "anna@example.org")
+    ours = {name(number) for number in range(4)}
+
+    async def work(service: Service) -> None:
+        for person, expected in ((ANNA, [[0], [1], [], [3], []]), (BEN, [[], [1], [2], [], []]), (CARL, [[], [], [], [], []])):
+            before, found = "", []
+            while not found or before:
+                page = await service.quarantine(person, before)
+                assert page.following not in ours - {one.id for one in page.messages}
+                assert page.following < (before or "~")
+                before = page.following
+                found.append([number for number in range(4) for one in page.messages if one.id == name(number)])
+            assert found == expected
+
+    asked(held, work)
+
+
+def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
+    page = asked(held, lambda service: service.quarantine(OPERATOR, limit=1))
+    assert (page.following, [one.id for one in page.messages]) == (name(0), [name(0)])
+    assert asked(held, lambda service: service.quarantine(OPERATOR)).following == ""
+
+
 def test_a_long_list_is_looked_through_in_pieces(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holding, "_AT_ONCE", 1)
-    assert [one.id for one in asked(held, lambda service: service.quarantine(BEN))] == [name(1), name(2)]
+    assert [one.id for one in asked(held, lambda service: service.quarantine(BEN)).messages] == [name(1), name(2)]
 
 
 def test_strangers_text_is_printable(state: Path) -> None:
@@ -104,7 +131,7 @@ def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path, old: bool) 
         assert released.replies["anna@example.org"].startswith("250 ")
         again = await service.release(ANNA, name(0))
         assert (again.complete, again.taught, dict(again.replies)) == (True, False, {})
-        assert (await service.quarantine(ANNA))[0].released
+        assert (await service.quarantine(ANNA)).messages[0].released
 
     asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
     assert delivered(tmp_path / "Maildir") == 1
@@ -207,6 +234,6 @@ def test_deleting(held: Path) -> None:
         with pytest.raises(NotThereError):
             await service.delete(OPERATOR, name(9))
         await service.delete(OPERATOR, name(0))
-        assert [one.id for one in await service.quarantine(OPERATOR)] == [name(1), name(2)]
+        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [name(1), name(2)]
 
     asked(held, work)

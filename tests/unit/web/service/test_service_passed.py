@@ -11,8 +11,10 @@ import pytest
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.history import looks
+from spamguard.ids import new_id
 from spamguard.records import Word
 from spamguard.settings import History, Teach
+from spamguard.web.service import passed as found_passed
 from spamguard.web.service import scope
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import MOST, Found, Person, Search
@@ -128,6 +130,31 @@ def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             before = page.following
 
     assert asked(state, work) == [number for number in range(len(PASSED)) if number % 3 != 2]
+
+
+def test_where_a_page_ends_tells_nothing_of_others_mail(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
+    monkeypatch.setattr(looks, "WINDOW", 2)
+    monkeypatch.setattr(found_passed, "_SECONDS", 0.0)
+    with opened(state) as one:
+        rows = [passed(one, -1, PASSED[0][1], id=new_id(NOW - 600.5 - at / 100, b"rand"), recipients=("ben@x",)) for at in range(9)]
+    remember(state, rows)
+    everything = {name(number) for number in range(len(PASSED))} | {row.id for row in rows}
+
+    async def work(service: Service) -> tuple[list[int], int]:
+        found, before, empty = [], "", 0
+        while before or not found:
+            page = await service.history(ANNA, Search(subject="7", before=before))
+            assert page.following not in everything - {one.id for one in page.judgements}
+            assert page.following < (before or "~")
+            found += numbers(page)
+            empty += not page.judgements
+            before = page.following
+        return found, empty
+
+    found, empty = asked(state, work)
+    assert found == [7, 27]
+    assert empty > 3
 
 
 def test_searching(state: Path) -> None:
