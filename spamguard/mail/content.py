@@ -20,6 +20,7 @@ _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
+_FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
 _FOOTER_CHARACTERS = 1500  # at the end of a text
 _LEAST_TEXT = 20  # characters above it
 _NO_CHARSET = frozenset((b"", b"us-ascii", b"ascii"))  # what programs write that know of none
@@ -139,7 +140,8 @@ def _cut(text: str, limits: Limits, content: Content) -> str:
 def _without_footer(text: str) -> tuple[str, str]:
     """A text, and what stands below the line that parts off a signature or what a mailing list appends to everybody's mail."""
     start = max(len(text) - _FOOTER_CHARACTERS, _LEAST_TEXT)
-    line = _FOOTER_LINE.search(text, start)
+    marks = [place for mark in _FOOTER_MARKS if (place := text.find(mark, start)) >= 0]
+    line = _FOOTER_LINE.search(text, min(marks)) if marks else None
     return (text[: line.start()], text[line.start() :]) if line else (text, "")
 
 
@@ -156,20 +158,23 @@ def _add_clues(content: Content, limits: Limits) -> None:
     content.evidence = fields.evidence(content.message.fields)
     found, wrong = fields.sections(content.evidence, content.charset)
     content.defects += wrong + content.message.defects
-    for name, text in found:
-        words = text if text.isascii() else _parted(content, name, text.decode("utf-8", "replace"))
-        content.sections.append((name, scripts.undisguised(words) if name == b"subject" else words))
+    content.sections += [_as_read(content, section) for section in found]
     hidden = _cut(decode.fold(" ".join(content.hidden)), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _parted(content, b"hidden", hidden)))
     if content.tags:
         content.sections.append((b"tags", _cut(decode.fold(" ".join(content.tags)), limits, content).encode("utf-8", "replace")))
     hosts = _add_links(content)
-    _add_structure(content, relations.clues(content.message.named, _received(content), hosts))
+    received = [text for name, text in found if name == b"received"]
+    _add_structure(content, relations.clues(content.message.named, received, hosts))
 
 
-def _received(content: Content) -> list[bytes]:
-    return [text for name, text in content.sections if name == b"received"]
+def _as_read(content: Content, section: Section) -> Section:
+    name, text = section
+    if text.isascii() and name != b"subject":  # nearly all
+        return section
+    words = text if text.isascii() else _parted(content, name, text.decode("utf-8", "replace"))
+    return name, scripts.undisguised(words) if name == b"subject" else words
 
 
 def _add_links(content: Content) -> list[str]:

@@ -37,7 +37,7 @@ _HIDERS = tuple(
         ("font-size", r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
         ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
         ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
-        ("hidden", r"\shidden(?=[\s>=/]|\Z)"),
+        ("hidden", r"hidden(?<=\shidden)(?=[\s>=/]|\Z)"),
         ("transparent", r"color(?<![\w-]color)\s*+:\s*+transparent"),
         ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
         ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
@@ -100,9 +100,11 @@ def _without_unseen(source: str) -> tuple[str, list[str], str]:
 
 def _hiding_names(style: str) -> frozenset[str]:
     """Classes and ids that a style sheet hides on every screen, so many at most."""
-    if not any(word in style for word, _ in _HIDERS):
+    flat = style.replace("{", "\n").replace("}", "\n")  # all declarations at once: few style sheets hide anything
+    hiders = [hider for word, hider in _HIDERS if word in flat and hider.search(flat)]
+    if not hiders:
         return frozenset()
-    hiding = [selectors for selectors, body in _rules(style) if any(word in body and hider.search(body) for word, hider in _HIDERS)]
+    hiding = [selectors for selectors, body in _rules(style) if any(hider.search(body) for hider in hiders)]
     ends = [selector[-100:].rstrip() for selector in ",".join(hiding).split(",")]
     return frozenset([match[1] for end in ends if (match := _LAST_NAME.search(end))][:_MAX_NAMES])
 

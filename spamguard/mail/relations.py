@@ -38,23 +38,18 @@ def _owner_in(named: Named, field: bytes) -> bytes:
 
 def owner(value: bytes) -> bytes:
     """Who owns the first address in a field, as a name of a domain; empty: there is none near its start."""
-    return _first_owner(value[:_VALUE_BYTES])
+    match = _HOST.search(value, 0, _VALUE_BYTES)
+    return _owner(match[1]) if match else b""
 
 
-@lru_cache(maxsize=1024)
-def _first_owner(value: bytes) -> bytes:
-    match = _HOST.search(value)
-    return _owner(match.group(1).lower()) if match else b""
-
-
-@lru_cache(maxsize=4096)
 def _host_owner(host: str) -> bytes:
     return _owner(host.encode("utf-8", "replace"))
 
 
+@lru_cache(maxsize=4096)
 def _owner(host: bytes) -> bytes:
     """The part of a host's name that somebody registered, near enough without a list of all countries."""
-    labels = host.strip(b".").rsplit(b".", 3)[-3:]
+    labels = host.lower().strip(b".").rsplit(b".", 3)[-3:]
     return b".".join(labels if len(labels) == 3 and len(labels[2]) == 2 and labels[1] in _SHARED else labels[-2:])
 
 

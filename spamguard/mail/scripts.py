@@ -23,10 +23,12 @@ _NO_WORDS = re.compile(f"[{_LETTERS}]+")
 _IDEOGRAPH_RUN = re.compile(f"[{_IDEOGRAPHS}]+")
 _SPACELESS = re.compile(f"[{_LETTERS}{_IDEOGRAPHS}]")
 # first bytes of their characters in UTF-8: to look for these is a hundred times faster than the expressions
-_LEADS = tuple(bytes((lead,)) for lead in (0xE0, 0xE1, *range(0xE3, 0xEE), 0xEF, *range(0xF0, 0xF4)))
+_LETTER_LEADS = bytes((0xE0, 0xE1, 0xE3))
+_IDEOGRAPH_LEADS = bytes((*range(0xE3, 0xEA), 0xEF, *range(0xF0, 0xF4)))
+_HANGUL_LEADS = bytes(range(0xEA, 0xEE))
 
 _BOTH = "a-z\u0370-\u052f"  # Latin; Greek and Cyrillic
-_EASTERN_LEADS = tuple(bytes((lead,)) for lead in range(0xCD, 0xD5))  # as above, of the second and third
+_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # as above, of the second and third
 _MIXED = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
 _WORD = re.compile(f"[{_BOTH}]+")
 _LATIN = re.compile("[a-z]")
@@ -63,10 +65,19 @@ _MOST_MASKED = 20
 def parted(text: str) -> tuple[bytes, str]:
     """Text as UTF-8 in which blanks part words, and its runs of scripts without them, NUL between two."""
     utf8 = text.encode("utf-8", "replace")
-    if text.isascii() or not any(lead in utf8 for lead in _LEADS):
+    if text.isascii():
         return utf8, ""
-    words = _IDEOGRAPH_RUN.sub(_each, _NO_WORDS.sub(" ", text))
-    return words.encode("utf-8", "replace"), "\0".join(_RUN.findall(text))
+    words, letters = text, _has_any(utf8, _LETTER_LEADS)
+    if letters:
+        words = _NO_WORDS.sub(" ", words)
+    if _has_any(utf8, _IDEOGRAPH_LEADS):
+        words = _IDEOGRAPH_RUN.sub(_each, words)
+    runs = _RUN.findall(text) if letters or _has_any(utf8, _HANGUL_LEADS) else ()
+    return utf8 if words is text else words.encode("utf-8", "replace"), "\0".join(runs)
+
+
+def _has_any(utf8: bytes, leads: bytes) -> bool:
+    return any(map(utf8.__contains__, leads))
 
 
 def _each(run: re.Match[str]) -> str:
@@ -81,7 +92,7 @@ def has_spaceless(text: str) -> bool:
 def unmixed(text: str) -> str:
     """Words of Latin and look-alike letters as the Latin ones they look like (UTS #39); those of one script as they are."""
     utf8 = text.encode("utf-8", "replace")
-    if not any(lead in utf8 for lead in _EASTERN_LEADS) or not _MIXED.search(text):
+    if not _has_any(utf8, _EASTERN_LEADS) or not _MIXED.search(text):
         return text
     return _WORD.sub(_in_latin, text)
 
