@@ -39,6 +39,7 @@ _LONGEST_HEAD = 64 << 10  # bytes of the header section of a request
 _WINDOW = 8 << 20  # bytes that unpacking may look back (RFC 8878, section 3.1.1.1.2)
 _FROM_BROWSERS = frozenset((b"origin", b"sec-fetch-site"))
 _LITTLE = 256  # bytes unpacked at a time: they hold 8 MiB at most
+_ELSEWHERE = frozenset((b"shm", b"file", b"path"))  # fields that say where the message is instead of sending it
 _PACKINGS = (b"compression", b"content-encoding")
 _TURN = 50  # pieces of a request in a row before others get theirs: they may be of one byte each
 _BEFORE_HTTP = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
@@ -174,6 +175,8 @@ class RspamdSession(Conversation):
             raise _Refused(405, "GET or POST")
         if not _FROM_BROWSERS.isdisjoint(request.fields):  # some page may have sent somebody's browser, which is on this machine
             raise _Refused(403, "this is for programs")
+        if not _ELSEWHERE.isdisjoint(request.fields):
+            raise _Refused(400, "files and shared memory are not read: send the message")
         if _packing(request) - {"zstd"}:
             raise _Refused(415, "unknown compression")
         if request.path in _LESSONS and not await self._may_teach(request):

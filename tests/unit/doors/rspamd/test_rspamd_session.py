@@ -4,62 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import zstandard
 
-from spamguard.proxy import teachers
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.people import People
-from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
-from spamguard.teaching.lesson import Lesson
-from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served, serving
-
-MAIL = b"Subject: x\r\nX-Spam-Flag: YES\r\nMessage-ID: <1@x.example>\r\n\r\nhello\r\n"
-
-
-class Answer(NamedTuple):
-    status: int
-    fields: str
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        assert "application/json" in self.fields
-        return json.loads(self.body)
-
-
-def request(path: str, raw: bytes = MAIL, fields: Mapping[str, str] | None = None, method: str = "POST", version: str = "1.1") -> bytes:
-    lines = [f"{method} {path} HTTP/{version}", "Host: x", f"Content-Length: {len(raw)}"]
-    lines += [f"{name.rstrip('2')}: {value}" for name, value in (fields or {}).items()]
-    return "\r\n".join([*lines, "", ""]).encode() + raw
-
-
-def parse(data: bytes) -> Answer:
-    head, _, body = data.partition(b"\r\n\r\n")
-    return Answer(int(head.split()[1]), head.decode(), body)
-
-
-def run(directory: Path, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
-    async def main() -> Any:
-        async with serving(directory, Protocol.RSPAMD, **settings) as served:
-            return await asyncio.wait_for(talk(served), 60)
-
-    return asyncio.run(main())
-
-
-def said(directory: Path, data: bytes, **settings: Any) -> Answer:
-    async def talk(served: Served) -> Answer:
-        return parse(await served.say(data))
-
-    found = run(directory, talk, **settings)
-    assert isinstance(found, Answer)
-    return found
+from spamguard.settings import OnError, Policy, ScannerLimits
+from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served
+from tests.unit.doors.rspamd.talking import MAIL, parse, request, run, said
 
 
 def test_checkv2(tmp_path: Path) -> None:
@@ -162,6 +119,16 @@ def test_whose_mail_it_is(tmp_path: Path, fields: Mapping[str, str], user: str) 
     assert run(tmp_path, talk, people=People(())) == ([user] if user else [])
 
 
+@pytest.mark.parametrize("name", ["Shm", "File", "Path"])
+def test_messages_of_this_machine_are_not_fetched(tmp_path: Path, name: str) -> None:
+    """What rspamd's own proxy names instead of sending it when it is on the same machine, in HTTP: whoever asks could name any file."""
+    (tmp_path / "mail").write_bytes(MAIL)
+    judge = ScriptedJudge()
+    found = said(tmp_path, request("/checkv2", b"", {name: str(tmp_path / "mail")}), judge=judge)
+    assert (found.status, judge.raws) == (400, [])
+    assert found.json == {"error": "files and shared memory are not read: send the message"}
+
+
 @pytest.mark.parametrize("name", ["Compression", "Content-Encoding"])
 def test_what_cannot_be_unpacked_is_not_judged(tmp_path: Path, name: str) -> None:
     judge = ScriptedJudge()
@@ -185,54 +152,6 @@ def test_a_bomb_is_not_inflated(tmp_path: Path) -> None:
     judge = ScriptedJudge()
     found = said(tmp_path, request("/checkv2", bomb, {"Compression": "zstd"}), judge=judge, limits=ScannerLimits(message_bytes=1 << 20))
     assert (found.status, found.json, judge.raws) == (413, {"error": "too large"}, [])
-
-
-def test_learning(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("secret\n")
-    password = {"Password": "secret"}
-
-    async def talk(served: Served) -> list[Answer]:
-        said = [("/learnspam", {}), ("/learnspam", password), ("/learnspam", password), ("/learnham", password | {"User": "anna"})]
-        answers = [parse(await served.say(request(path, fields=fields))) for path, fields in said]
-        assert served.lessons() == [Lesson("spam", "", "rspamd", MAIL), Lesson("ham", "anna", "rspamd", MAIL)]
-        return answers
-
-    answers = run(tmp_path, talk, password_file=tmp_path / "password")
-    assert [answer.status for answer in answers] == [403, 200, 208, 200]
-    assert [answer.json.get("success") for answer in answers] == [None, True, True, True]
-    assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
-
-
-def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) -> None:
-    async def talk(served: Served) -> bytes:
-        reader, writer = await served.connect()
-        try:
-            writer.write(request("/learnspam", fields={"Password": "wrong"})[: -len(MAIL)])
-            return await asyncio.wait_for(reader.readline(), 30)
-        finally:
-            writer.close()
-
-    (tmp_path / "password").write_text("secret\n")
-    assert b" 403 " in run(tmp_path, talk, password_file=tmp_path / "password")
-
-
-def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teachers, "_GUESS_SECONDS", 0.3)
-    (tmp_path / "password").write_text("secret\n")
-
-    async def talk(served: Served) -> None:
-        async def guess(password: str, path: str) -> tuple[int, float]:
-            begun = asyncio.get_running_loop().time()
-            found = parse(await served.say(request(path, fields={"Password": password})))
-            return found.status, asyncio.get_running_loop().time() - begun
-
-        guesses = [asyncio.create_task(guess("wrong", path)) for path in ("/learnspam", "/auth", "/learnham", "/auth")]
-        await asyncio.sleep(0.05)
-        assert await guess("secret", "/learnspam") < (200, 0.3)  # who knows it does not wait for those
-        found = await asyncio.gather(*guesses)
-        assert sorted(seconds for _, seconds in found)[-1] > 1.2  # one after the other
-
-    run(tmp_path, talk, password_file=tmp_path / "password")
 
 
 def test_the_other_pages(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Lessons by rspamd's protocol: from those who may teach, and nobody finds out quickly how to be one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from spamguard.proxy import teachers
+from spamguard.teaching.lesson import Lesson
+from tests.support.scanners import Served
+from tests.unit.doors.rspamd.talking import MAIL, Answer, parse, request, run, said
+
+
+def test_learning(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    password = {"Password": "secret"}
+
+    async def talk(served: Served) -> list[Answer]:
+        said = [("/learnspam", {}), ("/learnspam", password), ("/learnspam", password), ("/learnham", password | {"User": "anna"})]
+        answers = [parse(await served.say(request(path, fields=fields))) for path, fields in said]
+        assert served.lessons() == [Lesson("spam", "", "rspamd", MAIL), Lesson("ham", "anna", "rspamd", MAIL)]
+        return answers
+
+    answers = run(tmp_path, talk, password_file=tmp_path / "password")
+    assert [answer.status for answer in answers] == [403, 200, 208, 200]
+    assert [answer.json.get("success") for answer in answers] == [None, True, True, True]
+    assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
+
+
+def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) -> None:
+    async def talk(served: Served) -> bytes:
+        reader, writer = await served.connect()
+        try:
+            writer.write(request("/learnspam", fields={"Password": "wrong"})[: -len(MAIL)])
+            return await asyncio.wait_for(reader.readline(), 30)
+        finally:
+            writer.close()
+
+    (tmp_path / "password").write_text("secret\n")
+    assert b" 403 " in run(tmp_path, talk, password_file=tmp_path / "password")
+
+
+def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers, "_GUESS_SECONDS", 0.3)
+    (tmp_path / "password").write_text("secret\n")
+
+    async def talk(served: Served) -> None:
+        async def guess(password: str, path: str) -> tuple[int, float]:
+            begun = asyncio.get_running_loop().time()
+            found = parse(await served.say(request(path, fields={"Password": password})))
+            return found.status, asyncio.get_running_loop().time() - begun
+
+        guesses = [asyncio.create_task(guess("wrong", path)) for path in ("/learnspam", "/auth", "/learnham", "/auth")]
+        await asyncio.sleep(0.05)
+        assert await guess("secret", "/learnspam") < (200, 0.3)  # who knows it does not wait for those
+        found = await asyncio.gather(*guesses)
+        assert sorted(seconds for _, seconds in found)[-1] > 1.2  # one after the other
+
+    run(tmp_path, talk, password_file=tmp_path / "password")
