@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from spamguard.mail import decode, fields, html, relations, scripts
 from spamguard.mail.fields import Section
@@ -33,7 +34,7 @@ class Content:
     """What a message says. evidence: its header fields that may be looked at. The first section is the text of its body.
 
     spaceless: section name and runs of scripts without blanks between words. markup: characters of HTML tags. samples: the first bytes of
-    each text part, decoded from the transfer encoding only. charset: of the first text that has one.
+    each text part, decoded from the transfer encoding only. charset: of the first text that has one. hops: servers that it passed.
     """
 
     message: Split
@@ -52,6 +53,7 @@ class Content:
     markup: int = 0
     images: int = 0
     samples: list[bytes] = field(default_factory=list)
+    hops: int = 0
 
 
 def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
@@ -166,6 +168,7 @@ def _add_clues(content: Content, limits: Limits) -> None:
         content.sections.append((b"tags", _cut(decode.fold(" ".join(content.tags)), limits, content).encode("utf-8", "replace")))
     hosts = _add_links(content)
     received = [text for name, text in found if name == b"received"]
+    content.hops = len(received)
     _add_structure(content, relations.clues(content.message.named, received, hosts))
 
 
@@ -184,10 +187,11 @@ def _add_links(content: Content) -> list[str]:
         return []
     content.sections.append((b"url", decode.fold(" ".join(urls)).encode("utf-8", "replace")))
     hosts = list(dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))]))
-    content.sections.append((b"host", decode.fold(" ".join([_domains(host) for host in hosts])).encode("utf-8", "replace")))
+    content.sections.append((b"host", decode.fold(" ".join(map(_domains, hosts))).encode("utf-8", "replace")))
     return hosts
 
 
+@lru_cache(maxsize=4096)
 def _domains(host: str) -> str:
     """A host and its parent domains, each one token."""
     labels = host.strip(".").split(".")[-5:]

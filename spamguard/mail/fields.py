@@ -75,16 +75,21 @@ def sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Section], 
     """Every usable field as a section of its own name, addresses and shapes beside them; and the defects. charset: of the body."""
     found: list[Section] = []
     defects: list[bytes] = []
+    plain = _is_plain(b"\n".join([value for _, value in evidence]))  # nearly always: asked once for all of them
     for name, value in evidence:
         if name in _SPECIAL:
             found += _SPECIAL[name](value)
         else:
-            text = value.lower() if value.isascii() and b"=?" not in value else _decoded(value, charset, defects)
+            text = value.lower() if plain or _is_plain(value) else _decoded(value, charset, defects)
             found.append((name, text))
             if name in _ADDRESS_FIELDS:
                 found.append((b"address", addresses(text)))
     found.append((b"names", b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")))
     return found, defects
+
+
+def _is_plain(value: bytes) -> bool:
+    return value.isascii() and b"=?" not in value
 
 
 def of_part(fields: FieldList) -> list[Section]:
@@ -113,8 +118,10 @@ def _message_id(value: bytes) -> list[Section]:
 _SPECIAL = {b"received": _received, b"date": _date, b"message-id": _message_id}
 
 
+@lru_cache(maxsize=1024)
 def addresses(text: bytes) -> bytes:
-    """Every address in a text as two tokens that hold together: the whole, and its domain."""
+    """Every address in a text as two tokens that hold together: the whole, and its domain. Remembered: the same people write to
+    the same people."""
     found = _ADDRESS.findall(joined(text)) if b"@" in text else []
     return b" ".join([b"%b-at-%b %b" % (local, domain, domain) for local, domain in found[:50]])
 

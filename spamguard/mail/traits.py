@@ -211,7 +211,7 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
         _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
         _scaled(len(named.get(b"subject", b""))),
         _scaled(len(content.evidence)),
-        _scaled(sum([name == b"received" for name, _ in content.message.fields])),
+        _scaled(content.hops),
         _share(content.markup, content.markup + len(body)),
         _scaled(sum(map(len, content.hidden))),
         _scaled(content.images),
