@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 ONE = 1 << 16
 # Where fusion starts from, by set of tokens: logistic experts learn fastest, counting experts steady them; words and pairs of a few
-# lessons hold for later mail, header fields and words with one between hold less (corpora/RESULTS.md, "What fusion starts from").
+# lessons hold for later mail, header fields and words with one between hold less (corpora/RESULTS.md, "What fusion starts from, and that …").
 _MULTINOMIAL, _LOGISTIC, _CATEGORICAL, _GAUSSIAN = (0.3, 0.1, 0.2, 0.1), (0.4, 0.25, 0.4, 0.25), 0.1, 0.1
 START: Integers = np.array([round(ONE * weight) for weight in (*_MULTINOMIAL, *_LOGISTIC, _CATEGORICAL, _GAUSSIAN)], np.int64)
 _RATE_SHIFT = 7  # rate 2^-7 per nat of score
@@ -49,7 +49,7 @@ def learn(scores: Integers, targets: NDArray[np.intp], weights: Integers, biases
     """One step, in place, towards the true classes of some messages: scores (m, K-1, E), targets (m,).
 
     The scores must have been taken before the messages were taught. No weight falls below 0: an expert that seems to be right the other
-    way round has been unlucky (corpora/RESULTS.md, "Fusion never turns an expert round").
+    way round has been unlucky (corpora/RESULTS.md, "What fusion starts from, and that it never turns an expert round").
     """
     fused = log_odds(scores, weights, biases) // STEPS
     errors = logistic.errors(fused, targets[:, np.newaxis])
