@@ -19,8 +19,8 @@ from spamguard.bayes.experts import EXPERTS, STEPS
 Integers = NDArray[np.int64]
 
 ONE = 1 << 16
-# Where fusion starts from, by set of tokens: logistic experts learn fastest, counting experts steady them; words and pairs of a few
-# lessons hold for later mail, header fields and words with one between hold less (corpora/RESULTS.md, "What fusion starts from, and that …").
+# Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from"): logistic experts learn fastest, counting
+# experts steady them; words and pairs of a few lessons hold for later mail, header fields and words with one between hold less.
 _MULTINOMIAL, _LOGISTIC, _CATEGORICAL, _GAUSSIAN = (0.3, 0.1, 0.2, 0.1), (0.4, 0.25, 0.4, 0.25), 0.1, 0.1
 START: Integers = np.array([round(ONE * weight) for weight in (*_MULTINOMIAL, *_LOGISTIC, _CATEGORICAL, _GAUSSIAN)], np.int64)
 _RATE_SHIFT = 7  # rate 2^-7 per nat of score
