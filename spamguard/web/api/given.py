@@ -13,12 +13,11 @@ from spamguard.ids import is_id
 from spamguard.records import LATEST
 from spamguard.web.access.problems import refusal
 from spamguard.web.api.operations import Parameter, Type
-from spamguard.web.service.values import MOST
+from spamguard.web.service.values import MOST, MOST_HOURS
 
 LONGEST = 4096  # bytes of a query
 _LONGEST_TEXT = 500
 _MOST_FIELDS = 20
-_MOST_HOURS = 24 * 31
 _CLASS = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DIGEST = re.compile(r"(?:[0-9a-f]{2}){8,64}")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
@@ -88,7 +87,7 @@ _READ: dict[Type, Callable[[str], Any]] = {
     Type.DIGEST: _matching(_DIGEST),
     Type.TIME: _time,
     Type.COUNT: _within(MOST),
-    Type.HOURS: _within(_MOST_HOURS),
+    Type.HOURS: _within(MOST_HOURS),
     Type.FLAG: {"true": True, "false": False}.get,
 }
 _EXPECTED = {
@@ -98,7 +97,7 @@ _EXPECTED = {
     Type.DIGEST: "hexadecimal digits",
     Type.TIME: "seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",
     Type.COUNT: f"a whole number from 1 to {MOST}",
-    Type.HOURS: f"a whole number from 1 to {_MOST_HOURS}",
+    Type.HOURS: f"a whole number from 1 to {MOST_HOURS}",
     Type.FLAG: "true or false",
 }
 SCHEMAS: dict[Type, dict[str, Any]] = {
@@ -108,7 +107,7 @@ SCHEMAS: dict[Type, dict[str, Any]] = {
     Type.DIGEST: {"type": "string", "pattern": f"^{_DIGEST.pattern}$"},
     Type.TIME: {"type": "string"},
     Type.COUNT: {"type": "integer", "minimum": 1, "maximum": MOST},
-    Type.HOURS: {"type": "integer", "minimum": 1, "maximum": _MOST_HOURS},
+    Type.HOURS: {"type": "integer", "minimum": 1, "maximum": MOST_HOURS},
     Type.FLAG: {"type": "boolean"},
 }
 """What a description says of them."""

@@ -19,9 +19,8 @@ from spamguard.proxy.journal import NOT_SCANNED
 from spamguard.records import EXTRACTOR
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import Bin, Hour, Model, Person, Today, UserLessons
+from spamguard.web.service.values import MOST_HOURS, Bin, Hour, Model, Person, Today, UserLessons
 
-MOST_HOURS = 31 * 24
 _HOUR, _DAY = 3600, 86_400  # seconds
 _VOTES = 20_000  # the latest of the time, that are held against what had been said
 _SCORED = 5000  # of the last events, that calibration is drawn from

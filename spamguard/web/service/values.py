@@ -40,6 +40,8 @@ class Search:
 
 MOST = 500
 """Rows of one page."""
+MOST_HOURS = 31 * 24
+"""That numbers are told of."""
 
 
 @dataclass(frozen=True, slots=True)
