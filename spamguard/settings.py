@@ -133,7 +133,7 @@ class OnError(StrEnum):
     DEFER = "defer"  # 451: the client keeps it and tries again
 
 
-FORGED = ("X-Spam-*", "X-Spamd-*", "X-Spamguard*", "X-Bogosity", "X-Rspamd-*", "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*")
+FORGED = ("X-Spam", "X-Spam-*", "X-Spamd-*", "X-Spamguard*", "X-Bogosity", "X-Rspamd-*", "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*")
 """Names of verdict fields that are removed from what comes in: `*` at the end stands for anything."""
 
 
