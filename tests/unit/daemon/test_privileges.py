@@ -15,6 +15,7 @@ import pytest
 from spamguard.daemon import privileges
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
+from tests.support.letting import let_through
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -47,10 +48,7 @@ IDS = f"{(NOBODY.pw_uid,) * 3} {(NOBODY.pw_gid,) * 3} {os.getgrouplist('nobody',
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where others get through: pytest's own directories are its user's alone."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
-    return tmp_path
+    return let_through(tmp_path)
 
 
 def settle_in(state: Path, user: str = "", host: str = "127.0.0.1", *start: str) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ from spamguard import cli
 from spamguard.doctor import access
 from spamguard.doctor.step import Outcome
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from tests.support.letting import let_through
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -21,8 +22,7 @@ NOBODY = pwd.getpwnam("nobody")
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """Where others get through."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
+    let_through(tmp_path)
     for name in ("anna", "ben"):
         deliver(maildir(tmp_path / "home" / name), b"x", "cur")
     return tmp_path
