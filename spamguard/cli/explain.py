@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from spamguard.cli import judge, remembered, rim
+from spamguard.cli import remembered, rim
 from spamguard.errors import SourceError
 from spamguard.explained import OTHERS, STEPS, flip, rounded, strongest
 from spamguard.ids import is_id
@@ -85,23 +85,9 @@ def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> 
 
 
 def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
-    shown, other = strongest(why, words)
-    return {
-        "name": name,
-        **judge.as_values(why.verdict),
-        "favoured": why.favoured,
-        "against": why.against,
-        "sum": why.log_odds,
-        "prior": why.prior,
-        "experts": {expert: {"score": why.scores[expert], "share": share} for expert, share in why.shares.items()},
-        "words": [{"text": clue.text, "part": clue.part, "messages": dict(clue.counts)} for clue in shown],
-        "other_words": other,
-        "traits": dict(why.traits),
-        "numbers": dict(why.numbers),
-        "biases": why.biases,
-        "to_threshold": why.to_threshold,
-        "flip": why.flip,
-    }
+    from spamguard.web.api import shapes
+
+    return {"name": name, **shapes.explanation(why, words)}
 
 
 # ---- the report

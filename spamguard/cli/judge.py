@@ -62,14 +62,6 @@ def _line(name: str, verdict: Verdict, paint: rim.Painter, colour: str) -> str:
 
 
 def _json(name: str, verdict: Verdict) -> str:
-    return json.dumps({"name": name, **as_values(verdict)}, ensure_ascii=False)
+    from spamguard.web.api import shapes
 
-
-def as_values(verdict: Verdict) -> dict[str, object]:
-    """A verdict for JSON."""
-    return {
-        "label": verdict.label,
-        "probability": verdict.probability,
-        "log_odds": verdict.log_odds,
-        "probabilities": dict(verdict.probabilities),
-    }
+    return json.dumps({"name": name, **shapes.verdict(verdict)}, ensure_ascii=False)

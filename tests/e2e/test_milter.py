@@ -21,6 +21,7 @@ import pytest
 
 from spamguard.history import FILE, History, Row
 from tests.e2e import daemon, postfix
+from tests.e2e.bodies import BODIES, HEAD
 from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields, send
@@ -114,16 +115,6 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
     assert queue
     assert f"{queue[1]}: message-id" in place.server.log()
     assert "client=127.0.0.1" in line
-
-
-HEAD = b"Subject: hard\r\nFrom: a@example.org\r\n\r\n"
-BODIES = {
-    "8-bit": b"gr\xc3\xbc\xc3\x9fe \xff\xfe\r\n",
-    "dots": b".\r\n..\r\n.x\r\n",
-    "long lines": b"y" * 5000 + b"\r\n" + b"<b>" * 40_000 + b"\r\n",
-    "20 MB": b"0123456789 line of text\r\n.dotted\r\n" * 600_000,
-    "empty": b"",
-}
 
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)

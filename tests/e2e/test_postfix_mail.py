@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e import daemon, postfix
+from tests.e2e.bodies import BODIES, HEAD
 from tests.e2e.peers import Client
 from tests.e2e.test_positions import body, configuration, fields
 
@@ -60,16 +61,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         file = configuration(directory / "spamguard.yaml", server, position)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
             yield Place(server, running)
-
-
-HEAD = b"Subject: hard\r\nFrom: a@example.org\r\n\r\n"
-BODIES = {
-    "8-bit": b"gr\xc3\xbc\xc3\x9fe \xff\xfe\r\n",
-    "dots": b".\r\n..\r\n.x\r\n",
-    "long lines": b"y" * 5000 + b"\r\n" + b"<b>" * 40_000 + b"\r\n",
-    "20 MB": b"0123456789 line of text\r\n.dotted\r\n" * 600_000,
-    "empty": b"",
-}
 
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)

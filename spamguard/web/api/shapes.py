@@ -102,9 +102,9 @@ def history(found: Found) -> HistoryShape:
     return {"judgements": [judgement(one) for one in found.judgements], "following": found.following}
 
 
-def explanation(why: Explanation) -> ExplanationShape:
-    """Parts that sum to the score."""
-    shown, other = explained.strongest(why, WORDS)
+def explanation(why: Explanation, words: int = WORDS) -> ExplanationShape:
+    """Parts that sum to the score, as `spamguard explain --json` tells them too. words: so many each way."""
+    shown, other = explained.strongest(why, words)
     return {
         **verdict(why.verdict),
         "favoured": why.favoured,

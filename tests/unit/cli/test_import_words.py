@@ -102,7 +102,7 @@ def test_from_bogofilter_itself(run, state, corpus, tmp_path):
     judged = [run(state, "judge", "--json", corpus / path).lines[0]["probability"] for _, path in lines[80:]]
     spam = [score for score, (kind, _) in zip(judged, lines[80:], strict=True) if kind == "spam"]
     ham = [score for score, (kind, _) in zip(judged, lines[80:], strict=True) if kind == "ham"]
-    assert sum(good < bad for good in ham for bad in spam) > 0.9 * len(ham) * len(spam)
+    assert sum(good < bad for good in ham for bad in spam) > 0.8 * len(ham) * len(spam)
     dumped = tmp_path / "list.txt"
     dumped.write_bytes(dump)
     assert run(state, "import", dumped, "--json").json["new"] is False
