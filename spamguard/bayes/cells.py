@@ -59,10 +59,10 @@ class Cells(NamedTuple):
             shares, wide = logistic.SHARES, rows.shape[1]
             compiled.add_shares(self.width, self.cells, self.first, places, sizes, steps, rows, wide, shares, fades)
             return
-        ends = sizes.cumsum()
+        ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column alone would copy the column
         for run in steps.nonzero()[0]:
             here = places[ends[run] - sizes[run] : ends[run]]
-            shares = logistic.shares(rows[:, 0].take(here // self.width), self.cells.take(here - 1))
+            shares = logistic.shares(first.take(here - here % self.width), self.cells.take(here - 1))
             self.cells[here] += logistic.moved(steps[run : run + 1], shares, self.cells.take(here), fades[run : run + 1])
 
 
