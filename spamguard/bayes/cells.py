@@ -62,7 +62,7 @@ class Cells(NamedTuple):
         ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column alone would copy the column
         for run in steps.nonzero()[0]:
             here = places[ends[run] - sizes[run] : ends[run]]
-            shares = logistic.shares(first.take(here - here % self.width), self.cells.take(here - 1))
+            shares = logistic.shares(first.take(here // self.width * rows.shape[1]), self.cells.take(here - 1))
             self.cells[here] += logistic.moved(steps[run : run + 1], shares, self.cells.take(here), fades[run : run + 1])
 
 
