@@ -121,9 +121,9 @@ class SqliteLedger:
                 self._set_meta("ledger.clock", str(clock))
         return added
 
-    def _stands(self, vote: NewVote, *, unheard: bool) -> bool:
+    def _stands(self, vote: NewVote, *, unheard: bool = False) -> bool:
         """Whether the winning vote of this key says the same already, or, for the unheard, anything."""
-        row = self._db.execute(statements.STANDING_LABEL, (vote.digest, vote.user)).fetchone()
+        row = next(iter(self._ask(statements.STANDING_LABEL, (vote.digest, vote.user))), None)
         if row is not None and unheard:
             return True
         if row is None or row[0] is None:

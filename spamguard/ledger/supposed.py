@@ -31,8 +31,7 @@ class SupposedLedger(SqliteLedger):
 
     def suppose(self, vote: NewVote) -> bool:
         """Put this vote at the end; whether it changes anything. Once."""
-        standing = self.vote(vote.digest, vote.user)
-        if standing is not None and (standing.label, standing.extractor >= vote.extractor) == (vote.label, True):
+        if self._stands(vote):
             return False
         self._supposed = versioned(vote, self._clock() + 1, self.node)
         self._told = False

@@ -44,6 +44,10 @@ class Standing(NamedTuple):
     own: str | None
 
 
+UNHEARD = Standing(None, None)
+"""Of a message that nobody has ever said anything about."""
+
+
 class Cast(NamedTuple):
     """A vote that was cast. time: seconds since 1970."""
 

@@ -21,6 +21,19 @@ _VALUE_BY_CR = rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t])[\r\n]++[^\r\n]*+
 _LINE_END = re.compile(rb"\r*+\n|\r|")
 
 
+class FieldNames:
+    """Names of header fields, whatever their case; one that ends in `*` stands for all that begin like it, as in `settings.FORGED`."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        lower = [name.lower().encode("ascii", "ignore") for name in names]
+        self._whole = frozenset(name for name in lower if not name.endswith(b"*"))
+        self._beginnings = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+
+    def __contains__(self, name: bytes) -> bool:
+        lower = name.lower()
+        return lower in self._whole or lower.startswith(self._beginnings)
+
+
 def with_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> bytes:
     """The message with `fields` (no line ends) on top, under an mbox `From ` line, and every field named in `forged` removed.
 

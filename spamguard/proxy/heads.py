@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from spamguard.mail.rewrite import with_fields
+from spamguard.mail.rewrite import FieldNames, with_fields
 from spamguard.spool import Content, Spool
 
 _USUAL = 64 << 10  # bytes that hold the header section of all but very odd mail
@@ -39,10 +39,8 @@ def _end(head: bytes) -> int | None:
 
 def named(head: bytes, names: Sequence[str]) -> list[str]:
     """Which of these fields a header section has, by their names as they stand there; a `*` at the end stands for anything."""
-    whole = {name.lower() for name in names if not name.endswith("*")}
-    beginnings = tuple(name[:-1].lower() for name in names if name.endswith("*"))
-    found = dict.fromkeys(match[1].decode("ascii") for match in _NAME.finditer(head))
-    return [name for name in found if name.lower() in whole or name.lower().startswith(beginnings)]
+    wanted = FieldNames(names)
+    return [name.decode("ascii") for name in dict.fromkeys(match[1] for match in _NAME.finditer(head)) if name in wanted]
 
 
 def tagged(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> Content:

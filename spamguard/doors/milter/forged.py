@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from spamguard.mail.rewrite import FieldNames
 from spamguard.wire.milter import remove_field
 
 MOST = 1000
@@ -15,16 +16,14 @@ class Forged:
     """Finds forged fields as they come. names: as in `settings.FORGED`: `*` at the end stands for anything."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        lower = [name.lower().encode("ascii", "ignore") for name in names]
-        self._whole = frozenset(name for name in lower if not name.endswith(b"*"))
-        self._beginnings = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+        self._names = FieldNames(names)
         self._counts: Counter[bytes] = Counter()
         self._found: list[tuple[bytes, int]] = []
 
     def see(self, name: bytes) -> None:
         """The next field of the header has this name."""
         lower = name.strip(b" \t").lower()
-        if len(self._found) < MOST and (lower in self._whole or lower.startswith(self._beginnings)):
+        if len(self._found) < MOST and lower in self._names:
             self._counts[lower] += 1
             self._found.append((lower, self._counts[lower]))
 

@@ -21,7 +21,7 @@ from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageEr
 from spamguard.history import Row
 from spamguard.ids import is_id
 from spamguard.lately import Lately
-from spamguard.ledger.users import Standing
+from spamguard.ledger.users import UNHEARD
 from spamguard.prepare import Teaching
 from spamguard.quarantine import Entry
 from spamguard.records import Explanation, Scan, Word
@@ -66,7 +66,6 @@ _UNDO = 4 * BATCH  # messages that are undone at once
 _LATEST_TIME = 1 << 40  # seconds since 1970
 _LAST_SECONDS = 0.5  # for what has begun, at the end: whoever reloads waits for it
 _RELEASED = "quarantine"  # origin of lessons, as of the command
-_NOTHING = Standing(None, None)
 
 _log = logging.getLogger("spamguard.web")
 
@@ -118,7 +117,8 @@ class LocalService:
     async def judge(self, person: Person, message: Spool) -> Opinion:
         """As in `contract.Service`, like all that follow."""
         scan = await self._scan(person, message)
-        (standing,) = await self._reading.do(partial(_standing, digests=[scan.digest], user=voice(person)))
+        said = await self._reading.do(lambda reading: reading.ledger.users.standing([scan.digest], voice(person)))
+        standing = said.get(scan.digest, UNHEARD)
         verdict = scan.personal.get(self._judged_for(person), scan.verdict)
         return Opinion(verdict, scan.digest.hex(), standing.label or "", standing.own or "", scan.words)
 
@@ -133,7 +133,8 @@ class LocalService:
         return await self._learn(person, lambda _: lesson, label, WEB)
 
     async def forget(self, person: Person, digest: str) -> Receipt:
-        return await self._forget(person, partial(_always, teaching.digest_of(digest)), WEB)
+        name = teaching.digest_of(digest)
+        return await self._forget(person, lambda _: name, WEB)
 
     async def _explained(self, person: Person, lesson: Callable[[Filter], Teaching], known: Sequence[Word]) -> Explanation:
         texts, user = {word.token: word.text for word in known}, self._judged_for(person)
@@ -307,15 +308,6 @@ async def _in_time(looking: Awaitable[Result]) -> Result:
         return await looking
     except TimeoutError:
         raise BusyError("it takes too long at the moment: come again later") from None
-
-
-def _always(digest: bytes, _: Filter) -> bytes:
-    return digest
-
-
-def _standing(reading: Reading, digests: Sequence[bytes], user: str) -> list[Standing]:
-    found = reading.ledger.users.standing(digests, user)
-    return [found.get(digest, _NOTHING) for digest in digests]
 
 
 def _usable(reading: Reading, name: str) -> Row | None:

@@ -10,7 +10,7 @@ from spamguard.history import Row
 from spamguard.history.looks import Wanted
 from spamguard.history.row import RECIPIENTS, fold
 from spamguard.ids import LAST, RANDOM_BYTES, is_id, new_id
-from spamguard.ledger.users import Standing
+from spamguard.ledger.users import UNHEARD, Standing
 from spamguard.records import EXTRACTOR
 from spamguard.settings import History as Kept
 from spamguard.web.service.paging import AFTER_ALL, onward
@@ -19,7 +19,6 @@ from spamguard.web.service.scope import Scope, voice
 from spamguard.web.service.values import MOST, Found, Judgement, Person, Search
 
 _SECONDS = 2.0  # for a search; what was found until then is a page too
-_UNKNOWN = Standing(None, None)
 
 
 class Passed:
@@ -81,7 +80,7 @@ class Passed:
         digests = [row.digest for row in rows if row.was_scanned]
         standing = reading.ledger.users.standing(digests, voice(person))
         fingerprint = reading.ledger.fingerprint
-        return [self._judgement(person, row, standing.get(row.digest, _UNKNOWN), fingerprint) for row in rows]
+        return [self._judgement(person, row, standing.get(row.digest, UNHEARD), fingerprint) for row in rows]
 
     def _judgement(self, person: Person, row: Row, standing: Standing, fingerprint: str) -> Judgement:
         recipients = self._scope.theirs(person, row.recipients)
