@@ -7,12 +7,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
 from axe_core_python.selenium import Axe
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from tests.support.waiting import eventually
@@ -117,10 +117,19 @@ def press(driver: Chrome, words: str, within: str = "main") -> None:
 def steadily(look: Callable[[], Found]) -> Found:
     """Look at a page, again where it was replaced meanwhile."""
     for _ in range(50):
-        with suppress(StaleElementReferenceException):
+        try:
             return look()
+        except WebDriverException as failed:
+            if not _replaced(failed):
+                raise
         time.sleep(0.02)
     return look()
+
+
+def _replaced(failed: WebDriverException) -> bool:
+    """Whether the page went while it was looked at. The driver has words for it only where the page had gone before it asked; in
+    between it passes on the browser's own (code -32000: no such node, or no such context, in the document that is there now)."""
+    return isinstance(failed, StaleElementReferenceException) or "unhandled inspector error" in str(failed.msg)
 
 
 def complaints(driver: Chrome) -> list[str]:
