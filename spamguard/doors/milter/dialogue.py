@@ -1,7 +1,8 @@
 """What a mail server may say when: the states of a connection as a table. Pure.
 
 Stricter than need be would cost mail: a server that we hang up on defers it, or lets it through unjudged. So steps that some servers
-leave out may be left out; but no message ends that has not begun.
+leave out may be left out; but no message ends that has not begun. Sendmail, once it was agreed that MAIL gets no reply, never says that
+a message was given up (RSET, or one that was too large for it): the next MAIL or HELO is all that is heard of it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _IN_MESSAGE = (State.ENVELOPE, State.HEADER, State.BODY)
 NEXT: Mapping[tuple[State, Command], State] = {
     (State.NEW, Command.OFFER): State.READY,
     (State.READY, Command.CONNECT): State.CLIENT,
-    (State.CLIENT, Command.HELLO): State.CLIENT,
-    (State.CLIENT, Command.SENDER): State.ENVELOPE,
+    **{(state, Command.HELLO): State.CLIENT for state in (State.CLIENT, *_IN_MESSAGE)},
+    **{(state, Command.SENDER): State.ENVELOPE for state in (State.CLIENT, *_IN_MESSAGE)},
     (State.ENVELOPE, Command.RECIPIENT): State.ENVELOPE,
     (State.ENVELOPE, Command.DATA): State.ENVELOPE,
     (State.ENVELOPE, Command.FIELD): State.HEADER,

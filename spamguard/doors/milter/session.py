@@ -57,9 +57,12 @@ class Terms:
 
 @dataclass(slots=True)
 class _Message:
-    """What was said of one message so far. told: macros of use to us. ends: when its content must be here, a time of the loop's clock."""
+    """What was said of one message so far. sender: None before MAIL. told: macros of use to us.
 
-    sender: str = ""
+    ends: when its content must be here, a time of the loop's clock.
+    """
+
+    sender: str | None = None
     recipients: list[str] = field(default_factory=list)
     told: dict[str, str] = field(default_factory=dict)
     content: Incoming | None = None
@@ -140,7 +143,7 @@ class Session:
 
     def _deadline(self) -> float:
         now, limits = asyncio.get_running_loop().time(), self._terms.scanner.limits
-        if self._state not in (State.HEADER, State.BODY):
+        if self._message.content is None:
             return now + _IDLE_SECONDS
         return min(now + limits.data_seconds, self._message.ends)
 
@@ -168,6 +171,8 @@ class Session:
     def _macros(self, data: bytes) -> None:
         if data[:1] in (Command.FIELD.value, Command.BODY.value):  # Postfix repeats them at each
             return
+        if data[:1] == Command.SENDER.value:
+            self._forget()  # these are of the message that begins now
         told = {name: value[:_LONGEST] for name, value in milter.parse_macros(data).items() if name in _TOLD}
         (self._told if data[:1] in _OF_CLIENT else self._message.told).update(told)
 
@@ -176,9 +181,12 @@ class Session:
         self._client = Client(address=found.address, name=found.name[:_LONGEST], port=found.port, peer=self._address)
 
     def _hello(self, data: bytes) -> None:
+        self._forget()
         self._client = replace(self._client, helo=milter.parse_words(data)[0][:_LONGEST])
 
     def _sender(self, data: bytes) -> None:
+        if self._message.sender is not None:
+            self._forget()
         self._message.sender = _address(data)
 
     def _recipient(self, data: bytes) -> None:
@@ -246,7 +254,7 @@ class Session:
         return Question(
             message=incoming.arriving.spool,
             peer=self._address,
-            sender=message.sender,
+            sender=message.sender or "",
             recipients=message.recipients,
             client=replace(self._client, protocol=protocol, login=login),
             received_by=told.get("j", ""),

@@ -30,6 +30,13 @@ def test_a_message_may_be_given_up_at_any_point(length):
     assert walk(begun, Command.QUIT) is State.NEW
 
 
+@pytest.mark.parametrize("length", range(len(MESSAGE)))
+def test_sendmail_says_nothing_of_a_message_that_is_given_up(length):
+    begun = walk(State.CLIENT, *MESSAGE[:length])
+    assert walk(begun, *MESSAGE) is State.CLIENT
+    assert walk(begun, Command.MACROS, Command.HELLO, *MESSAGE) is State.CLIENT
+
+
 def test_steps_that_may_be_left_out():
     assert walk(State.READY, Command.CONNECT, Command.SENDER, Command.END_OF_HEADER, Command.END_OF_MESSAGE) is State.CLIENT
     assert walk(State.READY, Command.ABORT) is State.READY
@@ -45,7 +52,6 @@ def test_steps_that_may_be_left_out():
         (State.CLIENT, Command.RECIPIENT),
         (State.CLIENT, Command.FIELD),
         (State.CLIENT, Command.END_OF_MESSAGE),
-        (State.ENVELOPE, Command.SENDER),
         (State.ENVELOPE, Command.BODY),
         (State.ENVELOPE, Command.END_OF_MESSAGE),
         (State.HEADER, Command.RECIPIENT),
