@@ -23,7 +23,7 @@ from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidenc
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.model import goodmail, snapshot, verdicts
-from spamguard.model.directory import bytes_of_tables, is_new, table_bits
+from spamguard.model.directory import bytes_of_tables, is_new, least_bits
 from spamguard.model.personal import People
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
@@ -46,7 +46,7 @@ class Filter:
         self.directory = directory
         self._ledger = ledger
         self._store = store
-        self._people = People(ledger, store.tables.bits)
+        self._people = People(ledger)
         self._profile = PROFILES[profile]
         self.key = key
         self._preparer = Preparer(key)
@@ -68,7 +68,7 @@ class Filter:
     ) -> Filter:
         """The filter in `directory`, created when new.
 
-        profile: how to judge, a name of `bayes.profiles.PROFILES`. bits: size of the tables of a new filter, 2**bits buckets.
+        profile: how to judge, a name of `bayes.profiles.PROFILES`. bits: of a new filter, 2**bits buckets in its tables until they grow.
         durable: lessons survive a power cut. load: map the tables; without, only `settle` makes sense (they are damaged).
         one_wrong_in: call spam what is wrong about at most one good message in so many, where that is known (`threshold`).
         LedgerError, TableError: the directory cannot be used; UsageError: no such profile.
@@ -82,7 +82,7 @@ class Filter:
         key = secret.load(place / "key", create=is_new(place, file))
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
         try:
-            store = TableStore(place, ledger, table_bits(ledger, bits), durable=durable)
+            store = TableStore(place, ledger, least_bits(ledger, bits), durable=durable)
             if load:
                 store.catch_up()
             return cls(place, key, ledger, store, profile, one_wrong_in)
@@ -172,7 +172,9 @@ class Filter:
         return {user: self._verdict(personal.correct(own, tables.classes, seen, shared).added(joint)) for user, own in said.items()}
 
     def _said(self, user: str) -> personal.Said | None:
-        return self._people.said(user, self._store.seq) if user and self._profile.name == DEFAULT else None
+        if not user or self._profile.name != DEFAULT:
+            return None
+        return self._people.said(user, self._store.seq, self._store.tables.bits)
 
     def _sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""
@@ -336,6 +338,11 @@ class Filter:
         """The receipts, for export and import."""
         return self._ledger
 
+    @property
+    def least_bits(self) -> int:
+        """The tables have 2**bits buckets before they grow: with the receipts, what settled tables are a function of."""
+        return self._store.least
+
     def save_tables(self, path: Path) -> None:
         """Write the tables as they judge now, under a new name, for `adopt_tables` elsewhere. OSError when that fails."""
         self._refresh()
@@ -361,7 +368,7 @@ class Filter:
 
     def seen_through(self, ledger: SqliteLedger) -> Filter:
         """Another filter that judges as this one, by another view of its ledger (`ledger.supposed`). Never teach it."""
-        store = TableStore(self.directory, ledger, self._store.tables.bits, durable=False)
+        store = TableStore(self.directory, ledger, self.least_bits, durable=False)
         store.catch_up()
         return Filter(self.directory, self.key, ledger, store, self._profile.name, self._one_wrong_in)
 

@@ -52,9 +52,8 @@ def _header(spam_filter: Filter, options: argparse.Namespace) -> Header:
     from spamguard.records import EXTRACTOR
 
     key = spam_filter.key.hex() if options.with_key else ""
-    bits = spam_filter.status().buckets.bit_length() - 1
     fingerprint, classes = spam_filter.ledger.fingerprint, spam_filter.ledger.classes()
-    return Header(FORMAT, __version__, EXTRACTOR, fingerprint, key, bits, classes, not options.without_receipts)
+    return Header(FORMAT, __version__, EXTRACTOR, fingerprint, key, spam_filter.least_bits, classes, not options.without_receipts)
 
 
 def _write_votes(spam_filter: Filter, writer: Writer) -> str:

@@ -32,8 +32,8 @@ SOME_VOTES, TABLE = b"V", b"T"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the file holds. fingerprint: of the key; key: itself, in hexadecimal, or "". classes: name to unwanted. bits: size
-    of the tables. receipts: whether it holds receipts; else it holds tables."""
+    """What the file holds. fingerprint: of the key; key: itself, in hexadecimal, or "". classes: name to unwanted. bits: the
+    tables' least size. receipts: whether it holds receipts; else it holds tables."""
 
     format: int
     program: str

@@ -30,8 +30,8 @@ def _bytes_on_disk(file: Path) -> int:
     return 0
 
 
-def table_bits(ledger: SqliteLedger, bits: int) -> int:
-    """The size of the tables: chosen once, by whoever creates the ledger."""
+def least_bits(ledger: SqliteLedger, bits: int) -> int:
+    """The size of the tables of few lessons: chosen once, by whoever creates the ledger."""
     known = ledger.get_meta("bits")
     if known is None:  # only then: writing would wait for whoever is teaching
         ledger.replace_meta("bits", None, str(bits))

@@ -17,7 +17,7 @@ from spamguard.bayes import learning
 from spamguard.bayes.experts import NUMBER_VALUES, STEPS, Integers
 from spamguard.bayes.prior import WordOdds
 from spamguard.bayes.replay import BLOCK, Block, replay
-from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence
+from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence, table_bits
 from spamguard.errors import LedgerError
 from spamguard.ledger import Change, Lesson, SqliteLedger, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
@@ -79,16 +79,18 @@ def _first_scores(lesson: Lesson) -> Integers:
     return np.asarray(np.rint(np.array(codec.unpack_scores(lesson.scores)) * STEPS), np.int64)
 
 
-def settled(ledger: SqliteLedger, upto_seq: int, bits: int) -> Tables:
+def settled(ledger: SqliteLedger, upto_seq: int, least: int) -> Tables:
     """Tables that hold exactly the lessons of the events up to `upto_seq`, error-driven experts settled.
 
     The canonical order is that of the keyed digests: as good as random, so it interleaves the classes, and the same everywhere.
+    least: how large the tables are at least, 2**least buckets; with many lessons they are larger.
     """
     with ledger.kept_pages():
         counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
-        names = sorted(set(counts) - set(BASE_CLASSES))
+        names, number = sorted(set(counts) - set(BASE_CLASSES)), sum(counts.values())
         lessons = ledger.lessons(EXTRACTOR, upto_seq)
-        return replay(_blocks(lessons), sum(counts.values()), names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq))
+        bits = table_bits(number, least)
+        return replay(_blocks(lessons), number, names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq))
 
 
 def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:

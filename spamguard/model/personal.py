@@ -41,20 +41,22 @@ class _Known(NamedTuple):
 class People:
     """The users of a ledger, those used last. Belongs to one process and thread."""
 
-    def __init__(self, ledger: SqliteLedger, bits: int) -> None:
-        """bits: size of the tables, 2**bits buckets."""
+    def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
-        self._bits = bits
+        self._bits = 0
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._changed: set[str] = set()  # of those who are known
         self._damaged: set[str] = set()  # of whom that was told
         self._tokens = 0
         self._seq = 0
 
-    def said(self, user: str, seq: int) -> Said | None:
-        """What a user has said by the event of this number; None: nothing that counts, or receipts that cannot be read."""
-        if seq != self._seq:
-            self._note_changed(seq)
+    def said(self, user: str, seq: int, bits: int) -> Said | None:
+        """What a user has said by the event of this number; None: nothing that counts, or receipts that cannot be read.
+
+        bits: of the tables that judge, 2**bits buckets.
+        """
+        if (seq, bits) != (self._seq, self._bits):
+            self._note_changed(seq, bits)
         if user in self._known and user not in self._changed:
             self._known.move_to_end(user)
             return self._known[user].said
@@ -71,15 +73,16 @@ class People:
             self._forget(next(iter(self._known)))
         return found.said
 
-    def _note_changed(self, seq: int) -> None:
+    def _note_changed(self, seq: int, bits: int) -> None:
         """Who has said anything, or taken it back, since the last time."""
-        if not self._seq <= seq <= self._seq + _MANY:  # an older ledger was restored, or very much was taught
+        # Other buckets, an older ledger was restored, or very much was taught.
+        if bits != self._bits or not self._seq <= seq <= self._seq + _MANY:
             self._known.clear()
             self._changed.clear()
             self._tokens = 0
         elif self._known:
             self._changed.update(self._known.keys() & self._ledger.users.heard_between(self._seq, seq))
-        self._seq = seq
+        self._seq, self._bits = seq, bits
 
     def _forget(self, user: str) -> _Known:
         """What was known of a user."""

@@ -42,14 +42,14 @@ class Stamp:
 
 
 class TableStore:
-    """This process's tables. directory: where snapshots lie. bits: size of new tables, 2**bits buckets. durable: snapshots are
-    on the disk before they count. Starts empty."""
+    """This process's tables. directory: where snapshots lie. least: size of tables of few lessons, 2**least buckets; how large they
+    are, the tables say: each settling may change it. durable: snapshots are on the disk before they count. Starts empty."""
 
-    def __init__(self, directory: Path, ledger: SqliteLedger, bits: int, *, durable: bool) -> None:
+    def __init__(self, directory: Path, ledger: SqliteLedger, least: int, *, durable: bool) -> None:
         self._directory = directory
         self._ledger = ledger
         self._durable = durable
-        self._bits = bits
+        self.least = least
         self._current = False  # whether all that is known to have been committed is folded
         self._start_again()
 
@@ -57,7 +57,7 @@ class TableStore:
         self._line: str | None = None  # the ledger's line about the snapshot that we descend from
         self.stamp = Stamp()
         self.seq = 0  # last event folded
-        self.tables = empty_tables(self._bits, len(TRAITS), len(NUMBERS), fusion.START)
+        self.tables = empty_tables(self.least, len(TRAITS), len(NUMBERS), fusion.START)
 
     def refresh(self) -> bool:
         """Fold what was taught since the last call, here or in another process; whether anything was committed at all.
@@ -120,7 +120,7 @@ class TableStore:
         """
         upto = self._ledger.last_seq()
         try:
-            self._publish_settled(settled(self._ledger, upto, self._bits), upto)
+            self._publish_settled(settled(self._ledger, upto, self.least), upto)
         except LedgerError:
             if not _settled_later(self._ledger.get_meta(_KEY), upto):
                 raise  # else another process has settled more meanwhile, and compacted what we were reading

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, evidence, read_rows, write_rows
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, evidence, read_rows, table_bits, write_rows
 from spamguard.errors import TableError
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, add, counted, empty, folded, learnt, made_up, take_away
@@ -133,3 +133,12 @@ def test_every_change_is_told_to_caches() -> None:
         change(tables, lesson)
         seen.append(tables.changes)
     assert seen == sorted(set(seen))
+
+
+def test_tables_have_so_many_buckets_for_each_lesson_within_bounds() -> None:
+    for least in (8, 14, 22):
+        full = 1 << (least - 8)
+        assert [table_bits(lessons, least) for lessons in (0, 1, full)] == [least] * 3
+        assert [table_bits(lessons, least) for lessons in (full + 1, 2 * full, 2 * full + 1)] == [least + 1, least + 1, least + 2]
+        assert table_bits(10**9, least) == least + 2
+    assert [table_bits(10**9, least) for least in (24, 25, 26, 27, 28)] == [26, 26, 26, 27, 28]

@@ -50,8 +50,8 @@ def test_features_come_out_of_receipts_as_they_went_in() -> None:
 
 def test_settled_tables_count_what_folding_counts(tmp_path: Path) -> None:
     with opened(tmp_path) as one:
-        teach(one, mail(70))
-        teach(one, [("news", raw) for _, raw in mail(70)[:9]])
+        teach(one, mail(60))
+        teach(one, [("news", raw) for _, raw in mail(60)[:9]])
         assert counted(fold.settled(one.ledger, one.ledger.last_seq(), BITS)) == counted(one._store.tables)
         assert fold.settled(one.ledger, 0, BITS).messages.tolist() == [0, 0]
 
