@@ -143,6 +143,7 @@ class _Certificates:
             seen = self._look()
             if self._files is not None and self.context is not None and seen != self._seen:
                 self._seen = seen
+                server_context(self._files)  # on trial: a certificate without its key takes the old one's place, and then fails
                 self.context.load_cert_chain(self._files.certificate, self._files.key)
                 _log.info("page and API use the new certificate in %s", self._files.certificate)
         except OSError as error:
