@@ -1,8 +1,10 @@
-"""What holds for all tests: a busy machine makes none of them fail."""
+"""What holds for all tests: neither a busy machine nor chance makes one of them fail."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("the same each time", _UNHURRIED, derandomize=True)
+settings.register_profile("search", _UNHURRIED)  # new examples each time: `pytest --hypothesis-profile=search`
+settings.load_profile("the same each time")
