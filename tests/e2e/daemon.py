@@ -15,6 +15,7 @@ from pathlib import Path
 from corpora import synthetic
 from spamguard import Filter, secret
 from tests.e2e.ports import wait_for_port
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ class Daemon:
         """Everything it has said."""
         return self.file.read_text(errors="replace")
 
-    def lines(self, text: str, count: int = 1, seconds: float = 10) -> list[str]:
+    def lines(self, text: str, count: int = 1, seconds: float = PATIENCE) -> list[str]:
         """The lines of the log with this text, once there are so many."""
         until = time.monotonic() + seconds
         while len(found := [line for line in self.log().splitlines() if text in line]) < count:
@@ -47,7 +48,7 @@ class Daemon:
     def stop(self) -> int:
         """Ask it to end; its exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
 
 def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE
 
 OFFERED = b"250-hop\r\n250-PIPELINING\r\n250-SIZE 100000000\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-DSN\r\n250 ENHANCEDSTATUSCODES\r\n"
 USUAL: Mapping[str, bytes] = {
@@ -141,7 +142,7 @@ class Hop:
 class Client:
     """One connection to the daemon."""
 
-    def __init__(self, port: int, seconds: float = 20) -> None:
+    def __init__(self, port: int, seconds: float = PATIENCE) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self.socket.makefile("rb")

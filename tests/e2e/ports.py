@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import socket
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
+_KEPT = 200  # ports; more than any test needs at a time, fewer than files may be open
+_ours: deque[socket.socket] = deque()
+
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody listens on, and that nobody is given who asks the system for any: tests run beside each other, and it may
+    be some time until a server is there, or there again. A socket that listens nowhere keeps it: a server may bind to it all the
+    same, as all set SO_REUSEADDR, and who connects before is refused."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", 0))
+    _ours.append(found)
+    if len(_ours) > _KEPT:
+        _ours.popleft().close()
+    return int(found.getsockname()[1])
 
 
-def wait_for_port(port: int, seconds: float = 20) -> None:
+@atexit.register
+def _give_back() -> None:
+    for one in _ours:
+        one.close()
+
+
+def wait_for_port(port: int, seconds: float = PATIENCE) -> None:
     """Until somebody listens there. AssertionError when nobody does."""
     until = time.monotonic() + seconds
     while True:

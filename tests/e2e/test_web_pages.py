@@ -13,7 +13,7 @@ from selenium.webdriver.support.select import Select
 from tests.e2e import daemon
 from tests.e2e.moving import MOVED, sibling
 from tests.e2e.web_site import Site
-from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, steadily, text
+from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, steadily, text, texts
 from tests.support.waiting import eventually
 
 pytestmark = needs_browser
@@ -77,8 +77,9 @@ def test_mail_shows_up_and_one_click_teaches(site: Site, browser: Chrome) -> Non
     browser.get(f"{site.url}/history")
     shows(browser, "No mail has passed yet")
     site.send(*map(sibling, MOVED))
-    for number in MOVED:
+    for number in MOVED:  # all of them before the first click, which the next one could move
         seen(browser, subject(number))
+    for number in MOVED:
         assert SPAM_FLAG not in site.delivered(subject(number).encode())
         here = row(browser, subject(number))
         press(browser, "Spam", here)
@@ -110,10 +111,10 @@ def test_why_then_and_now(site: Site, browser: Chrome) -> None:
     shows(browser, "What would change it")
     press(browser, "Spam", ".say-it")
     shows(browser, "Learnt as spam.", "#notice")
-    then, now = (one.text for one in browser.find_elements("css selector", ".verdicts > div")[:2])
+    shows(browser, "You said: spam", ".say-it")
+    then, now = texts(browser, ".verdicts > div")[:2]
     assert (then.split()[0], now.split()[0]) == ("Then", "Now")
     assert then.split()[1:] != now.split()[1:]
-    assert "You said: spam" in text(browser, ".say-it")
     browser.get(f"{site.url}/model")
     shows(browser, "anna")
     press(browser, "Undo…")
@@ -147,7 +148,7 @@ def test_searching(site: Site, browser: Chrome) -> None:
     browser.find_element("name", "subject").send_keys(subject(3).upper())
     browser.find_element("css selector", ".search button").click()
     eventually(lambda: "subject=" in browser.current_url, "searched")
-    assert [one.text for one in browser.find_elements("css selector", ".mail .subject")] == [subject(3)]
+    assert texts(browser, ".mail .subject") == [subject(3)]
     browser.find_element("name", "subject").clear()
     Select(browser.find_element("name", "label")).select_by_value("spam")
     browser.find_element("css selector", ".search button").click()

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import pytest
 from axe_core_python.selenium import Axe
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
+from tests.e2e.ports import free_port
 from tests.support.waiting import eventually
 
 Found = TypeVar("Found")
@@ -43,7 +44,7 @@ def chromium(size: tuple[int, int] = DESK, *, dark: bool = False, scripts: bool 
         if not scripts:
             options.add_experimental_option("prefs", _NO_SCRIPTS)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        driver = Chrome(options, ChromeService(DRIVER or ""))
+        driver = Chrome(options, ChromeService(DRIVER or "", port=free_port()))
         try:
             shape(driver, size, dark=dark)
             yield driver
@@ -102,7 +103,7 @@ def texts(driver: Chrome, selector: str) -> list[str]:
 
 
 def press(driver: Chrome, words: str, within: str = "main") -> None:
-    """Click the first button or link whose text begins so, whatever sign stands before it."""
+    """Click the first button or link whose text begins so, whatever sign stands before it, once there is one."""
 
     def pressed() -> bool:
         for element in driver.find_elements("css selector", f"{within} button, {within} a, {within} summary"):
@@ -111,7 +112,7 @@ def press(driver: Chrome, words: str, within: str = "main") -> None:
                 return True
         return False
 
-    assert steadily(pressed), f"nothing to press that says {words!r} in {within} of {driver.current_url}: {texts(driver, within)}"
+    eventually(lambda: steadily(pressed), f"something to press that says {words!r} in {within} of {driver.current_url}")
 
 
 def steadily(look: Callable[[], Found]) -> Found:
@@ -127,9 +128,11 @@ def steadily(look: Callable[[], Found]) -> Found:
 
 
 def _replaced(failed: WebDriverException) -> bool:
-    """Whether the page went while it was looked at. The driver has words for it only where the page had gone before it asked; in
-    between it passes on the browser's own (code -32000: no such node, or no such context, in the document that is there now)."""
-    return isinstance(failed, StaleElementReferenceException) or "unhandled inspector error" in str(failed.msg)
+    """Whether the page went while it was looked at, or something in it moved while the mouse was on its way. The driver has words
+    for a page that went only where it had gone before it asked; in between it passes on the browser's own (code -32000: no such node,
+    or no such context, in the document that is there now)."""
+    moved = isinstance(failed, StaleElementReferenceException | ElementClickInterceptedException)
+    return moved or "unhandled inspector error" in str(failed.msg)
 
 
 def complaints(driver: Chrome) -> list[str]:

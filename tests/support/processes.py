@@ -21,6 +21,13 @@ def command(process: int) -> str:
     return ""
 
 
+def alive(process: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # gone before, or while it was being read
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def has_open(process: int, file: Path) -> bool:
     """Whether it has this file open."""
     with suppress(FileNotFoundError):  # it, or one of its descriptors, has gone

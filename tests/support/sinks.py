@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 from spamguard.settings import Endpoint, Protocol
+from tests.e2e.ports import free_port
 
 SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -19,8 +20,7 @@ SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 def smtp_sink(*options: str, protocol: Protocol = Protocol.SMTP) -> Iterator[Endpoint]:
     """Run one on a free port. options: its own."""
     assert SINK is not None
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
     lmtp = ["-L"] if protocol is Protocol.LMTP else []
     sink = subprocess.Popen([SINK, *user, *lmtp, *options, f"127.0.0.1:{port}", "100"], stdout=subprocess.DEVNULL)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.ports import free_port
+
 MESSAGE = b"From: a@example.org\r\nTo: b@example.org\r\nSubject: hello\r\n\r\nfirst line\r\n..dots\r\n"
 SECONDS = 60.0
 
@@ -31,9 +33,7 @@ def fails(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return free_port()
 
 
 @contextmanager

@@ -15,25 +15,11 @@ import pytest
 import yaml
 
 from spamguard import Filter
-from tests.support.processes import children
-from tests.support.waiting import eventually
+from tests.e2e.ports import free_port
+from tests.support.processes import alive, children
+from tests.support.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 30.0  # seconds; generous, machines are busy
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def alive(process: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Client:

@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from tests.support.waiting import eventually
-from tests.unit.daemon.conftest import PATIENCE, ROOT, Client, Daemon, free_port
+from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE, eventually
+from tests.unit.daemon.conftest import ROOT, Client, Daemon
 from tests.unit.daemon.test_master import Load, start_with_socket
 
 ACTIVATE = shutil.which("systemd-socket-activate")

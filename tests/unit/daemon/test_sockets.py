@@ -13,7 +13,7 @@ import pytest
 from spamguard.daemon import sockets
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Protocol
-from tests.unit.daemon.conftest import free_port
+from tests.e2e.ports import free_port
 
 
 def at(port: int, host: str = "127.0.0.1") -> Endpoint:

@@ -16,6 +16,7 @@ from spamguard.relay.connection import Connection, dial
 from spamguard.relay.trouble import Lost, Stalled, Unreachable, in_words
 from spamguard.settings import Endpoint, Protocol
 from spamguard.wire.values import Reply
+from tests.e2e.ports import free_port
 
 
 @contextlib.asynccontextmanager
@@ -144,8 +145,8 @@ def test_the_deadline_of_one_wait_does_not_end_the_next() -> None:
         async with connected() as (connection, other):
             loop = asyncio.get_running_loop()
             loop.call_later(0.05, other.sendall, b"250 one\r\n")
-            await connection.reply(connection.deadline(0.5))
-            loop.call_later(0.8, other.sendall, b"250 two\r\n")
+            await connection.reply(connection.deadline(1))
+            loop.call_later(1.3, other.sendall, b"250 two\r\n")
             assert (await connection.reply(connection.deadline(10))).lines == (b"two",)
 
     asyncio.run(run())
@@ -168,9 +169,7 @@ def test_errors_are_told_in_words(tmp_path: Path) -> None:
             await dial(endpoint, 5)
         return str(found.value)
 
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert asyncio.run(told(Endpoint(Protocol.SMTP, "127.0.0.1", port))) == "connect: Connection refused"
+    assert asyncio.run(told(Endpoint(Protocol.SMTP, "127.0.0.1", free_port()))) == "connect: Connection refused"
     assert asyncio.run(told(Endpoint(Protocol.LMTP, path=tmp_path / "none"))) == "connect: No such file or directory"
     assert in_words(TimeoutError()) == "no answer in time"
     assert in_words(socket.gaierror(-2, "Name or service not known")) == "Name or service not known"

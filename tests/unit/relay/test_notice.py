@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Endpoint, Hop, Protocol
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Recipient, Sender
+from tests.e2e.ports import free_port
 
 
 def sent(hop: Hop, directory: Path, *, probe: bool = False) -> tuple[list[str], list[int]]:
@@ -36,8 +36,7 @@ def sent(hop: Hop, directory: Path, *, probe: bool = False) -> tuple[list[str], 
 
 
 def nobody() -> Endpoint:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return Endpoint(Protocol.SMTP, "127.0.0.1", free.getsockname()[1])
+    return Endpoint(Protocol.SMTP, "127.0.0.1", free_port())
 
 
 def test_one_that_is_not_there(tmp_path: Path) -> None:
