@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from spamguard.daemon import privileges
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
-from tests.support.letting import let_through
+from tests.e2e.ports import open_directory
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -47,8 +48,15 @@ IDS = f"{(NOBODY.pw_uid,) * 3} {(NOBODY.pw_gid,) * 3} {os.getgrouplist('nobody',
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Where others get through: pytest's own they do not, as each run of it that begins sees to."""
+    with open_directory() as found:
+        yield found
+
+
+@pytest.fixture
 def place(tmp_path: Path) -> Path:
-    return let_through(tmp_path)
+    return tmp_path
 
 
 def settle_in(state: Path, user: str = "", host: str = "127.0.0.1", *start: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spamguard import cli
 from spamguard.doctor import access
 from spamguard.doctor.step import Outcome
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from tests.support.letting import let_through
+from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -20,12 +21,12 @@ NOBODY = pwd.getpwnam("nobody")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Where others get through."""
-    let_through(tmp_path)
-    for name in ("anna", "ben"):
-        deliver(maildir(tmp_path / "home" / name), b"x", "cur")
-    return tmp_path
+def place() -> Iterator[Path]:
+    """Where others get through: pytest's own directories they do not, as each run of it that begins sees to."""
+    with open_directory() as found:
+        for name in ("anna", "ben"):
+            deliver(maildir(found / "home" / name), b"x", "cur")
+        yield found
 
 
 def settings(place: Path, **others: object) -> Settings:
