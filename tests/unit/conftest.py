@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 
 from spamguard import Filter
+from spamguard.cli import people
+from spamguard.folders import refusals
 from tests.unit.filters import mail, opened, teach
 
 
@@ -21,3 +24,22 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filter]:
             teach(one, [(other if number % 3 == 0 else label, raw)])
         one.settle()
         yield one
+
+
+TODAY = date(2026, 11, 20)
+
+
+class _OneDay(date):
+    """Of which one day is always today."""
+
+    @classmethod
+    def today(cls) -> date:  # type: ignore[override]
+        return TODAY
+
+
+@pytest.fixture
+def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
+    """The day on which moves are refused, and asked about: in a test no midnight comes between."""
+    for module in (refusals, people):
+        monkeypatch.setattr(module, "date", _OneDay)
+    return TODAY

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from dataclasses import asdict
-from datetime import date, datetime
+from datetime import datetime
 
 from spamguard import Filter
 from spamguard.folders import notes
@@ -52,8 +52,8 @@ def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
     assert len(run(taught, "status", "--json").json["users"]) == 26
 
 
-def test_refusals(run, taught):
-    note(taught, refused={"anna": Refused(date.today().isoformat(), 7, int(time.time()) + 5, "Junk")})
+def test_refusals(run, taught, one_day):
+    note(taught, refused={"anna": Refused(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")})
     answer = run(taught, "status", "--json").json
     assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [("anna", 7)]
     (warning,) = answer["warnings"]
@@ -67,7 +67,7 @@ def test_refusals(run, taught):
     assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
 
 
-def test_what_programs_would_have_taught(run, taught):
+def test_what_programs_would_have_taught(run, taught, one_day):
     refusals = Refusals({})
     refusals.add("anna", "teach-pipe", 3)
     note_dropped(taught, refusals)

@@ -11,6 +11,8 @@ from spamguard.folders.sightings import FILE, Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
+pytestmark = pytest.mark.usefixtures("one_day")
+
 
 @pytest.fixture
 def limited(tmp_path):

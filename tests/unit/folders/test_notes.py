@@ -41,7 +41,7 @@ def test_signs_of_life(tmp_path, once, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [notes.FILE]
 
 
-def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, monkeypatch):
+def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, one_day):
     one = Notes(tmp_path, once)
     one.beat(1)
     assert one.refused("anna", "Junk", 3)
