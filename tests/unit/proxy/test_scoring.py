@@ -22,6 +22,8 @@ from spamguard.proxy.scoring import COMMAND, ScorerPool
 from spamguard.records import Scan
 from spamguard.settings import Scoring
 from spamguard.spool import IN_MEMORY, Spool
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 from tests.unit.filters import ROOT, mail, opened, teach
 
 MAIL = mail(250)
@@ -196,14 +198,12 @@ def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
 
 def test_while_one_is_stuck_others_are_judged(state: Path) -> None:
     async def work() -> None:
-        async with pool(state, seconds=6.0) as judge:
+        async with pool(state, seconds=8.0) as judge:
             await judge(MAIL[0][1])
             stuck = asyncio.create_task(judge(b"HANG"))
-            start = time.monotonic()
             behind = [asyncio.create_task(judge(raw)) for _, raw in MAIL[5:8]]  # given to the same scorer in one go
             await asyncio.sleep(0)
             found = await asyncio.gather(*behind, *(judge(raw) for _, raw in MAIL[:5]))
-            assert time.monotonic() - start < 5.0
             assert all(isinstance(one, Scan) for one in found)
             assert not stuck.done()
             assert len(judge.pool._scorers) == 2
@@ -219,8 +219,9 @@ def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
         async with pool(state) as judge:
             await judge(MAIL[0][1])
             slow = [asyncio.create_task(judge(b"SLEEP %d" % number)) for number in range(2)]
-            await asyncio.sleep(0.8)
-            assert len(judge.pool._scorers) == 2
+            while len(judge.pool._scorers) < 2:
+                assert not all(task.done() for task in slow)
+                await asyncio.sleep(0.01)
             await asyncio.gather(*slow)
             await judge(MAIL[0][1])
             for _ in range(100):
@@ -234,15 +235,18 @@ def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
 
 def test_there_are_never_more_than_two_spares(state: Path) -> None:
     async def work() -> None:
-        async with pool(state, seconds=3.0) as judge:
+        async with pool(state, seconds=60.0) as judge:
             await judge(MAIL[0][1])
             hanging = [asyncio.create_task(judge(b"HANG %d" % number)) for number in range(4)]
-            most = 0
-            while not all(task.done() for task in hanging):
-                await asyncio.sleep(0.1)
-                most = max(most, len(judge.pool._scorers))
-            assert most == 3
-            assert {task.result() for task in hanging} == {NotScanned("timeout")}
+            scorers = judge.pool._scorers
+            while not (len(scorers) == 3 and all(scorer.ready for scorer in scorers)):
+                assert not any(task.done() for task in hanging)
+                await asyncio.sleep(0.05)
+            for _ in range(30):  # all three are stuck soon, and a message waits
+                await asyncio.sleep(0.05)
+                assert len(scorers) == 3
+            await judge.pool.close()
+            assert {await task for task in hanging} == {NotScanned("stopping")}
 
     run(work())
 
@@ -280,7 +284,8 @@ def test_a_scorer_killed_while_it_starts_costs_no_verdict(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
             waiting = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
-            await asyncio.sleep(0.05)
+            while not judge.pool._scorers:
+                await asyncio.sleep(0)
             (starting,) = judge.pool._scorers
             assert not starting.ready
             os.kill(starting.number, signal.SIGKILL)
@@ -403,10 +408,7 @@ def test_a_scorer_dies_with_its_worker(state: Path, busy_with: str) -> None:
         os.kill(number, signal.SIGTERM)  # meant for the worker
         os.kill(number, 0)
         parent.kill()
-    until = time.monotonic() + 10
-    while time.monotonic() < until and Path(f"/proc/{number}").exists() and "Z" not in Path(f"/proc/{number}/stat").read_text().split()[2]:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{number}").exists() or Path(f"/proc/{number}/stat").read_text().split()[2] == "Z"
+    eventually(lambda: not alive(number), "the scorer has gone")
 
 
 def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
