@@ -88,12 +88,12 @@ def test_no_timer_runs_while_a_message_is_handed_on(tmp_path):
         caller = await served.call()
         await caller.begin()
         caller.send(MESSAGE + b".\r\n")
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.5)
         proxy.hold.set()
         return [await caller.code(), *await caller.codes(b"NOOP")]
 
     proxy = ScriptedProxy()
-    limits = DoorLimits(command_seconds=0.2, data_seconds=0.2, message_seconds=0.2)
+    limits = DoorLimits(command_seconds=1, data_seconds=1, message_seconds=1)
     assert run(tmp_path, talk, proxy, limits=limits) == [250, 250]
     assert proxy.passed[0].cancelled is False
 

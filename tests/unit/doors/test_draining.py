@@ -145,6 +145,7 @@ def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, mon
             return message
 
         async def go_on(self, spool, oddities):
+            begun.set()
             for _ in range(20):
                 try:
                     await asyncio.sleep(0.1)
@@ -155,11 +156,11 @@ def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, mon
         caller = await served.call()
         await caller.begin()
         caller.send(MESSAGE + b".\r\n")
-        await asyncio.sleep(0.1)
-        begun = soon(0)
+        await begun.wait()
+        since = soon(0)
         await served.door.drain(soon(0.1))
-        return soon(0) - begun
+        return soon(0) - since
 
-    cancelled = []
+    begun, cancelled = asyncio.Event(), []
     assert run(tmp_path, Stubborn(), talk) < 2
     assert cancelled

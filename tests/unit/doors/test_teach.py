@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,8 +134,15 @@ def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, spea
             await handing((Header("spam", 5), b"hello"))(path)
         for _, writer in idle:
             writer.close()
-        await asyncio.sleep(0.2)
-        await handing((Header("spam", 5), b"hello"))(path)
+        async with asyncio.timeout(20):
+            while not await taken(path):  # until the others are seen to have gone
+                await asyncio.sleep(0.01)
+
+    async def taken(path: str) -> bool:
+        with suppress(OSError):
+            await handing((Header("spam", 5), b"hello"))(path)
+            return True
+        return False
 
     assert len(served(tmp_path, use, speakers)) == 1
 

@@ -153,15 +153,18 @@ def test_who_asks_for_longest_makes_room_for_others() -> None:
 
 def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(port: int) -> None:
-        done = asyncio.Event()
+        done, asked = asyncio.Event(), list[int]()
 
         async def later() -> Answer:
+            asked.append(1)
             await done.wait()
             return Answer(200, b"late\n")
 
         monkeypatch.setitem(PAGES, "/later", later)
         waiting = [asyncio.create_task(exchanged(port, b"GET /later HTTP/1.1\r\n\r\n")) for _ in range(served.CONNECTIONS)]
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(20):
+            while len(asked) < served.CONNECTIONS:
+                await asyncio.sleep(0.01)
         assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
         done.set()
         assert all(b"late" in one for one in await asyncio.gather(*waiting))

@@ -251,7 +251,7 @@ def test_it_is_tried_once_for_the_whole_transaction() -> None:
 @pytest.mark.parametrize("death", [Act.DROP, Act.RESET, Act.STALL, Then(b"421 4.3.2 bye\r\n", Act.DROP), b"354 go on\r\n"])
 def test_never_after_the_final_dot(lmtp: bool, death: Answer) -> None:
     fake = FakeHop({"DOT": [b"250 ok\r\n", death, b"250 ok\r\n"]}, lmtp=lmtp)
-    replies = talk(fake, messages(2), data_seconds=0.3)
+    replies = talk(fake, messages(2), data_seconds=1)
     assert codes(replies) == [250, 250, 250, 250, 250, 451]
     assert len(fake.messages) == 2
     assert len(fake.sessions) == 1

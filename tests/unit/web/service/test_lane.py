@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -110,10 +109,12 @@ def test_no_more_waits_than_may(one: Lane[Tool], monkeypatch: pytest.MonkeyPatch
 def test_who_has_waited_long_enough_is_told(one: Lane[Tool]) -> None:
     async def run() -> None:
         done: list[int] = []
-        slow = asyncio.create_task(one.do(lambda _: time.sleep(0.3)))
-        await asyncio.sleep(0.05)
+        go_on = threading.Event()
+        slow = asyncio.create_task(one.do(lambda _: go_on.wait(30)))
+        await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too long"):
             await one.do(lambda _: done.append(1), 0.05)
+        go_on.set()
         await slow
         await one.do(lambda _: None)
         assert done == []  # nobody waited for it any more
