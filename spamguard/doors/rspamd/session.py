@@ -25,6 +25,7 @@ import zstandard
 from spamguard import __version__
 from spamguard.doors.rspamd import answers, questions
 from spamguard.doors.rspamd.answers import Statistics
+from spamguard.doors.rspamd.chunks import Chunks
 from spamguard.doors.rspamd.questions import Fields
 from spamguard.proxy import heads
 from spamguard.proxy.asking import Asking, Judged
@@ -42,6 +43,7 @@ _LITTLE = 256  # bytes unpacked at a time: they hold 8 MiB at most
 _ELSEWHERE = frozenset((b"shm", b"file", b"path"))  # fields that say where the message is instead of sending it
 _PACKINGS = (b"compression", b"content-encoding")
 _TURN = 50  # pieces of a request in a row before others get theirs: they may be of one byte each
+_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 sees it
 _BEFORE_HTTP = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
 _LONGEST_BEFORE_HTTP = len(b"SYMBOLS RSPAMC/1.3\r\n")
 _FORBIDDEN = "this client may not teach: a password is needed, or to be listed"
@@ -95,6 +97,8 @@ class RspamdSession(Conversation):
         self._spool_directory = spool_directory
         self._statistics = statistics
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+        self._behind_head = b""  # bytes of a request that are not to be parsed before its head
+        self._chunks: Chunks | None = None
         self._old = False
         self._head_only = False
 
@@ -128,8 +132,12 @@ class RspamdSession(Conversation):
     async def _exchange(self, begun: bytes = b"") -> None:
         """One request and its answer, which is an error whenever it cannot be another one. begun: of it, if it was not seen yet."""
         try:
+            self._chunks = None
             if begun:
-                self._http.receive_data(await self._first(begun))
+                first = await self._first(begun)
+                end = found.end() if (found := _HEAD_END.search(first)) else len(first)
+                self._behind_head = first[end:]
+                self._http.receive_data(first[:end])
             await self._send(await self._answered())
         except _Refused as refused:
             await self._fail(refused.status, str(refused))
@@ -156,6 +164,7 @@ class RspamdSession(Conversation):
             raise Gone
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
         request = _Request(path, questions.fields(event.headers), self._old)
+        self._body_begins(request)
         self._head_only = event.method == b"HEAD"
         await self._admit(request, event.method)
         with ExitStack() as stack:
@@ -195,12 +204,27 @@ class RspamdSession(Conversation):
             if pieces % _TURN == 0:
                 await asyncio.sleep(0)
 
+    def _body_begins(self, request: _Request) -> None:
+        """h11.RemoteProtocolError."""
+        behind, self._behind_head = self._behind_head, b""
+        if request.fields.get(b"transfer-encoding") and not self._http.trailing_data[0]:
+            self._chunks = Chunks()
+        self._feed(behind)
+
+    def _feed(self, data: bytes) -> None:
+        """h11 takes nothing for the end of the connection. h11.RemoteProtocolError."""
+        if data := self._chunks.merged(data) if self._chunks else data:
+            self._http.receive_data(data)
+
     async def _event(self) -> Any:
         """What comes next of a request. h11.RemoteProtocolError."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self.more())
+            if data := await self.more():
+                self._feed(data)
+            else:
+                self._http.receive_data(b"")
         return event
 
     async def _send(self, answer: _Answer) -> None:

@@ -263,7 +263,7 @@ def test_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
 
         for data in (
             request("/ping", b"", method="GET") * 800,
-            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 9000 + b"0\r\n\r\n",
+            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;\r\nx\r\n" * 9000 + b"0\r\n\r\n",
         ):
             reader, writer = await served.connect()
             await asyncio.sleep(0.1)
