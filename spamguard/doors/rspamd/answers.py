@@ -13,7 +13,8 @@ from spamguard.proxy.asking import Judged
 from spamguard.settings import Action
 
 _MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:\s*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE)
-_REFUSALS = {Action.REJECT: "reject", Action.DEFER: "greylist"}
+# To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka): what they put off is a "soft reject".
+_REFUSALS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 
 
 class Statistics(NamedTuple):
@@ -26,8 +27,6 @@ class Statistics(NamedTuple):
 
 def action(judged: Judged) -> str:
     """What the client is asked to do."""
-    if judged.scan is None:
-        return "soft reject" if judged.action is Action.DEFER else "no action"
     return _REFUSALS.get(judged.action) or ("add header" if judged.is_unwanted else "no action")
 
 

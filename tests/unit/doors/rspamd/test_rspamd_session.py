@@ -43,7 +43,7 @@ def test_checkv2(tmp_path: Path) -> None:
         (ScriptedJudge(HAM), {}, "no action"),
         (ScriptedJudge(UNSURE), {}, "no action"),
         (ScriptedJudge(), {"reject_from": 0.99}, "reject"),
-        (ScriptedJudge(UNSURE), {"greylist_from": 0.3}, "greylist"),
+        (ScriptedJudge(UNSURE), {"greylist_from": 0.3}, "soft reject"),
         (ScriptedJudge(NotScanned("timeout")), {"greylist_from": 0.1, "reject_from": 0.9}, "no action"),
         (ScriptedJudge(NotScanned("timeout")), {"policy": Policy(on_error=OnError.DEFER)}, "soft reject"),
     ],
