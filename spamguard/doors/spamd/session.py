@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from spamguard.doors.spamd import dialogue
+from spamguard.doors.spamd import dialogue, envelope
 from spamguard.doors.spamd.dialogue import Code, Method, RefusedError, Request
 from spamguard.policy import REQUIRED
 from spamguard.proxy import heads, reports
@@ -131,7 +131,8 @@ class SpamdSession(Conversation):
     # ---- the answer
 
     async def _answer(self, request: Request, message: Spool) -> None:
-        question = Question(message, self.address, user=request.user)
+        sender, recipients = envelope.told(message.head(envelope.LONGEST))
+        question = Question(message, self.address, sender, recipients, user=request.user)
         if request.method is Method.TELL:
             await self._teach(request, question)
             return
