@@ -26,7 +26,7 @@ from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
 from tests.support.processes import children
 from tests.support.waiting import eventually
-from tests.unit.daemon.test_master import Listener
+from tests.unit.daemon.test_master import Listener, is_stopped
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -260,6 +260,7 @@ def test_systemd_is_told(place: Place) -> None:
             opener.send_signal(signal.SIGHUP)
             eventually(lambda: systemd.heard("RELOADING=1") and systemd.heard("READY=1", 2), "it says that it has reloaded")
             opener.send_signal(signal.SIGSTOP)
+            eventually(lambda: is_stopped(opener.pid), "it is stopped")
             systemd.read()
             systemd.messages.clear()
             time.sleep(1)

@@ -384,5 +384,5 @@ def test_https_and_a_new_certificate(tmp_path: Path) -> None:
         assert entered.headers["set-cookie"].startswith("__Host-spamguard=")
         assert "; Secure" in entered.headers["set-cookie"]
         certificates.self_signed(tmp_path)  # in the same place
-        running.lines("new certificate", seconds=20)
+        running.lines("use the new certificate")
         assert httpx.get(f"{url}/login", verify=ssl.create_default_context(cafile=str(pem))).status_code == 200

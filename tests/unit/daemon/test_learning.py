@@ -136,7 +136,7 @@ def test_it_wishes_to_settle_when_that_is_due(tmp_path, queue):
     assert wishes == [1]
 
 
-def test_nobody_teaches_without_bound(tmp_path, queue, caplog):
+def test_nobody_teaches_without_bound(tmp_path, queue, caplog, one_day):
     with opened(tmp_path / "state") as spam_filter:
         learner = Learner(spam_filter, [queue], lambda: None, most=5)
         for raw in MAIL[:8]:
@@ -155,7 +155,7 @@ def test_nobody_teaches_without_bound(tmp_path, queue, caplog):
         assert queue.names() == []
 
 
-def test_who_runs_the_site_has_no_limit_and_users_have_one_for_all_they_bring(tmp_path, queue, caplog):
+def test_who_runs_the_site_has_no_limit_and_users_have_one_for_all_they_bring(tmp_path, queue, caplog, one_day):
     for number, raw in enumerate(MAIL[:9]):
         put(queue, raw, user="" if number < 4 else "anna", origin=("rspamd", "spamd", "mail")[number % 3])
     with opened(tmp_path / "state") as spam_filter:
