@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from spamguard.doors.rspamd.chunks import Chunks
 from spamguard.reception.arriving import Arriving
-from tests.support.scanners import ScriptedJudge
-from tests.unit.doors.rspamd.talking import MAIL, said
+from tests.support.scanners import ScriptedJudge, Served
+from tests.unit.doors.rspamd.talking import MAIL, run, said
 
 HEAD = b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -85,6 +86,28 @@ def test_nothing_but_a_few_bytes_is_kept() -> None:
     assert chunks.merged(b"\nx\r\n0") == b"1\r\nx\r\n"
     assert chunks.merged(b"\r\n\r\n") == b"0\r\n\r\n"
     assert chunks.merged(b"GET / HTTP/1.1\r\n") == b"GET / HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [70, 90, 100], list(range(0, 600, 7))])
+def test_several_requests_on_one_connection(tmp_path: Path, cuts: list[int]) -> None:
+    """Sent together, and cut anywhere."""
+    mails = [b"Subject: %d\r\n\r\ntext\r\n" % number for number in range(3)]
+    requests = [HEAD + chunked(*mail.splitlines(keepends=True)) + b"0\r\n\r\n" for mail in mails]
+    judge = ScriptedJudge()
+
+    async def talk(served: Served) -> bytes:
+        reader, writer = await served.connect()
+        try:
+            for piece in pieces(b"".join(requests), cuts):
+                writer.write(piece)
+                await asyncio.sleep(0.002)
+            writer.write_eof()
+            return await asyncio.wait_for(reader.read(), 30)
+        finally:
+            writer.close()
+
+    assert run(tmp_path, talk, judge=judge).count(b"HTTP/1.1 200") == 3
+    assert judge.raws == mails
 
 
 def test_haraka_sends_every_line_as_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
