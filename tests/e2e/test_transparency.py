@@ -14,6 +14,7 @@ import pytest
 from tests.e2e import daemon
 from tests.e2e.peers import ANY_END, USUAL, Client, Hop, Said
 from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE
 from tests.unit.wire.smuggling import ENDS
 
 POSITIONS = ("before-queue", "after-queue", "standalone")
@@ -72,7 +73,7 @@ def body(raw: bytes) -> bytes:
     return raw.partition(b"\r\n\r\n")[2]
 
 
-def heard(hop: Hop, count: int = 1, seconds: float = 5) -> list[bytes]:
+def heard(hop: Hop, count: int = 1, seconds: float = PATIENCE) -> list[bytes]:
     """The messages of the hop, once there are so many."""
     until = time.monotonic() + seconds
     while len(hop.messages) < count and time.monotonic() < until:
