@@ -129,9 +129,9 @@ def test_classes_share_most_of_their_common_words(mail: list[tuple[str, bytes]])
 
 
 def test_it_is_fast() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert sum(1 for _ in generate(2000, 3)) == 2000
-    assert time.perf_counter() - began < 2  # alone on a core it takes a fifth of a second; the bound leaves room for busy machines
+    assert time.process_time() - began < 2  # of the processor, whatever else it is busy with; usually a fifth of a second
 
 
 def test_the_command_writes_a_corpus_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

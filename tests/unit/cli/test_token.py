@@ -75,7 +75,7 @@ def test_a_link_for_the_page_that_the_daemon_serves(run, state):
     page, _, link = made.out.strip().partition("/login?link=")
     assert page == "https://spam.example.org"
     assert found(state, Kind.LINK, link) == Person("anna")
-    assert found(state, Kind.LINK, link, 599)
+    assert found(state, Kind.LINK, link, 540)  # ten minutes, less what a busy machine takes to get here
     assert found(state, Kind.LINK, link, 601) is None
 
 
