@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
+from tests.unit.folders.maildirs import came
 
 _CONFIGURATION = """protocols = lmtp imap
 base_dir = {root}/run
@@ -81,7 +82,8 @@ class Dovecot:
     def delivered(self, user: str, count: int = 1, seconds: float = 20) -> list[bytes]:
         """The messages in a user's INBOX, oldest first, once there are so many."""
         until = time.monotonic() + seconds
-        while len(found := sorted(path for part in ("new", "cur") for path in (self.root / "mail" / user / part).glob("*"))) < count:
+        box = self.root / "mail" / user
+        while len(found := sorted((path for part in ("new", "cur") for path in (box / part).glob("*")), key=came)) < count:
             assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
             time.sleep(0.05)
         return [path.read_bytes() for path in found]

@@ -48,7 +48,7 @@ def seen(state: Path, mailbox: Path, folder: str = "") -> int:
 
 
 def all_seen(state: Path, mailbox: Path, count: int, folder: str = "") -> None:
-    eventually(lambda: seen(state, mailbox, folder) == count, f"{count} messages of {mailbox} {folder} are known")
+    eventually(lambda: seen(state, mailbox, folder) == count, f"{count} messages of {mailbox} {folder} are known", SECONDS)
 
 
 def votes(state: Path) -> list[Vote]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 _KEPT = 200  # ports; more than any test needs at a time, fewer than files may be open
 _ours: deque[socket.socket] = deque()
@@ -57,4 +57,10 @@ def open_directory() -> Iterator[Path]:
     try:
         yield place
     finally:
-        shutil.rmtree(place)
+        eventually(lambda: not _left(place), f"{place} is removed")
+
+
+def _left(place: Path) -> bool:
+    """Whether something is there still: what a server has started may end after it, and write until then."""
+    shutil.rmtree(place, ignore_errors=True)
+    return place.exists()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
+from tests.unit.folders.maildirs import came
 
 SNIPPETS = Path(__file__).parents[2] / "config" / "postfix"
 
@@ -93,7 +94,7 @@ class Postfix:
     def delivered(self, count: int = 1, user: str = "anna", seconds: float = 30) -> list[bytes]:
         """The messages delivered to a user, oldest first, once there are so many. AssertionError when they do not come."""
         until = time.monotonic() + seconds
-        while len(found := sorted((self.maildir(user) / "new").glob("*"))) < count:
+        while len(found := sorted((self.maildir(user) / "new").glob("*"), key=came)) < count:
             assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
             time.sleep(0.05)
         return [path.read_bytes() for path in found]

@@ -87,19 +87,21 @@ class Killed:
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(self._line, stdout=stream, stderr=stream, env=daemon.ENVIRONMENT)
 
-    def watcher(self) -> int | None:
+    def watcher(self) -> int:
         """The process that watches, once there is one."""
-        return next(iter(children(self.process.pid, "spamguard.daemon.watching")), None)
+        found: list[int] = []
+        eventually(lambda: found.extend(children(self.process.pid, "spamguard.daemon.watching")) or found, "there is a watcher")
+        return found[0]
 
     def kill(self, everything: bool) -> None:
         """Without a warning."""
-        eventually(self.watcher, "there is a watcher")
+        watcher = self.watcher()
         if everything:
             self.process.kill()
             self.process.wait()
             self._start()
         else:
-            os.kill(self.watcher() or 0, signal.SIGKILL)
+            os.kill(watcher, signal.SIGKILL)
 
     def stop(self) -> None:
         self.process.terminate()

@@ -113,7 +113,7 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
     (line,) = place.running.lines(ours.split("id=")[1][:16])
     queue = re.search(r"queue=(\w+)", line)
     assert queue
-    assert f"{queue[1]}: message-id" in place.server.log()
+    eventually(lambda: f"{queue[1]}: message-id" in place.server.log(), "Postfix tells of it by the same name")
     assert "client=127.0.0.1" in line
 
 

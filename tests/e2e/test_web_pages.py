@@ -51,7 +51,7 @@ def subject(number: int) -> str:
 def seen(driver: Chrome, words: str) -> None:
     """Wait until the history shows these words: the mouse out of its way, as new mail waits while it is over the list; without scripts
     one loads the page again."""
-    ActionChains(driver).move_to_element(driver.find_element("css selector", "header .mark")).perform()
+    steadily(lambda: ActionChains(driver).move_to_element(driver.find_element("css selector", "header .mark")).perform())
 
     def is_there() -> bool:
         if words in text(driver):

@@ -33,7 +33,7 @@ def smtp_sink(*options: str, protocol: Protocol = Protocol.SMTP) -> Iterator[End
 
 
 def _until_it_listens(port: int) -> None:
-    for _ in range(500):
+    for _ in range(1500):
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Pat
 def move(message: Path, folder: Path) -> Path:
     """As Dovecot does: the base name stays, what was not seen lands in `new`."""
     return message.rename(folder / message.parent.name / message.name)
+
+
+def came(message: Path) -> tuple[int, int]:
+    """When a mail server delivered it, by its name: seconds, and microseconds, which stand there without leading zeros."""
+    found = re.match(r"(\d+)\.(?:[^.]*M(\d+))?", message.name)
+    assert found is not None, message
+    return int(found[1]), int(found[2] or 0)
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
