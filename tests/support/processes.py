@@ -9,8 +9,11 @@ from pathlib import Path
 def children(process: int, module: str = "") -> list[int]:
     """Numbers of the processes that this one has started and that are still there; module: of those that run it."""
     with suppress(FileNotFoundError):
-        found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [number for number in map(int, found) if module in command(number)]
+        file = Path(f"/proc/{process}/task/{process}/children")
+        found, before = file.read_text(), ""
+        while found != before:  # while one of them ends, others may be left out (proc(5))
+            found, before = file.read_text(), found
+        return [number for number in map(int, found.split()) if module in command(number)]
     return []
 
 

@@ -210,7 +210,7 @@ def test_floods_of_commands_do_not_stop_others(tmp_path):
     taken, connections, ended = run(tmp_path, talk, limits=DoorLimits(idle_commands=10**9))
     assert ended is None
     assert connections >= 50
-    assert taken < 1
+    assert taken < 10  # and not for as long as they go on
 
 
 def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):

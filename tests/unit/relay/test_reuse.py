@@ -133,7 +133,7 @@ def test_sessions_are_kept_for_a_time() -> None:
 
 def test_the_time_begins_anew_with_every_message() -> None:
     fake = FakeHop({})
-    talk(fake, messages(3, pause=1.2), idle_seconds=2.0)
+    talk(fake, messages(3, pause=1.6), idle_seconds=3.0)
     assert len(fake.sessions) == 1
 
 
@@ -198,7 +198,7 @@ def test_a_kept_session_that_dies_is_replaced(step: str, death: Act | Then) -> N
 
 def test_a_kept_session_that_stalls_is_not() -> None:
     fake = FakeHop({"MAIL": [b"250 ok\r\n", Act.STALL, b"250 ok\r\n"]})
-    assert talk(fake, messages(2), command_seconds=0.2)[3:] == [LOST]
+    assert talk(fake, messages(2), command_seconds=0.6)[3:] == [LOST]
     assert len(fake.sessions) == 1
 
 
@@ -224,7 +224,7 @@ DIFFERENT: list[Script] = [
 @pytest.mark.parametrize("script", DIFFERENT)
 def test_answers_that_changed_end_the_transaction(script: Script) -> None:
     fake = FakeHop({**script, "DATA": [Act.DROP, b"354 go on\r\n"]}, lmtp=True)
-    replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example"]), command_seconds=0.3)
+    replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example"]), command_seconds=0.6)
     assert set(replies[3:]) == {LOST}
     assert not fake.messages
     assert len(fake.sessions) == 2

@@ -51,7 +51,7 @@ def test_a_yes_out_of_place_is_not_one(step: str, wrong: bytes) -> None:
 @pytest.mark.parametrize("step", ["GREETING", "EHLO", "MAIL", "RCPT", "DATA", "DOT"])
 def test_a_hop_that_never_answers_is_given_up(step: str) -> None:
     fake = FakeHop({step: Act.STALL})
-    replies = talk(fake, hand_on, command_seconds=0.2, data_seconds=0.2)
+    replies = talk(fake, hand_on, command_seconds=0.6, data_seconds=0.6)
     assert replies[-1] == (UNREACHABLE if step in {"GREETING", "EHLO"} else LOST)
     assert len(fake.sessions) == 1
     assert not fake.messages or step == "DOT"
@@ -78,7 +78,7 @@ def test_a_closing_hop_does_not_close_the_client(step: str, closing: bytes, told
 
 def test_after_trouble_everything_is_answered_alike_and_nothing_sent() -> None:
     fake = FakeHop({"RCPT": [b"250 ok\r\n", Act.STALL]}, lmtp=True)
-    replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]), command_seconds=0.2)
+    replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]), command_seconds=0.6)
     assert replies == [FINE, Reply.of(250, "ok"), LOST, LOST, LOST]
     assert not fake.messages
     assert len(fake.sessions) == 1
