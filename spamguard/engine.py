@@ -382,7 +382,7 @@ class Filter:
         tables = self._store.tables
         quarter = len(tables.rows) // len(tables.vocabulary)
         return Status(
-            dict(zip(tables.classes, tables.messages.tolist(), strict=True)),
+            dict.fromkeys(self._ledger.classes(), 0) | dict(zip(tables.classes, tables.messages.tolist(), strict=True)),
             self._unwanted,
             len(tables.rows),
             dict(zip(TOKEN_SETS, tables.vocabulary.tolist(), strict=True)),

@@ -136,9 +136,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the filter knows. classes: lessons of each. vocabulary, used: by token set, buckets in use and their share of all,
-    which is also the expected share of new tokens that fall on one in use. events: number of the last; unsettled: since the
-    error-driven experts were settled. tables_bytes: what the snapshots take on the disk, holes not counted."""
+    """What the filter knows. classes: lessons of each, none of those that were only defined so far. vocabulary, used: by token
+    set, buckets in use and their share of all, which is also the expected share of new tokens that fall on one in use. events:
+    number of the last; unsettled: since the error-driven experts were settled. tables_bytes: of the snapshots on the disk, holes
+    not counted."""
 
     classes: Mapping[str, int]
     unwanted: frozenset[str]

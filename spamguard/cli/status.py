@@ -52,7 +52,6 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard.ledger.migration import SCHEMA_VERSION
 
     found = spam_filter.status()
-    classes = {**dict.fromkeys(spam_filter.ledger.classes(), 0), **found.classes}
     return {
         "state": str(spam_filter.directory),
         "versions": {"program": __version__, "extractor": found.extractor, "ledger": SCHEMA_VERSION},
@@ -60,7 +59,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "key": found.fingerprint,
         "profile": profile,
         "profiles": {one.name: one.about for one in PROFILES.values()},
-        "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in classes.items()},
+        "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
         "events": found.events,
         "unsettled": found.unsettled,
         "threshold": _bound(spam_filter),

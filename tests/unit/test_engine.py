@@ -317,6 +317,7 @@ def test_a_class_defined_but_never_taught_changes_no_verdict(spam_filter: Filter
     teach(spam_filter, MAIL[:20])
     before = spam_filter.judge(SPAM[-1])
     spam_filter.define_class("promo", unwanted=True)
+    assert spam_filter.status().classes["promo"] == 0
     assert spam_filter.judge(SPAM[-1]) == before
     spam_filter.settle()
     assert list(spam_filter.judge(SPAM[-1]).probabilities) == ["ham", "spam"]

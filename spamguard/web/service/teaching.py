@@ -24,8 +24,8 @@ _log = logging.getLogger("spamguard.web")
 
 def classes(spam_filter: Filter) -> Mapping[str, bool]:
     """What mail may be taught as, and whether that is unwanted."""
-    names = {*BASE_CLASSES, *spam_filter.ledger.classes(), *spam_filter.status().classes}
-    return {name: name in spam_filter.unwanted for name in sorted(names, key=lambda name: (name not in BASE_CLASSES, name))}
+    found = spam_filter.status()
+    return {name: name in found.unwanted for name in sorted(found.classes, key=lambda name: (name not in BASE_CLASSES, name))}
 
 
 def check_class(spam_filter: Filter, label: str) -> None:

@@ -144,6 +144,13 @@ def test_status_is_for_operators_and_for_json(state: Path) -> None:
     assert sum(one["messages"] for one in told["classes"].values()) == len(TAUGHT)
 
 
+def test_status_has_classes_that_were_never_taught(state: Path) -> None:
+    with opened(state) as one:
+        one.define_class("promo", unwanted=True)
+    told = asked(state, lambda service: service.status(OPERATOR))
+    assert told["classes"]["promo"] == {"messages": 0, "unwanted": True}
+
+
 def test_classes(state: Path) -> None:
     with opened(state) as one:
         one.define_class("promo", unwanted=True)
