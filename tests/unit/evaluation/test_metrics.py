@@ -159,9 +159,9 @@ def test_interval_has_the_width_of_an_independent_bootstrap() -> None:
 
 def test_interval_is_fast() -> None:
     gold, score, _ = run(5, 6000, 9)
-    began = time.perf_counter()
+    began = time.process_time()
     roca_interval(gold, score)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0  # of the processor, whatever else it is busy with
 
 
 def test_no_resamples_no_bounds() -> None:
