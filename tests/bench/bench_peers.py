@@ -2,18 +2,22 @@
 
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR [--peers NAMES] [--protocol corrections]
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES --picture corpora/reliability.svg
+    python tests/bench/bench_peers.py --corpus INDEX --scores DIR --bare [--fields from,date]
+    python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
 
 Online: every message is judged and then taught; with --protocol corrections only what was wrong or in doubt. Files of scores stay in DIR:
 what a peer said is taken from there the next time, ours is always asked anew. Tables: measures; paired bootstrap of 1-ROCA, ours minus
 theirs (below zero ours is better; only an interval without zero is evidence); calibration after the first 1,000 messages, where peers'
-scores become probabilities by the best constant recalibration, found with hindsight on the very messages that are measured.
+scores become probabilities by the best constant recalibration, found with hindsight on the very messages that are measured. --bare: of the
+header only subject, content fields and the --fields named. --together: the corpora as one stream, side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from spamguard.evaluation import calibration, comparison, metrics
 from spamguard.evaluation.report import Scored
-from tests.bench import courses, pictures, rivals, streams
+from tests.bench import bare, courses, pictures, rivals, streams
 from tests.bench.courses import OURS
+from tests.bench.streams import Mail
 
 START = 1000  # messages before calibration counts
 Runs = dict[str, list[Scored]]
@@ -35,8 +40,7 @@ def main() -> None:
     options = arguments()
     names = rivals.available([OURS, *(name for name in options.peers.split(",") if name)])
     curves = {}
-    for index in options.corpus:
-        stream, mail = Path(index).parent.name, streams.labelled(index)
+    for stream, mail in asked(options):
         corrections = options.protocol == "corrections"
         runs = {name: courses.course(options.scores, stream, name, mail, corrections=corrections) for name in names}
         print(f"\n# {stream}, {options.protocol}\n")
@@ -45,6 +49,21 @@ def main() -> None:
         curves[stream] = doubt(runs[OURS][START:])
     if options.picture:
         options.picture.write_text(pictures.reliability(curves), encoding="utf-8")
+
+
+def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
+    """The streams by name."""
+    corpora = [(Path(index).parent.name, streams.labelled(index)) for index in options.corpus]
+    if options.together:
+        corpora = [("+".join(name for name, _ in corpora), streams.in_turns([mail for _, mail in corpora]))]
+    if not options.bare:
+        yield from corpora
+        return
+    others = [name for name in options.fields.lower().split(",") if name]
+    with tempfile.TemporaryDirectory(prefix="spamguard-bare-") as place:
+        for name, mail in corpora:
+            stream = "-".join((name, "bare", *others))
+            yield stream, bare.stripped(mail, others, Path(place) / stream)
 
 
 def arguments() -> argparse.Namespace:
@@ -56,6 +75,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scores", required=True, type=Path, metavar="DIR", help="where files of scores are kept")
     parser.add_argument("--peers", default=",".join(name for name in rivals.RIVALS if name != OURS), metavar="NAMES", help="with commas")
     parser.add_argument("--protocol", choices=("online", "corrections"), default="online")
+    parser.add_argument("--bare", action="store_true", help="with hardly a header")
+    parser.add_argument("--fields", default="", metavar="NAMES", help="what is kept of the header besides, with commas")
+    parser.add_argument("--together", action="store_true", help="the corpora as one stream")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="our reliability curves")
     return parser.parse_args()
 

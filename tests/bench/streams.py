@@ -78,8 +78,12 @@ def natural(mail: Sequence[Mail], start: int, lessons: int, judged: int) -> Draw
     return Draw(list(mail[start : start + lessons]), list(mail[start + lessons : start + lessons + judged]))
 
 
+def in_turns(streams: Sequence[Sequence[Mail]]) -> list[Mail]:
+    """Several streams as one: each in its own order, all running out together."""
+    due = [((number + 0.5) / len(some), place, one) for place, some in enumerate(streams) for number, one in enumerate(some)]
+    return [one for _, _, one in sorted(due, key=lambda item: item[:2])]
+
+
 def side_by_side(mail: Sequence[Mail]) -> list[Mail]:
     """Ham and spam each in its own order, mixed so that both run out together: however unequal they came, every stretch holds both."""
-    places = {label: [one for one in mail if one.label == label] for label in ("ham", "spam")}
-    due = [((number + 0.5) / len(some), label, one) for label, some in places.items() for number, one in enumerate(some)]
-    return [one for _, _, one in sorted(due, key=lambda item: item[:2])]
+    return in_turns([[one for one in mail if one.label == label] for label in ("ham", "spam")])

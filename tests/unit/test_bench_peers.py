@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corpora import synthetic
-from tests.bench import bench_drift, bench_learning, bench_peers, courses, pictures, rivals, streams
+from tests.bench import bare, bench_drift, bench_learning, bench_peers, courses, pictures, rivals, streams
 from tests.bench.streams import Mail
 
 STREAM = [Mail("spam" if number % 3 == 0 else "ham", Path(str(number))) for number in range(900)]
@@ -49,6 +49,22 @@ def test_splits_reach_from_the_first_possible_to_the_last() -> None:
     assert (places[0], places[-1]) == (148, 700)
     with pytest.raises(SystemExit, match="too little mail"):
         streams.splits(STREAM, 290, 200, 4)
+
+
+def test_streams_in_turns_keep_their_orders_and_run_out_together() -> None:
+    first, second = STREAM[:600], STREAM[600:]
+    together = streams.in_turns([first, second])
+    assert [one for one in together if one in first] == first
+    assert [one for one in together if one in second] == second
+    assert all(sum(one in second for one in together[start : start + 90]) == 30 for start in range(0, 900, 90))
+
+
+def test_hardly_a_header_is_left() -> None:
+    head = b"Received: from a\r\n by b\r\nFrom: anna@example.org\r\nSUBJECT: Re: [list] one\r\n\ttwo\r\nContent-Type: text/plain\r\n"
+    raw = head + b"\r\nbody: [kept]\r\n\r\nyes\r\n"
+    assert bare.bare(raw) == b"SUBJECT: Re: one\n\ttwo\nContent-Type: text/plain\n\nbody: [kept]\n\nyes\n"
+    assert bare.bare(raw, ["from"]).startswith(b"From: anna@example.org\nSUBJECT")
+    assert bare.bare(b"no header at all") == b""
 
 
 def test_side_by_side_both_run_out_together() -> None:
