@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from spamguard.mail import decode, fields, html, relations, scripts
+from spamguard.mail import decode, fields, html, makeup, relations, scripts
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import Limits
 from spamguard.mail.split import ContentType, FieldList, Leaf, Split, parse_disposition, split
@@ -31,10 +31,12 @@ _MAX_URLS = 300
 
 @dataclass(slots=True)
 class Content:
-    """What a message says. evidence: its header fields that may be looked at. The first section is the text of its body.
+    """What a message says. evidence: its header fields that may be looked at. The first section is the text of its body, and what
+    stands in for it where there is next to none.
 
-    spaceless: section name and runs of scripts without blanks between words. markup: characters of HTML tags. samples: the first bytes of
-    each text part, decoded from the transfer encoding only. charset: of the first text that has one. hops: servers that it passed.
+    length: bytes of that text. makeup: how it is built. linked: a picture within a link, in a page of little text.
+    spaceless: section name and runs of scripts without blanks between words. markup: characters of HTML tags. samples: the first bytes
+    of each text part, decoded from the transfer encoding only. charset: of the first text that has one. hops: servers that it passed.
     """
 
     message: Split
@@ -52,8 +54,11 @@ class Content:
     tags: list[str] = field(default_factory=list)
     markup: int = 0
     images: int = 0
+    linked: bool = False
     samples: list[bytes] = field(default_factory=list)
     hops: int = 0
+    length: int = 0
+    makeup: list[bytes] = field(default_factory=list)
 
 
 def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
@@ -62,12 +67,24 @@ def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
     content = Content(message)
     _read_leaves(content, limits)
     body, footer = _without_footer(_cut("\n".join(content.text), limits, content))
-    content.sections.append((b"", scripts.undisguised(_parted(content, b"", body))))
+    _add_body(content, scripts.undisguised(_parted(content, b"", body)))
     if not body_only:
         if footer:
             content.sections.append((b"footer", _parted(content, b"footer", footer)))
         _add_clues(content, limits)
     return content
+
+
+def _add_body(content: Content, text: bytes) -> None:
+    content.length = len(text)
+    content.makeup, standing_in = makeup.of(
+        text,
+        sum(len(runs) for _, runs in content.spaceless),
+        [leaf.type.media for leaf in content.message.leaves],
+        pictures=content.images > 0 or any(media.startswith(b"image/") for media, _ in content.attachments),
+        linked=content.linked,
+    )
+    content.sections.append((b"", text + b"\n" + standing_in if standing_in else text))
 
 
 def _read_leaves(content: Content, limits: Limits) -> None:
@@ -125,6 +142,7 @@ def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
         content.tags.append(page.tags)
         content.markup += page.markup
         content.images += page.images
+        content.linked = content.linked or page.linked
     content.text.append(text if text.isascii() else decode.fold(text))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
@@ -205,6 +223,6 @@ def _add_structure(content: Content, related: list[bytes]) -> None:
             content.sections += fields.of_part(leaf.fields)
     kinds = [*message.structure, *[leaf.type.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects] + [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
-    content.sections.append((b"clue", b" ".join(dict.fromkeys(clues + related))))
+    content.sections.append((b"clue", b" ".join(dict.fromkeys(clues + content.makeup + related))))
     if content.attachments:
         content.sections.append((b"attachment", b" ".join([name + b" " + fields.joined(name) for _, name in content.attachments])))

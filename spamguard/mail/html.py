@@ -51,6 +51,7 @@ _BRACES = re.compile(r"([{}])")
 _LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
 _CLASS = re.compile(r"\b(?:class|id)\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))")
 _MAX_NAMES = 50
+_LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
@@ -58,7 +59,8 @@ _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 class Page(NamedTuple):
     """visible, hidden: text a reader does or does not see. tags: names of the tags and their distinct attributes.
 
-    markup: characters of all tags. images: how many there are.
+    markup: characters of all tags. images: how many there are; linked: one of them stands within a link, looked at only where there
+    is little text.
     """
 
     visible: str
@@ -66,6 +68,7 @@ class Page(NamedTuple):
     tags: str
     markup: int
     images: int
+    linked: bool
 
 
 def read(source: str) -> Page:
@@ -84,7 +87,19 @@ def read(source: str) -> Page:
     visible = "".join(pieces)
     hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
     tags = " ".join(dict.fromkeys(names)) + attributes
-    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), names.count("img"))
+    images = names.count("img")
+    linked = images > 0 and len(visible) <= _LITTLE_TEXT and _linked(names)
+    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), images, linked)
+
+
+def _linked(names: list[str]) -> bool:
+    """Whether a picture stands within a link."""
+    within = False
+    for name in names:
+        if name == "img" and within:
+            return True
+        within = name == "a" or (within and name != "/a")
+    return False
 
 
 def _without_unseen(source: str) -> tuple[str, list[str], str]:

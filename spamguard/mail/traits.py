@@ -203,7 +203,7 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
     sample = b"".join(content.samples)
     values = (
         _scaled(size),
-        _scaled(len(body)),
+        _scaled(content.length),
         _scaled(len(content.urls)),
         _share(_count(sample, _UPPER_CASE), len(sample)),
         _share(_count(sample, _DIGITS), len(sample)),
@@ -212,7 +212,7 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
         _scaled(len(named.get(b"subject", b""))),
         _scaled(len(content.evidence)),
         _scaled(content.hops),
-        _share(content.markup, content.markup + len(body)),
+        _share(content.markup, content.markup + content.length),
         _scaled(sum(map(len, content.hidden))),
         _scaled(content.images),
         _scaled(len(content.attachments)),

@@ -1,0 +1,87 @@
+"""How little text a message has, and what stands in its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from spamguard.mail import html, makeup
+from spamguard.mail.extract import Extractor
+from spamguard.mail.tokens import WORDS
+from tests.unit.mail.support import KEY, header
+
+LINK = b'<a href="http://shop.example/x"><center><img src="cid:p1"></center></a>'
+
+
+def page(body: bytes) -> bytes:
+    return header(b"From: a@b.example", b"Content-Type: text/html", body=b"<html><body>%b</body></html>\n" % body)
+
+
+def names(raw: bytes) -> set[str]:
+    return set(Extractor(KEY).texts(raw).values())
+
+
+@pytest.mark.parametrize(
+    ("words", "pictures", "linked", "expected"),
+    [
+        (0, False, False, "leaves_html"),
+        (31, True, True, "leaves_html"),
+        (0, True, True, "leaves_html no_words_picture little_text_picture little_text_picture_link"),
+        (3, True, False, "leaves_html scarce_words_picture little_text_picture little_text_picture_alone"),
+        (10, True, False, "leaves_html few_words_picture little_text_picture little_text_picture_alone"),
+        (30, True, True, "leaves_html some_words_picture little_text_picture little_text_picture_link"),
+    ],
+)
+def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
+    found = makeup.of(b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked)
+    assert b" ".join(found.clues).decode() == expected
+
+
+@pytest.mark.parametrize(("words", "stands"), [(0, True), (3, True), (4, False)])
+def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(words: int, stands: bool) -> None:
+    found = makeup.of(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
+    assert found.standing_in == (b" ".join(found.clues).upper() if stands else b"")
+
+
+def test_kinds_of_leaves_are_bounded_and_said_once() -> None:
+    leaves = [b"text/plain", b"image/png", b"image/gif", *[b"x%d/y" % number for number in range(50)]]
+    assert makeup.of(b"a " * 99, 0, leaves, pictures=False, linked=False).clues == [b"leaves_plain_image_x0_x1_x2_x3"]
+
+
+@pytest.mark.parametrize(
+    ("markup", "linked"),
+    [
+        ("<a href=x><img src=y></a>", True),
+        ("<a href=x><table><tr><td><img src=y>", True),
+        ("<a href=x>more</a><img src=y>", False),
+        ("<img src=y><a href=x>more</a>", False),
+        ("<a href=x></a>", False),
+        ("<a href=x><img src=y></a>" + "word " * 500, False),
+    ],
+)
+def test_pictures_within_links(markup: str, linked: bool) -> None:
+    assert html.read(markup).linked is linked
+
+
+def test_a_picture_with_a_link_counts_as_words_that_no_text_can_hold() -> None:
+    assert {"LITTLE_TEXT_PICTURE_LINK", "clue:no_words_picture"} <= names(page(LINK))
+    assert "LITTLE_TEXT_PICTURE_LINK" not in names(page(b"LITTLE_TEXT_PICTURE_LINK"))
+    assert "LITTLE_TEXT_PICTURE_LINK" not in names(page(LINK + b"but here is what we wanted to say"))
+    assert "clue:little_text_picture_alone" in names(page(b'<img src="cid:p1"> our cat'))
+
+
+def test_text_of_a_script_without_blanks_is_text() -> None:
+    thai = "".join(map(chr, range(0xE01, 0xE21)))
+    assert not any("picture" in name.lower() for name in names(page(LINK + thai.encode())))
+
+
+def test_profiles_that_know_only_words_see_it_too() -> None:
+    extractor = Extractor(KEY)
+    words = [token for token in extractor.features(page(LINK)).tokens.tolist() if token >> 30 == int(WORDS) >> 30]
+    assert words
+    assert extractor.words(page(LINK)).tokens.tolist() == words
+
+
+def test_what_stands_in_is_no_text() -> None:
+    extractor = Extractor(KEY)
+    blank = page(LINK.replace(b"<a href", b"<b title").replace(b"</a>", b"</b>"))
+    assert extractor.features(page(LINK)).numbers[1] == extractor.features(blank).numbers[1]  # length of the text
