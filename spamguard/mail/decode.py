@@ -12,6 +12,7 @@ import unicodedata
 from encodings.aliases import aliases
 from functools import lru_cache
 
+from spamguard.mail import unlabelled
 from spamguard.mail.scripts import unmixed
 
 _ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?([^?]*+)\?=")
@@ -74,7 +75,8 @@ def _codec_name(charset: bytes) -> str | None:
 def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     """Bytes in a declared charset to text; strict first, then UTF-8, then whatever can be read.
 
-    Unlabelled and mislabelled 8-bit text is UTF-8 if it is valid UTF-8 (practically never by chance), else Windows-1252.
+    Unlabelled and mislabelled 8-bit text is UTF-8 if it is valid UTF-8 (practically never by chance), else what its bytes look like, else
+    Windows-1252.
     """
     declared = codec_name(charset) if charset else None
     defects = [b"charset-unknown"] if charset and declared is None else []
@@ -107,12 +109,12 @@ def _strict(data: bytes, codec: str) -> str | None:
 
 
 def _damaged(data: bytes, declared: str | None) -> str:
-    """Text that no codec takes as a whole: damaged or cut off, if most of it is what was declared; else Windows-1252."""
+    """Text that no codec takes as a whole: damaged or cut off, if most of it is what was declared; else by its bytes, else Windows-1252."""
     if declared not in (None, "ascii"):
         text = data.decode(declared, "replace")
         if declared != "utf-8" or 2 * text.count("\ufffd") < len(text) - len(text.encode("ascii", "ignore")):
             return text
-    return data.decode("cp1252", "replace")
+    return data.decode(codec_name(unlabelled.charset(data)) or "cp1252", "replace")
 
 
 def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,16 +82,31 @@ def message(language: str, topic: int, chance: random.Random) -> bytes:
     return HEAD + end.join(sentences).encode() + b"\n"
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_topics_come_apart_after_four_messages_of_each(language: str, tmp_path: Path) -> None:
-    chance = random.Random(1)
-    secret.store(tmp_path / "key", b"the key of a test of languages..")
-    with Filter.open(tmp_path) as spam_filter:
+def apart(make: Callable[[int], bytes], place: Path) -> None:
+    """Messages of two topics, by number, come apart after four lessons of each."""
+    secret.store(place / "key", b"the key of a test of languages..")
+    with Filter.open(place) as spam_filter:
         for topic, label in [(0, "spam"), (1, "ham")] * 4:
-            spam_filter.learn(message(language, topic, chance), label)
+            spam_filter.learn(make(topic), label)
         spam_filter.settle()
-        verdicts = [spam_filter.judge(message(language, topic, chance)) for topic in [0] * 10 + [1] * 10]
+        verdicts = [spam_filter.judge(make(topic)) for topic in [0] * 10 + [1] * 10]
     expected = ["spam"] * 10 + ["ham"] * 10
     assert all(verdict.label in (label, "unsure") for verdict, label in zip(verdicts, expected, strict=True))
     assert sum(verdict.label == "unsure" for verdict in verdicts) <= 2
     assert min(verdict.log_odds for verdict in verdicts[:10]) > max(verdict.log_odds for verdict in verdicts[10:])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_topics_come_apart_after_four_messages_of_each(language: str, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    apart(lambda topic: message(language, topic, chance), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("language", "charset"),
+    [("chinese", "gbk"), ("japanese", "shift_jis"), ("japanese", "euc-jp"), ("korean", "euc-kr"), ("thai", "cp874")],
+)
+def test_and_where_no_charset_is_named(language: str, charset: str, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    unnamed = HEAD.replace(b"; charset=utf-8", b"")
+    apart(lambda topic: unnamed + message(language, topic, chance).removeprefix(HEAD).decode().encode(charset), tmp_path)
