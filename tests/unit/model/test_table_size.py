@@ -53,6 +53,11 @@ def judged(spam_filter: Filter, user: str = "") -> list[Verdict]:
     return [spam_filter.judge(raw, user=user) for raw in PROBES]
 
 
+def nothing_turned(before: list[Verdict], after: list[Verdict]) -> bool:
+    """Whether no message went from one answer to the other; doubt may come and go, since other words collide."""
+    return {"ham", "spam"} not in [{old.label, new.label} for old, new in zip(before, after, strict=True)]
+
+
 def forget(spam_filter: Filter, some: list[tuple[str, bytes]]) -> None:
     spam_filter.forget_ready([spam_filter._preparer.digest(raw) for _, raw in some])
 
@@ -112,7 +117,7 @@ def test_mail_is_judged_as_before(open_one: Open) -> None:
     one.settle()
     assert bits(one) == BITS + 1
     after = judged(one)
-    assert {"ham", "spam"} not in [{old.label, new.label} for old, new in zip(before, after, strict=True)]
+    assert nothing_turned(before, after)
     assert list(one.judge_all(PROBES)) == after
     assert [one.scan(raw).verdict for raw in PROBES] == after
     for raw, verdict in zip(PROBES, after, strict=True):
@@ -187,7 +192,7 @@ def test_what_a_user_has_said_lies_where_the_tables_have_it(open_one: Open, tmp_
     teacher.settle()
     assert bits(one) == BITS + 1
     after = compare()
-    assert [one.label for one in after] == [one.label for one in before]
+    assert nothing_turned(before, after)
     forget(teacher, MAIL[FEW:MANY])
     teacher.settle()
     assert bits(one) == BITS
@@ -252,5 +257,5 @@ def test_a_ledger_of_before_grows_at_its_next_settling(tmp_path: Path) -> None:
         before = judged(one)
         one.settle()
         assert bits(one) == DEFAULT_BITS + 1
-        assert [verdict.label for verdict in judged(one)] == [verdict.label for verdict in before]
+        assert nothing_turned(before, judged(one))
         assert held(one) == bits_of(snapshot.read(next(one.directory.glob("tables-*"))))
