@@ -28,7 +28,6 @@ TRAIT_VALUES = 16
 DEFAULT_BITS = 22
 # Tables of many lessons are larger: corpora/RESULTS.md, "How large the tables are".
 _BUCKETS_OF_A_LESSON = 256
-_MOST_DOUBLINGS = 2
 _GROWN_BITS = 26  # a gigabyte: what is larger has been asked for
 BASE_CLASSES = ("ham", "spam")
 
@@ -36,10 +35,10 @@ BASE_CLASSES = ("ham", "spam")
 def table_bits(lessons: int, least: int) -> int:
     """How large tables are when they are made anew from so many lessons, 2**bits buckets: a pure function, as all of that state is.
 
-    least: of few lessons; four times as many buckets at most.
+    least: of few lessons; twice as many buckets at most.
     """
-    wanted = (lessons * _BUCKETS_OF_A_LESSON - 1).bit_length()
-    return max(least, min(wanted, least + _MOST_DOUBLINGS, _GROWN_BITS))
+    full = lessons * _BUCKETS_OF_A_LESSON > 1 << least
+    return least + 1 if full and least < _GROWN_BITS else least
 
 
 @dataclass(frozen=True, slots=True)

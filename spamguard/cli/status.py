@@ -22,7 +22,7 @@ Of each user: when somebody's move of a message into a folder was last learnt, t
 because of lessons_per_day. Warnings tell what should teach and does not.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens. With many
-lessons the tables grow, whenever the experts are settled, up to four times."""
+lessons the tables become twice as large, when the experts are settled."""
 _KERNELS = {
     "compiled": "compiled",
     "numpy": "numpy (no C compiler was there at the installation: the same verdicts, slower)",
