@@ -285,22 +285,27 @@ def outcome(server: postfix.Postfix, raw: bytes) -> int:
     return 250
 
 
+def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes:
+    """What a mail server replies to a message during whose judgement all workers are killed."""
+    workers = children(running.process.pid, "daemon.worker")
+    for scorer in (one for worker in workers for one in children(worker, "scorer")):
+        os.kill(scorer, signal.SIGSTOP)  # so that a message is being judged; it ends with its worker
+    with Client(port, 60) as client:
+        client.hello().begin(b"<anna@example.net>")
+        assert client.ask(b"DATA").startswith(b"354")
+        client.send(stuffed(raw) + b".\r\n")
+        time.sleep(0.5)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        return client.reply()
+
+
 @pytest.mark.parametrize(("action", "code"), [("tempfail", 451), ("accept", 250)])
 def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) -> None:
     """What Postfix does is its own decision; no mail is lost, and all is as before once the daemon is back."""
     with asked(tmp_path, state, main=f"milter_default_action = {action}\n") as place:
         place.sent(MAIL["ham"][0])
-        workers = children(place.running.process.pid, "daemon.worker")
-        for scorer in (one for worker in workers for one in children(worker, "scorer")):
-            os.kill(scorer, signal.SIGSTOP)  # so that a message is being judged; it ends with its worker
-        with Client(place.server.smtp_port, 60) as client:
-            client.hello().begin(b"<anna@example.net>")
-            assert client.ask(b"DATA").startswith(b"354")
-            client.send(stuffed(MAIL["ham"][1]) + b".\r\n")
-            time.sleep(0.5)
-            for worker in workers:
-                os.kill(worker, signal.SIGKILL)
-            assert int(client.reply()[:3]) == code
+        assert int(killed_while_judging(place.running, place.server.smtp_port, MAIL["ham"][1])[:3]) == code
         eventually(lambda: outcome(place.server, MAIL["ham"][2]) == 250, "mail goes on with new workers")
         raws = place.server.delivered(3 if action == "accept" else 2)
         assert [len(fields(raw, "X-Spamguard")) for raw in raws].count(0) == (1 if action == "accept" else 0)

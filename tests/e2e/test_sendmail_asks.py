@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +13,8 @@ import pytest
 from tests.e2e import daemon, sendmail
 from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
-from tests.e2e.test_milter import MAIL, stuffed
+from tests.e2e.test_milter import MAIL, killed_while_judging, stuffed
 from tests.e2e.test_positions import body, fields
-from tests.support.processes import children
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not sendmail.RUNS, reason="needs root, m4, and a Sendmail, unpacked by .ci/packages")
@@ -104,16 +100,6 @@ def test_killed_in_between(tmp_path: Path) -> None:
     """The client is told 451, and all is as before once there is a worker again."""
     with asked(tmp_path) as place:
         place.sent(MAIL["ham"][0])
-        workers = children(place.running.process.pid, "daemon.worker")
-        for scorer in (one for worker in workers for one in children(worker, "scorer")):
-            os.kill(scorer, signal.SIGSTOP)  # so that a message is being judged; it ends with its worker
-        with Client(place.port, 60) as client:
-            client.hello().begin(b"<anna@example.net>")
-            assert client.ask(b"DATA").startswith(b"354")
-            client.send(stuffed(MAIL["ham"][1]) + b".\r\n")
-            time.sleep(0.5)
-            for worker in workers:
-                os.kill(worker, signal.SIGKILL)
-            assert client.reply().startswith(b"451 ")
+        assert killed_while_judging(place.running, place.port, MAIL["ham"][1]).startswith(b"451 ")
         eventually(lambda: place.sent(MAIL["ham"][2]).startswith(b"250 "), "mail goes on with a new worker")
         assert [len(fields(raw, "X-Spamguard")) for raw in place.arrived(2)] == [1, 1]

@@ -22,7 +22,7 @@ from tests.unit.kernel.both import both, needs_kernel
 
 MAIL = mail(150)
 PROBES = [raw for _, raw in MAIL[130:]]
-FEW, MANY = 60, 120  # 64 lessons fill 2**14 buckets, 128 fill 2**15
+FEW, MANY = 60, 120  # 64 lessons fill 2**14 buckets; 128 would fill 2**15, but tables grow once
 Open = Callable[..., Filter]
 
 
