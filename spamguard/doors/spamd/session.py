@@ -24,11 +24,12 @@ from spamguard.reception.conversation import PIECE, Conversation, Gone, House, L
 from spamguard.settings import Action
 from spamguard.spool import Content, Spool
 
-_NO_ROOM = {NoRoom.TOO_LARGE: RefusedError(Code.DATA, "too large"), NoRoom.NOT_NOW: RefusedError(Code.TEMPORARY)}
+# An error that is raised time and again would keep all that it has passed, so they are made when needed.
+_NO_ROOM = {NoRoom.TOO_LARGE: (Code.DATA, "too large"), NoRoom.NOT_NOW: (Code.TEMPORARY, "")}
 _TAUGHT = {
-    Taught.FORBIDDEN: RefusedError(Code.FORBIDDEN, "this client may not teach"),
-    Taught.IMPOSSIBLE: RefusedError(Code.DATA),
-    Taught.LATER: RefusedError(Code.TEMPORARY),
+    Taught.FORBIDDEN: (Code.FORBIDDEN, "this client may not teach"),
+    Taught.IMPOSSIBLE: (Code.DATA, ""),
+    Taught.LATER: (Code.TEMPORARY, ""),
 }
 
 _log = logging.getLogger("spamguard.doors")
@@ -122,7 +123,7 @@ class SpamdSession(Conversation):
             for some in inflating.inflated(piece) if inflating else (piece,):
                 message.write(some)
                 if message.refused is not None:
-                    raise _NO_ROOM[message.refused]
+                    raise RefusedError(*_NO_ROOM[message.refused])
                 if inflating:
                     await asyncio.sleep(0)  # others have their turn
         if left or self._buffer or (inflating and not inflating.whole):
@@ -169,7 +170,7 @@ class SpamdSession(Conversation):
         setting = "local" in request.set
         taught = await self._asking.teach(question, request.label if setting else "")
         if taught in _TAUGHT:
-            raise _TAUGHT[taught]
+            raise RefusedError(*_TAUGHT[taught])
         changed = taught is Taught.LEARNT
         await self.say(dialogue.told(("DidSet" if setting else "DidRemove") if changed else ""))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import socket
 import struct
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from spamguard.doors.spamd.session import SpamdSession
 from spamguard.proxy.contract import NotScanned
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from spamguard.teaching.lesson import Lesson
@@ -215,6 +217,24 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
         return answer
 
     assert run(tmp_path, talk).startswith(b"SPAMD/1.1 76 Request not understood")
+
+
+def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
+    """An error object that served for all of them would keep every session that it has ended."""
+
+    async def talk(served: Served) -> None:
+        for _ in range(10):
+            await served.say(request("CHECK"))
+            await served.say(request("TELL", fields=AS_SPAM))
+            await served.say(request("TELL", MAIL + bytes(300), fields=AS_SPAM))
+
+    def sessions() -> int:
+        gc.collect()
+        return sum(isinstance(one, SpamdSession) for one in gc.get_objects())
+
+    before = sessions()
+    run(tmp_path, talk, limits=ScannerLimits(message_bytes=len(MAIL) + 100))
+    assert sessions() == before
 
 
 def test_a_message_of_no_bytes(tmp_path: Path) -> None:
