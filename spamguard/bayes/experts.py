@@ -2,8 +2,8 @@
 
 Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum over the message's
 features. Sums over many dependent words are too sure of themselves, so each is damped by the number of its features, clipped
-and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. When a message is judged no
-single expert may decide that it is wanted: what it says for that is bounded more tightly.
+and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. When a message is judged neither
+one expert nor two may decide that it is wanted: what they say for that is bounded more tightly, and by what a third one confirms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,17 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 EXPERTS = (*(f"multinomial {name}" for name in TOKEN_SETS), *(f"logistic {name}" for name in TOKEN_SETS), "categorical", "gaussian")
+_OF_TOKENS = 2 * SETS  # the first ones; those of traits and numbers come last
 STEPS = 256  # steps per nat in which scores are kept
 CLIP = 12.0  # nats
-# How far a single expert may speak for a wanted class when a message is judged: whoever fills spam with words of good mail must not
-# win by one expert alone. Fusion learns from scores without it (corpora/RESULTS.md, "Evasion and poison", "The floor").
-# It is as far again as everything is held back when there are few lessons, in the geometric mean: while one class alone is known,
+# How far a single expert may speak for a wanted class when a message is judged, and how much further than the third one the two that
+# speak most for it: whoever fills spam with words of good mail has experts of words on their side and no others, and must not win by
+# them alone. Fusion learns from scores without either (corpora/RESULTS.md, "Evasion and poison", "The floor", "What a third confirms").
+# Both are as far again as everything is held back when there are few lessons, in the geometric mean: while one class alone is known,
 # nobody imitates it, and degrees of likeness to it are all there is to tell mail apart.
-FLOOR = 4.0  # nats, with many lessons
+FLOOR = 5.0  # nats, with many lessons
+AHEAD = FLOOR / 2
+_THIRD = 2  # from either end
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 TRAIT_ALPHA = 0.5
@@ -55,18 +59,29 @@ class Parts:
     gaussian: Floats
 
 
+class Bounds(NamedTuple):
+    """Within what a score counts in judging, for each class but the first, all (K-1,), in 1/STEPS nats.
+
+    lowest, highest: of any expert. below, above: how far an expert of tokens may be below the third lowest of them, and above the
+    third highest.
+    """
+
+    lowest: Integers
+    highest: Integers
+    below: Integers
+    above: Integers
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """What the counting experts estimate from the sums in the tables, before they see a message.
 
     scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
     ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
-    lowest, highest (K-1,): `bounds`.
     """
 
     confidence: Floats
-    lowest: Integers
-    highest: Integers
+    bounds: Bounds
     scales: Floats
     traits: Floats
     numbers: Floats
@@ -76,17 +91,18 @@ def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Para
     """Estimates from the sums as they are now; good until the tables change. unwanted: classes that are; others are wanted."""
     trust = confidence(tables.messages)
     shares = multinomial_shares(tables.totals)
-    return Parameters(trust, *bounds(trust, tables.classes[1:], unwanted), 1.0 / shares, trait_ratios(tables), number_ratios(tables))
+    return Parameters(trust, bounds(trust, tables.classes[1:], unwanted), 1.0 / shares, trait_ratios(tables), number_ratios(tables))
 
 
-def bounds(confidence: Floats, others: Iterable[str], unwanted: Set[str]) -> tuple[Integers, Integers]:
-    """The lowest and highest score that counts in judging for each class but the first, both (K-1,), in 1/STEPS nats.
+def bounds(confidence: Floats, others: Iterable[str], unwanted: Set[str]) -> Bounds:
+    """What counts of the scores for each class but the first; others: their names.
 
     The first class is wanted, so no expert speaks for it against any other by more than the FLOOR; nor for another wanted one
-    against the first, and so for that against an unwanted one by twice as much at most.
+    against the first, and so for that against an unwanted one by twice as much at most. Likewise what is AHEAD of the third.
     """
-    floors = np.rint(FLOOR / np.sqrt(confidence) * STEPS).astype(np.int64)
-    return -floors, np.where([name in unwanted for name in others], round(CLIP * STEPS), floors)
+    floors, ahead = (np.rint(nats / np.sqrt(confidence) * STEPS).astype(np.int64) for nats in (FLOOR, AHEAD))
+    clip, bad = round(CLIP * STEPS), [name in unwanted for name in others]
+    return Bounds(-floors, np.where(bad, clip, floors), ahead, np.where(bad, 2 * clip, ahead))
 
 
 def confidence(messages: Integers) -> Floats:
@@ -179,7 +195,7 @@ def _factors(size: int) -> tuple[float, int]:
     return root * sqrt(root), logistic.inverse_root(max(size, 1))
 
 
-def scores(found: Parts, seen: Evidence, biases: Integers, lowest: Integers, highest: Integers) -> list[list[int]]:
+def scores(found: Parts, seen: Evidence, biases: Integers, limits: Bounds) -> list[list[int]]:
     """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, as they count in judging.
 
     What `blocks.scores` and `believed` make of many messages, bit for bit: so few numbers are faster without arrays.
@@ -189,13 +205,22 @@ def scores(found: Parts, seen: Evidence, biases: Integers, lowest: Integers, hig
     others = len(biases)
     sums = set_sums(np.concatenate((found.multinomial, found.logistic)), seen).tolist()  # whole numbers so small stay exact as floats
     of_traits, of_numbers = found.categorical.tolist(), found.gaussian.tolist()
-    each = zip(sums[:others], sums[others:], of_traits, of_numbers, biases.tolist(), lowest.tolist(), highest.tolist(), strict=True)
     rows = []
-    for counted, weighed, traits, numbers, bias, least, most in each:
+    for counted, weighed, traits, numbers, bias, *limit in zip(
+        sums[:others], sums[others:], of_traits, of_numbers, biases.tolist(), *map(np.ndarray.tolist, limits), strict=True
+    ):
         learnt = [logistic.margin(*one) / logistic.ONE for one in zip(map(int, weighed), bias, roots, strict=True)]
         raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
-        rows.append([min(max(round(min(max(nats, -CLIP), CLIP) * STEPS), least), most) for nats in raw])
+        rows.append(_believed([round(min(max(nats, -CLIP), CLIP) * STEPS) for nats in raw], *limit))
     return rows
+
+
+def _believed(row: list[int], lowest: int, highest: int, below: int, above: int) -> list[int]:
+    """`believed` for one class of one message."""
+    inside = [min(max(score, lowest), highest) for score in row]
+    of_tokens = sorted(inside[:_OF_TOKENS])
+    least, most = of_tokens[_THIRD] - below, of_tokens[-1 - _THIRD] + above
+    return [*[min(max(score, least), most) for score in inside[:_OF_TOKENS]], *inside[_OF_TOKENS:]]
 
 
 def quantised(raw: Floats) -> Integers:
@@ -203,9 +228,15 @@ def quantised(raw: Floats) -> Integers:
     return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
 
 
-def believed(scores: Integers, lowest: Integers, highest: Integers) -> Integers:
-    """Scores (..., K-1, EXPERTS) as they count in judging; lowest, highest: `bounds`."""
-    return np.asarray(np.minimum(np.maximum(scores, lowest[:, np.newaxis]), highest[:, np.newaxis]))
+def believed(scores: Integers, limits: Bounds) -> Integers:
+    """Scores (..., K-1, EXPERTS) as they count in judging."""
+    lowest, highest, below, above = (limit[:, np.newaxis] for limit in limits)
+    inside = np.minimum(np.maximum(scores, lowest), highest)
+    of_tokens = inside[..., :_OF_TOKENS]
+    ranked = np.sort(of_tokens, axis=-1)
+    least, most = ranked[..., _THIRD, np.newaxis] - below, ranked[..., -1 - _THIRD, np.newaxis] + above
+    inside[..., :_OF_TOKENS] = np.minimum(np.maximum(of_tokens, least), most)
+    return np.asarray(inside)
 
 
 def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:

@@ -50,7 +50,7 @@ def weigh(tables: Tables, known: Parameters, seen: Evidence) -> Weighed:
     """The way of the default profile, with what it passes kept."""
     rows = read_rows(tables, seen.buckets)
     found = experts.parts(known, seen, rows)
-    return Weighed(rows, found, experts.scores(found, seen, tables.biases, known.lowest, known.highest))
+    return Weighed(rows, found, experts.scores(found, seen, tables.biases, known.bounds))
 
 
 def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:

@@ -34,7 +34,7 @@ class Profile:
 def fuse(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
     """The default: all experts, fused, held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
-    return fused(tables, known, experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.lowest, known.highest))
+    return fused(tables, known, experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.bounds))
 
 
 def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[float]:
@@ -46,7 +46,7 @@ def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[fl
 
 def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[list[float]]:
     """The default's judgements of several messages at once."""
-    scores = experts.believed(blocks.scores(tables, known, placed), known.lowest, known.highest)
+    scores = experts.believed(blocks.scores(tables, known, placed), known.bounds)
     fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
     joint: list[list[float]] = np.concatenate((np.zeros((len(scores), 1)), known.confidence * fused), axis=1).tolist()
     return joint

@@ -74,7 +74,7 @@ def _fused(scores: list[bytes], tables: Tables, classes: list[str], unwanted: Se
     rows = len(classes) - 1
     known = np.frombuffer(b"".join(scores), "<i2").astype(np.int64).reshape(len(scores), rows, len(experts.EXPERTS))
     trust = experts.confidence(tables.messages)[:rows]
-    counting = experts.believed(known, *experts.bounds(trust, classes[1:], unwanted))
+    counting = experts.believed(known, experts.bounds(trust, classes[1:], unwanted))
     fused = fusion.in_nats(fusion.log_odds(counting, tables.fusion_weights, tables.fusion_biases[:rows]))
     joint = np.concatenate((np.zeros((len(scores), 1)), trust * fused), axis=1)
     bad = np.array([name in unwanted for name in classes])

@@ -14,7 +14,7 @@ from tests.unit.bayes.lessons import BITS, made_up, replayed
 def one_by_one(tables: Tables, features: Features) -> list[list[int]]:
     seen = evidence(features, BITS)
     known = experts.parameters(tables)
-    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases, known.lowest, known.highest)
+    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases, known.bounds)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])
@@ -24,7 +24,7 @@ def test_scores_are_those_of_each_message(count: int, push: int) -> None:
     tables.biases += push * logistic.ONE  # beyond the floor
     messages = [lesson.features for lesson in made_up(4, count)]
     known = experts.parameters(tables)
-    found = experts.believed(blocks.scores(tables, known, blocks.side_by_side(messages, BITS)), known.lowest, known.highest)
+    found = experts.believed(blocks.scores(tables, known, blocks.side_by_side(messages, BITS)), known.bounds)
     assert found.tolist() == [one_by_one(tables, features) for features in messages]
 
 

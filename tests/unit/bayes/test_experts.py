@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, bounds
+from spamguard.bayes.experts import AHEAD, CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, bounds
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
@@ -48,15 +48,14 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int
     tables = folded(made_up(seed, 12, CLASSES))
     seen, parts = seen_by(tables, seed + 1, tokens)
     trust = experts.confidence(tables.messages)
-    found = np.array(experts.scores(parts, seen, tables.biases, *bounds(trust, tables.classes[1:], {"spam"})))
+    found = np.array(experts.scores(parts, seen, tables.biases, bounds(trust, tables.classes[1:], {"spam"})))
     assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
-    floors = FLOOR / np.sqrt(trust)[:, np.newaxis]
-    exact = np.clip(
-        sums_by_hand(tables, seen, parts),
-        -floors,
-        [[CLIP] if name == "spam" else floor for name, floor in zip(tables.classes[1:], floors, strict=True)],
-    )
-    assert np.abs(found / STEPS - exact).max() <= 0.5 / STEPS + 1e-6
+    exact = sums_by_hand(tables, seen, parts)
+    for row, name, floor, ahead in zip(exact, tables.classes[1:], FLOOR / np.sqrt(trust), AHEAD / np.sqrt(trust), strict=True):
+        row[:] = np.clip(row, -floor, CLIP if name == "spam" else floor)
+        ranked = sorted(row[: 2 * SETS])
+        row[: 2 * SETS] = np.clip(row[: 2 * SETS], ranked[2] - ahead, np.inf if name == "spam" else ranked[-3] + ahead)
+    assert np.abs(found / STEPS - exact).max() <= 1.5 / STEPS + 1e-6  # of the score, of the third's and of how far ahead it may be
 
 
 @repeatable
@@ -86,7 +85,7 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
 
 def test_tables_that_were_taught_nothing_say_nothing() -> None:
     seen, parts = seen_by(empty(), 1)
-    assert not np.any(experts.scores(parts, seen, empty().biases, *bounds(SURE, SPAM, set())))
+    assert not np.any(experts.scores(parts, seen, empty().biases, bounds(SURE, SPAM, set())))
 
 
 @pytest.mark.parametrize(("nats", "unwanted", "kept"), [(100, SPAM, CLIP), (100, (), FLOOR), (-100, SPAM, -FLOOR), (-100, (), -FLOOR)])
@@ -94,20 +93,36 @@ def test_scores_are_clipped_and_no_expert_decides_for_a_wanted_class(nats: int, 
     tables = empty()
     tables.biases[:] = nats * logistic.ONE
     seen, parts = seen_by(tables, 2)
-    assert experts.scores(parts, seen, tables.biases, *bounds(SURE, SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
+    assert experts.scores(parts, seen, tables.biases, bounds(SURE, SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
 
 
-def test_good_words_move_a_verdict_by_no_more_than_the_floor() -> None:
-    """One expert that is wholly sure of good mail does not outweigh two that are sure of spam."""
-    scores = np.array([[[-12, 3, 12, 0]], [[-4, 3, 12, 0]]]) * STEPS
-    found = experts.believed(scores, *bounds(SURE, SPAM, {"spam"}))
-    assert found[0].tolist() == found[1].tolist() == scores[1].tolist()
+def of_spam(*nats: float) -> list[float]:
+    """What counts of these scores for spam against ham, many lessons of each having been taught."""
+    scores = np.zeros((1, 1, len(EXPERTS)), np.int64)
+    scores[..., : len(nats)] = np.array(nats) * STEPS
+    found: list[float] = (experts.believed(scores, bounds(SURE, SPAM, {"spam"}))[0, 0] / STEPS).tolist()
+    return found[: len(nats)]
+
+
+def test_good_words_move_a_verdict_by_no_more_than_a_third_expert_confirms() -> None:
+    """Two experts that are wholly sure of good mail do not outweigh those that are not."""
+    others = [3, 12, 1, -1, 2, 4]
+    assert of_spam(-12, -12, *others) == of_spam(-5, -5, *others) == [-1 - AHEAD, -1 - AHEAD, *others]
+    assert of_spam(-12, *others, 0) == [-AHEAD, *others, 0]
+
+
+def test_what_three_experts_say_for_good_mail_counts_as_far_as_the_floor() -> None:
+    assert of_spam(-12, -4.5, -4, 9, 9, 9, 9, 9) == [-FLOOR, -4.5, -4, 9, 9, 9, 9, 9]
+
+
+def test_a_single_expert_may_be_sure_of_spam() -> None:
+    assert of_spam(11, 0, 0, 0, 0, 0, 0, 0) == [11, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_an_expert_speaks_for_a_wanted_class_against_an_unwanted_one_by_twice_the_floor_at_most() -> None:
     scores = np.random.default_rng(1).integers(-3072, 3073, (50, 3, len(EXPERTS)))
     unwanted = {"spam", "virus"}
-    of_news, of_spam, of_virus = experts.believed(scores, *bounds(np.ones(3), ("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
+    of_news, of_spam, of_virus = experts.believed(scores, bounds(np.ones(3), ("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
     assert max((of_news - of_spam).max(), (of_news - of_virus).max()) <= 2 * FLOOR * STEPS
     assert min(of_spam.min(), of_virus.min()) >= -FLOOR * STEPS
     assert max(of_spam.max(), of_virus.max()) > FLOOR * STEPS
@@ -189,7 +204,7 @@ def test_a_hundred_thousand_features() -> None:
     rows = read_rows(tables, seen.buckets)
     assert isinstance(rows, Rows)
     known = experts.parameters(tables)
-    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.lowest, known.highest)
+    scores = experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.bounds)
     assert np.abs(scores).max() <= CLIP * STEPS
 
 

@@ -56,7 +56,7 @@ def test_a_clipped_expert_shares_out_what_was_kept(sign: int, kept: float | None
     seen = evidence(features(np.random.default_rng(2)), tables.bits)
     known = experts.parameters(tables)
     found = dissect(weigh(tables, known, seen), tables, known, seen, 1, 0)
-    assert sign * (sign * found.scores[4:8]).max() == (known.lowest[0] / experts.STEPS if kept is None else kept)
+    assert sign * (sign * found.scores[4:8]).max() == (known.bounds.lowest[0] / experts.STEPS if kept is None else kept)
     whole = found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
     assert whole == pytest.approx(found.log_odds, abs=1e-9)
 

@@ -28,9 +28,9 @@ def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
 
 
 def scores(tables: Tables, seen: Evidence) -> NDArray[np.int64]:
-    """As receipts hold them: without the floor of judging, which depends on the number of lessons."""
+    """As receipts hold them: without the bounds of judging, which depend on the number of lessons."""
     weighed, most = weigh(tables, experts.parameters(tables), seen), np.full(len(tables.biases), round(experts.CLIP * experts.STEPS))
-    return np.array(experts.scores(weighed.parts, seen, tables.biases, -most, most))
+    return np.array(experts.scores(weighed.parts, seen, tables.biases, experts.Bounds(-most, most, 2 * most, 2 * most)))
 
 
 @repeatable
