@@ -12,7 +12,7 @@ from spamguard.proxy import reports
 from spamguard.proxy.asking import Judged
 from spamguard.settings import Action
 
-_MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:\s*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE)
+_MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE)
 # To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka): what they put off is a "soft reject".
 _REFUSALS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 

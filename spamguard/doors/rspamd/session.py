@@ -131,8 +131,8 @@ class RspamdSession(Conversation):
 
     async def _exchange(self, begun: bytes = b"") -> None:
         """One request and its answer, which is an error whenever it cannot be another one. begun: of it, if it was not seen yet."""
+        self._chunks, self._head_only = None, False
         try:
-            self._chunks = None
             if begun:
                 first = await self._first(begun)
                 end = found.end() if (found := _HEAD_END.search(first)) else len(first)

@@ -38,6 +38,18 @@ def test_checkv2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (b"Message-ID:\r\nSubject: x", "undef"),
+        (b"Message-ID:  \r\n\t<1@x.example>\r\nSubject: x", "1@x.example"),
+        (b"message-id :\n 1@x.example\nSubject: x", "1@x.example"),
+    ],
+)
+def test_the_message_id_is_that_of_its_own_field(tmp_path: Path, field: bytes, told: str) -> None:
+    assert said(tmp_path, request("/checkv2", field + b"\r\n\r\nhello\r\n")).json["message-id"] == told
+
+
+@pytest.mark.parametrize(
     ("judge", "settings", "action"),
     [
         (ScriptedJudge(HAM), {}, "no action"),
@@ -223,6 +235,8 @@ def test_asking_for_the_head_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
     found = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (found.status, found.body) == (200, b"")
     assert said(tmp_path, b"HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n").body == b""
+    behind = parse(said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n").body)
+    assert (behind.status, behind.json) == (400, {"error": "not understood"})
     assert "fault" not in caplog.text
 
 
