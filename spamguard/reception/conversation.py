@@ -111,7 +111,7 @@ class Conversation(ABC):
     def drain(self) -> None:
         """End as soon as nothing is under way. What a client has sent that does not know yet would get no answer: it has a moment."""
         self.draining = True
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time() + _LAST_CHANCE_SECONDS)
 
     def abort(self) -> None:
