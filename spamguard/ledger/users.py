@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from spamguard.ledger import statements
 from spamguard.ledger.lessons import lesson, winners
 from spamguard.ledger.wordlists import LABEL
-from spamguard.records import Vote
+from spamguard.records import EXTRACTOR, Vote
 
 _DAY = 86_400  # seconds
 _CHUNK = 128  # digests in one statement
@@ -95,8 +95,9 @@ class Users:
         return [*known, *new[:room]], new[room:]
 
     def _stands(self, user: str, digest: bytes, label: str) -> bool:
-        votes = self.votes(user, digest)
-        return bool(votes) and votes[0].label == label
+        """Whether `SqliteLedger.append` would leave it at what this user has said: features of an older extractor are replaced."""
+        standing = self._ask(statements.STANDING_LABEL, (digest, user))
+        return bool(standing) and standing[0][0] == label and standing[0][1] >= EXTRACTOR
 
     def standing(self, digests: Sequence[bytes], user: str) -> dict[bytes, Standing]:
         """How these messages stand, those that anybody ever said anything about."""

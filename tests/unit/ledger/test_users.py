@@ -8,6 +8,7 @@ import pytest
 
 from spamguard.ledger import NewVote, SqliteLedger, codec, statements
 from spamguard.ledger.users import Heard, origins
+from spamguard.records import EXTRACTOR
 from tests.unit.filters import mail, opened
 
 
@@ -49,6 +50,15 @@ def test_how_many_were_cast_since(ledger, packed):
     assert ledger.users.last_heard("anna", "cli") == Heard(4, "cli")
     assert ledger.users.last_heard("cleo", "folder") is None
     assert origins("folder") == ("folder", "folder ")
+
+
+def test_a_lesson_of_an_older_extractor_counts_when_it_is_given_again(ledger, packed):
+    """For `append` it is a change: it is cast anew."""
+    cast(ledger, packed, (b"old", "anna", "spam", "cli", 1), (b"known", "anna", "spam", "cli", 1))
+    ledger.append([NewVote(b"known", "anna", "spam", packed, b"", "cli", 1, EXTRACTOR)])
+    lessons = [b"old", b"known", b"new"]
+    within = ledger.users.within(3, "anna", ("cli",), 2, lessons, lambda digest: (digest, "spam"))
+    assert within == ([b"known"], [b"old", b"new"])
 
 
 def test_votes_of_a_user_and_on_a_message(ledger, packed):
