@@ -119,11 +119,11 @@ class Quarantine:
         return self._open(name)
 
     def delete(self, name: str) -> None:
-        """Throw a message away, for good. QuarantineError: there is none."""
-        self.entry(name)
-        for ending in (_NOTE, _MESSAGE, _DRAFT):  # without its note it is gone
-            self._path(name, ending).unlink(missing_ok=True)
-        sync_directory(self._directory)
+        """Throw a message away, for good. QuarantineError: there is none, or it is being released at this moment."""
+        with self._alone(name):
+            for ending in (_NOTE, _MESSAGE, _DRAFT):  # without its note it is gone
+                self._path(name, ending).unlink(missing_ok=True)
+            sync_directory(self._directory)
 
     def mark_released(self, name: str) -> None:
         """Note, durably, that every recipient has the message, whoever gave it to them. QuarantineError: there is none."""
@@ -189,9 +189,13 @@ class Quarantine:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[Entry]:
-        """The entry, while no other process releases it."""
+        """The entry, while no other process releases or deletes it."""
         self.entry(name)
-        with self._path(name, _MESSAGE).open("rb") as file:
+        try:
+            opened = self._path(name, _MESSAGE).open("rb")
+        except FileNotFoundError:
+            raise _unknown(name) from None
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -15,7 +15,7 @@ import pytest
 
 from spamguard.errors import QuarantineError
 from spamguard.ids import new_id
-from spamguard.quarantine import Quarantine
+from spamguard.quarantine import Entry, Quarantine
 from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
 from spamguard.relay.smtp import SmtpHop
@@ -218,6 +218,36 @@ def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
             super().deliver(*arguments)
 
     assert len(asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))) == 3
+
+
+def test_what_is_being_released_is_not_deleted_beneath(held: Quarantine, tmp_path: Path) -> None:
+    """Who has got it is noted afterwards: in a note that nobody could read, nor delete, without its message."""
+
+    class Busy(MaildirHop):
+        """Somebody deletes the message while it delivers."""
+
+        def deliver(self, *arguments: Any) -> None:
+            with pytest.raises(QuarantineError, match="at this moment"):
+                Quarantine(tmp_path / "quarantine").delete(name(1))
+            super().deliver(*arguments)
+
+    asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))
+    assert held.entry(name(1)).released
+    held.delete(name(1))
+    assert list((tmp_path / "quarantine").iterdir()) == []
+
+
+def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: Path) -> None:
+    class Raced(Quarantine):
+        """Somebody deletes the message once it was seen."""
+
+        def entry(self, name: str) -> Entry:
+            found = super().entry(name)
+            held.delete(name)
+            return found
+
+    with pytest.raises(QuarantineError, match="no such message"):
+        Raced(tmp_path / "quarantine").mark_released(name(1))
 
 
 # ---- trouble

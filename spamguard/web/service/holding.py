@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable
@@ -78,7 +79,9 @@ class Holding:
     def delete(self, person: Person, name: str) -> None:
         """For good."""
         operators_only(person)
-        self._quarantine.delete(self.entry(person, name).id)
+        entry = self.entry(person, name)
+        with _told_to_wait(entry):
+            self._quarantine.delete(entry.id)
         _log.info("quarantine id=%s by=%s: deleted", name, person.name)
 
     def message(self, entry: Entry) -> Spool:
@@ -91,12 +94,11 @@ class Holding:
         """Hand it on; how it is held then. UsageError: it is not known where to."""
         hop = next_hop(self._hop(entry), socket.gethostname())
         try:
-            replies = await self._quarantine.release(entry.id, hop)
-        except QuarantineError as error:
-            raise BusyError(f"{entry.id}: is being released at this moment, or is gone: look again") from error
+            with _told_to_wait(entry):
+                replies = await self._quarantine.release(entry.id, hop)
+                now = self._quarantine.entry(entry.id)
         finally:
             await hop.close()
-        now = self._quarantine.entry(entry.id)
         _log.info("quarantine id=%s by=%s: released to %d, %d wait", entry.id, person.name, len(replies), len(now.waiting))
         told = {printable(one.address, _TEXT): printable(f"{reply.code} {_text(reply.lines)}", _TEXT) for one, reply in replies}
         return now, Released(entry.id, told, now.released, taught=False)
@@ -137,6 +139,15 @@ class Holding:
             return content.spool.head(_HEADER).partition(b"\r\n\r\n")[0]
         finally:
             content.spool.close()
+
+
+@contextmanager
+def _told_to_wait(entry: Entry) -> Iterator[None]:
+    """BusyError: somebody else is at this message, or has been."""
+    try:
+        yield
+    except QuarantineError as error:
+        raise BusyError(f"{entry.id}: is being released at this moment, or is gone: look again") from error
 
 
 def _text(lines: Sequence[bytes]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,17 @@ def test_who_hangs_up_has_it_released_all_the_same(state: Path, tmp_path: Path) 
     asyncio.run(run())
     assert delivered(tmp_path / "Maildir") == 1
     assert Quarantine(state / DIRECTORY).entry(name(0)).released
+
+
+def test_what_is_being_released_is_not_deleted(held: Path) -> None:
+    async def work(service: Service) -> None:
+        with Quarantine(held / DIRECTORY).file(name(0)).open("rb") as message:
+            fcntl.flock(message, fcntl.LOCK_EX)  # as whoever releases it does
+            with pytest.raises(BusyError, match="being released"):
+                await service.delete(OPERATOR, name(0))
+        await service.delete(OPERATOR, name(0))
+
+    asked(held, work)
 
 
 def test_deleting(held: Path) -> None:
