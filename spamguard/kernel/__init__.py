@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 4  # of the functions below; that of module.c
+_VERSION = 5  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -37,6 +37,18 @@ class Functions(Protocol):
 
         kinds: 256 bytes, what each byte is; meant: 256 bytes, what each stands for; longest: bytes that such a word may not have; most:
         of how many signs the words are looked at.
+        """
+
+    def fields(self, text: bytes, most_bytes: int, most_fields: int, /) -> tuple[list[tuple[bytes, bytes]], int]:
+        """The header fields at the start of a text, names in lower case, so many at most; where the first line stands that is part of
+        none, so far into the text at most. As `mail.split` defines them.
+        """
+
+    def markup(self, page: str, breaks: frozenset[str], /) -> tuple[str, dict[str, None], dict[str, None], int, bool]:
+        """A page in lower case without its tags, a blank where one of `breaks` stood; names and attributes of the tags, each once, in
+        order; how many images there are; whether one stands within a link. As `mail.html` defines them.
+
+        UnicodeEncodeError: half of a surrogate pair is in it.
         """
 
     def receipts(

@@ -35,6 +35,8 @@ void release(Fixed *views, size_t number) {
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
     FUNCTION(undisguised, "A text with words in disguise in letters; whether it may have letters set apart."),
+    FUNCTION(fields, "The header fields at the start of a text, and where they end."),
+    FUNCTION(markup, "A page of HTML without its tags, and what these are."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
@@ -54,7 +56,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 4) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 5) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
+from spamguard import kernel
 from spamguard.mail.decode import fold
 
 # Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
@@ -74,22 +76,40 @@ class Page(NamedTuple):
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
     source, unseen, style = _without_unseen(source)
-    pieces = _TAG.split(source)  # text, name of the tag, its attributes, text …
-    attributes = "\n".join(dict.fromkeys(pieces[2::3]))
+    shown = _shown(source)
+    attributes = "\n".join(shown.attributes)
     places = _hiding_places(source, attributes, _hiding_names(style) if style else frozenset())
     if places:
         source, covered = _take_hidden(source, places)
         unseen.append(covered)
-        pieces = _TAG.split(source)
-    names = pieces[1::3]
+        shown = _shown(source)
+    visible = shown.text
+    hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
+    tags = " ".join(shown.names) + attributes
+    linked = shown.linked and len(visible) <= _LITTLE_TEXT
+    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), shown.images, linked)
+
+
+class _Shown(NamedTuple):
+    """Text between tags. names, attributes: of the tags, each once, in order. images: how many; linked: one stands within a link."""
+
+    text: str
+    names: Iterable[str]
+    attributes: Iterable[str]
+    images: int
+    linked: bool
+
+
+def _shown(source: str) -> _Shown:
+    compiled = kernel.functions()
+    if compiled is not None:
+        with suppress(UnicodeEncodeError):
+            return _Shown(*compiled.markup(source, _BREAKS))
+    pieces = _TAG.split(source)  # text, name of the tag, its attributes, text …
+    names, attributes = pieces[1::3], pieces[2::3]
     pieces[1::3] = [" " if name in _BREAKS else "" for name in names]
     pieces[2::3] = [""] * len(names)
-    visible = "".join(pieces)
-    hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
-    tags = " ".join(dict.fromkeys(names)) + attributes
-    images = names.count("img")
-    linked = images > 0 and len(visible) <= _LITTLE_TEXT and _linked(names)
-    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), images, linked)
+    return _Shown("".join(pieces), dict.fromkeys(names), dict.fromkeys(attributes), names.count("img"), _linked(names))
 
 
 def _linked(names: list[str]) -> bool:

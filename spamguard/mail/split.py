@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from spamguard import kernel
 from spamguard.mail.limits import Limits
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
@@ -140,23 +141,33 @@ def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
 
 def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes]]:
     """The header block at the start of `text`: its fields, where the body starts, and the defects."""
-    window = text[: limits.header_bytes]
-    end = window.find(b"\n\n")
-    block = window[: end + 1] if end >= 0 else window
-    stop, defects = len(block), []
-    lines = block.count(b"\n") if end >= 0 else -1
-    found = _FIELD.findall(block) if 0 <= lines <= 4 * limits.header_fields else []
-    if len(found) > limits.header_fields or _lines(found) != lines:  # no end, too many, or not fields all: the careful way
-        stop = _BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches the empty string
-        found = [match.groups() for match in islice(_FIELD.finditer(block, 0, stop), limits.header_fields + 1)]
-    if stop < len(block) and not text.startswith(b"\n"):
-        defects.append(b"header-line")  # as the standard library does: what is no field starts the body
-    elif stop == len(window) and len(text) > len(window):
+    compiled = kernel.functions()
+    if compiled is None:
+        found, stop = _fields(text[: limits.header_bytes], limits.header_fields)
+    else:
+        found, stop = compiled.fields(text, limits.header_bytes, limits.header_fields + 1)
+    defects: list[bytes] = []
+    if stop == limits.header_bytes < len(text):
         defects.append(b"header-size")
+    elif stop < len(text) and not text.startswith(b"\n", stop):
+        defects.append(b"header-line")  # as the standard library does: what is no field starts the body
     if len(found) > limits.header_fields:
         found, defects = found[: limits.header_fields], [*defects, b"header-count"]
     start = stop + 1 if text.startswith(b"\n", stop) else stop
-    return [(name.lower(), value) for name, value in found], start, defects
+    return found, start, defects
+
+
+def _fields(window: bytes, most: int) -> tuple[FieldList, int]:
+    """The fields, one more than `most` if there are more, and where the first line stands that is part of none."""
+    end = window.find(b"\n\n")
+    block = window[: end + 1] if end >= 0 else window
+    stop = len(block)
+    lines = block.count(b"\n") if end >= 0 else -1
+    found = _FIELD.findall(block) if 0 <= lines <= 4 * most else []
+    if len(found) > most or _lines(found) != lines:  # no end, too many, or not fields all: the careful way
+        stop = _BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches the empty string
+        found = [match.groups() for match in islice(_FIELD.finditer(block, 0, stop), most + 1)]
+    return [(name.lower(), value) for name, value in found], stop
 
 
 def _lines(found: FieldList) -> int:

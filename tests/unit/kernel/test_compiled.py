@@ -75,6 +75,8 @@ wide, narrow = arrays("i8"), arrays("i4")
 CALLS = {
     "tokens": st.tuples(texts, st.binary(max_size=32), st.binary(max_size=4), st.just(bytes(64)), st.just(bytes(255) + b"\1"), small),
     "undisguised": st.tuples(st.binary(max_size=70), st.just(b"a0 ." * 64), st.sampled_from((bytes(256), bytes(9))), small, small),
+    "fields": st.tuples(st.binary(max_size=70) | st.just(b"A: 1\n" * 9), small, small),
+    "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
     "gather": st.tuples(narrow, wide, narrow, small),

@@ -1,0 +1,49 @@
+"""The kernel finds the header fields that the expressions find, whatever the text."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail.limits import DEFAULT_LIMITS, Limits
+from spamguard.mail.split import take_fields
+from tests.unit.kernel.both import both, needs_kernel, repeatable
+from tests.unit.mail.test_hostile import NAMES, VALUES, filled
+
+pytestmark = needs_kernel
+PIECES = (
+    b"A", b"Subject", b"x-\xe4", b"!~", b"\x7f", b":", b": ", b" :", b"\t:", b"\n", b"\n ", b"\n\t", b"\n\n", b" ", b"\0", b"\r", b"value",
+    b"Name: value\n", b"Name: two\n lines\n", b"Name:\n",
+)  # fmt: skip
+TIGHT = Limits(header_bytes=40, header_fields=3)
+
+
+def assert_same_fields(text: bytes) -> None:
+    for limits in (DEFAULT_LIMITS, TIGHT):
+        compiled, plain = both(lambda limits=limits: take_fields(text, limits))  # type: ignore[misc]
+        assert compiled == plain
+
+
+@repeatable
+@given(st.binary(max_size=100) | st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
+def test_any_text(text: bytes) -> None:
+    assert_same_fields(text)
+
+
+def test_every_byte_in_a_name_behind_it_and_in_a_value() -> None:
+    for byte in map(bytes, zip(range(256), strict=True)):
+        for text in (byte, b"a" + byte, b"a" + byte + b"b: c\n", b"a:" + byte + b"b", b"a: b\n" + byte + b"c\n\nbody", b"a: b" + byte):
+            assert_same_fields(text)
+
+
+def test_a_block_cut_at_any_place() -> None:
+    text = b"A: 1\nB:\n 2\nC : 3\n\nbody: no field\n"
+    for size in range(len(text) + 1):
+        assert_same_fields(text[:size])
+        compiled, plain = both(lambda size=size: take_fields(text, Limits(header_bytes=size, header_fields=2)))  # type: ignore[misc]
+        assert compiled == plain
+
+
+def test_text_made_to_cost_time() -> None:
+    for unit in (*PIECES, *(name + b": " + value + b"\n" for name in NAMES for value in VALUES)):
+        assert_same_fields(filled(unit, 70_000))

@@ -1,0 +1,49 @@
+"""The kernel takes pages apart as the expressions do, whatever the markup."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.mail import html
+from tests.unit.kernel.both import both, needs_kernel, repeatable
+from tests.unit.mail.test_hostile import MARKUP, filled
+
+pytestmark = needs_kernel
+PIECES = (
+    "<", ">", "/", "!", "?", "a", "/a", "img", "<a href=x>", "</a>", "<img src=y>", "<p>", "<br/>", "<x", " ", "\t", "\n", "\f", "\0",
+    "é", "中", "<é>", "<a é>", "<中", "\ud800", "<A>", "x" * 30,
+)  # fmt: skip
+
+
+def assert_same_page(source: str) -> None:
+    compiled, plain = both(lambda: html._shown(source))
+    assert (compiled.text, compiled.images, compiled.linked) == (plain.text, plain.images, plain.linked)
+    assert (list(compiled.names), list(compiled.attributes)) == (list(plain.names), list(plain.attributes))
+
+
+@repeatable
+@given(st.text('<>/!?abipmg ="\n\f\0é中', max_size=200) | st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
+def test_any_markup(source: str) -> None:
+    assert_same_page(source)
+
+
+def test_every_character_where_a_name_begins_within_it_and_behind() -> None:
+    for character in map(chr, range(256)):
+        for place in ("x<{}", "<{}b>y", "<b{}>y", "<b{}c=d>y", "<b c{}>y", "<b>{}<i>"):
+            assert_same_page(place.format(character))
+
+
+def test_pages_that_end_anywhere() -> None:
+    source = "é<a href=1>x<img>é</a><!doctype html><p"
+    for size in range(len(source) + 1):
+        assert_same_page(source[:size])
+
+
+def test_half_of_a_pair_is_read_all_the_same() -> None:
+    assert html.read("<p>\ud800<img>").visible == " \ud800 "
+
+
+def test_markup_made_to_cost_time() -> None:
+    for unit in MARKUP:
+        assert_same_page(filled(unit, 100_000).decode("utf-8", "replace"))
