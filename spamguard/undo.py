@@ -73,10 +73,11 @@ def undo(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen, *, dry: 
     """
     spam_filter.refuse_without_receipts()
     for start in range(0, len(digests), BATCH):
-        found = [_reversed(spam_filter, digest, chosen) for digest in digests[start : start + BATCH]]
-        votes = [(taken, vote) for taken, vote in found if vote is not None]
-        if not dry:
-            spam_filter.ledger.append([vote for _, vote in votes])
+        with spam_filter.ledger.alone() as cast:  # what is said from now on counts, and is not taken back
+            found = [_reversed(spam_filter, digest, chosen) for digest in digests[start : start + BATCH]]
+            votes = [(taken, vote) for taken, vote in found if vote is not None]
+            if not dry:
+                cast([vote for _, vote in votes])
         yield [Done(vote.digest, taken, vote.label) for taken, vote in votes]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -86,16 +86,25 @@ class SqliteLedger:
         """
         if not votes:
             return []
+        with self.alone():
+            return self._append(votes, unheard=unheard)
+
+    @contextmanager
+    def alone(self) -> Iterator[Callable[[Sequence[NewVote]], list[bool]]]:
+        """What casts votes as `append` does, in view of what nobody else can change before the end; all that is cast within, or none."""
         with self._transaction("BEGIN IMMEDIATE"):
-            before = clock = self._clock()
-            changed = []
-            for vote in votes:
-                changed.append(not self._stands(vote, unheard=unheard))
-                if changed[-1]:
-                    clock += 1
-                    self._insert(versioned(vote, clock, self.node))
-            if clock > before:
-                self._set_meta("ledger.clock", str(clock))
+            yield self._append
+
+    def _append(self, votes: Sequence[NewVote], *, unheard: bool = False) -> list[bool]:
+        before = clock = self._clock()
+        changed = []
+        for vote in votes:
+            changed.append(not self._stands(vote, unheard=unheard))
+            if changed[-1]:
+                clock += 1
+                self._insert(versioned(vote, clock, self.node))
+        if clock > before:
+            self._set_meta("ledger.clock", str(clock))
         return changed
 
     def merge(self, votes: Iterable[Vote]) -> int:
@@ -194,11 +203,8 @@ class SqliteLedger:
 
     def first_scores(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """The scores of the oldest vote in force on each of these messages that anybody teaches."""
-        found = {}
-        for digest in self._with_events(digests):  # hardly ever any
-            for (scores,) in self._ask(statements.FIRST_SCORES, (digest,)):
-                found[digest] = bytes(scores)
-        return found
+        known = self._with_events(digests)  # hardly ever any
+        return {digest: bytes(scores) for digest in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest,))}
 
     def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:
         for at in range(0, len(digests), _CHUNK):

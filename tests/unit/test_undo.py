@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spamguard import Filter, engine
+from spamguard import undo as undoing
 from spamguard.model import store
 from spamguard.undo import ORIGIN, Chosen, messages, reversal, undo
 from tests.unit.filters import held, mail, opened
@@ -105,6 +107,29 @@ def test_what_was_replaced_lately_outlives_settling(tmp_path, monkeypatch):
         monkeypatch.setattr(store, "KEPT_SECONDS", 5_000)
         do(one, [(10, ("anna", 2, "ham")), (11, ("anna", 2, "spam")), (12, ("anna", 3, "spam"))], monkeypatch, 12)
         assert take_back(one, Chosen("anna", NOW + 11)) == [("spam", None), ("spam", None)]
+
+
+def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
+    """By another process, between looking at the votes and casting those that take back: it has to wait for that."""
+    with opened(tmp_path) as one:
+        do(one, [(0, ("anna", 1, "spam"))], monkeypatch)
+        ready = one._preparer.ready(MAIL[1])
+
+        def say_ham() -> None:
+            with opened(tmp_path) as other:
+                other.learn_ready([ready], "ham", user="anna", origin="web")
+
+        later = Thread(target=say_ham)
+
+        def look(votes, chosen, now):
+            later.start()
+            later.join(0.3)  # what need not wait is done by then
+            return reversal(votes, chosen, now)
+
+        monkeypatch.setattr(undoing, "reversal", look)
+        assert take_back(one, Chosen("anna", NOW)) == [("spam", None)]
+        later.join()
+        assert [vote.label for vote in one.ledger.users.votes("anna", ready.digest)] == ["ham", None, "spam"]
 
 
 def test_a_reversal_goes_by_version_whatever_the_clock_said(tmp_path, monkeypatch):
