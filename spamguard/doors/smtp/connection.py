@@ -209,7 +209,8 @@ class Connection(SMTP, asyncio.BufferedProtocol):
 
     async def _hear_out(self) -> None:
         if not self._lost and self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # it has gone, and nobody has read that yet
+                self.transport.write_eof()
         while not (self._lost or self._ended):
             self.lines.clear()
             self._read_on()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 import subprocess
 import sys
 
@@ -262,6 +263,24 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
     heard = run(tmp_path, talk, limits=DoorLimits(idle_commands=2))
     assert heard.count(b"250 ") == 3
     assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
+
+
+def test_who_went_while_nothing_was_read_is_let_go():
+    async def main():
+        loop = asyncio.get_running_loop()
+        one = connection.Connection(loop, memoryview(bytearray(1 << 16)), send_seconds=60)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            client = socket.create_connection(listening.getsockname())
+            ours, _ = listening.accept()
+            ours.setblocking(False)
+            await loop.connect_accepted_socket(lambda: one, ours)
+            client.sendall(b"x" * connection._UNREAD_BYTES)
+            await until(lambda: len(one.lines.bytes) == connection._UNREAD_BYTES)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            await asyncio.wait_for(one.close(hear_out=True), 10)
+
+    asyncio.run(main())
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):
