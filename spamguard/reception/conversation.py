@@ -101,7 +101,7 @@ class Conversation(ABC):
                 await self.say(self.turned_away(crowd))
             else:
                 await self.converse()
-        except (Leaving, ConnectionError):
+        except Leaving:
             pass
         except Exception:  # a fault of ours must not end the door  # noqa: BLE001
             _log.exception("%s: a fault in this conversation", self.address)
@@ -146,7 +146,7 @@ class Conversation(ABC):
         try:
             async with asyncio.timeout(seconds) as self._waiting:
                 piece = await self._reader.read(PIECE)
-        except TimeoutError:
+        except OSError:  # TimeoutError is one
             return b""
         finally:
             self._waiting = None
@@ -154,13 +154,15 @@ class Conversation(ABC):
         return piece
 
     async def more(self) -> bytes:
-        """The next piece of a request; b"" when no more comes. Late."""
+        """The next piece of a request; b"" when no more comes. Gone, Late."""
         seconds = min(self._house.limits.data_seconds, self._ends - asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(max(seconds, 0)):
                 return await self._reader.read(PIECE)
         except TimeoutError:
             raise Late from None
+        except OSError:
+            raise Gone from None
 
     async def say(self, data: bytes) -> None:
         """Answer. Gone when the client does not take it."""

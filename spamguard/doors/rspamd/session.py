@@ -146,7 +146,7 @@ class RspamdSession(Conversation):
             await self._fail(error.error_status_hint, "not understood")
         except Late:
             await self._fail(408, "too slow")
-        except (Gone, ConnectionError):
+        except Gone:
             raise
         except Exception:  # a fault of ours: the client is told, and keeps its message  # noqa: BLE001
             _log.exception("%s: a fault in this request", self.address)

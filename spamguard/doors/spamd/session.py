@@ -61,7 +61,7 @@ class SpamdSession(Conversation):
             await self._refuse(error)
         except Late:
             await self._refuse(RefusedError(Code.TIMEOUT))
-        except (Gone, ConnectionError):
+        except Gone:
             raise
         except Exception:  # a fault of ours: the client is told, and keeps its message  # noqa: BLE001
             _log.exception("%s: a fault in this request", self.address)

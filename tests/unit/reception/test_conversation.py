@@ -1,13 +1,15 @@
-"""A door that closes while a client lets its time pass."""
+"""Clients that let their time pass while the door closes, or get lost on the way."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 
 import pytest
 
+from spamguard.reception.conversation import Conversation
 from spamguard.settings import Protocol, ScannerLimits
 from tests.support.scanners import serving
 
@@ -31,3 +33,23 @@ def test_a_door_may_close_at_the_moment_at_which_a_client_is_late(tmp_path: Path
             assert served.door.connections == 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
+@pytest.mark.parametrize("begun", [b"", b"CHECK SPAMC/1.5\r\n", b"POST /checkv2 HTTP/1.1\r\n"])
+def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, begun: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """What the kernel says of it is not always that the connection was reset."""
+
+    async def main() -> None:
+        async with serving(tmp_path, protocol) as served:
+            _, writer = await served.connect()
+            writer.write(begun)
+            await asyncio.sleep(0.1)
+            (session,) = served.door._sessions.values()
+            assert isinstance(session, Conversation)
+            session._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))  # as the event loop does
+            while served.door.connections:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert "fault" not in caplog.text
