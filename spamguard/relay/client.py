@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from spamguard.relay.contract import Notice, unnoticed
@@ -25,6 +26,7 @@ from spamguard.wire.data import stuffed
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 
 _KNOWN_FOR = 60.0  # seconds until a probe looks again
+_LAST_LOOK = 1.0  # seconds for a probe that is under way when we close
 _LAST_WORDS = 1.0  # seconds for the rest of a reply that began in the middle of the data
 
 _log = logging.getLogger("spamguard.relay")
@@ -65,7 +67,8 @@ class StreamHop:
     async def close(self) -> None:
         """Close idle sessions; running transactions finish."""
         if self._probing is not None:
-            await self._probing
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._probing, _LAST_LOOK)
         await self.pool.close()
 
     async def open(self) -> Session:

@@ -99,3 +99,18 @@ def test_closing_waits_for_a_look() -> None:
             assert fake.commands == ["EHLO me.example", "QUIT"]
 
     asyncio.run(run())
+
+
+def test_closing_does_not_wait_for_a_hop_that_keeps_silent() -> None:
+    """The daemon is stopping then: after some seconds its master kills the worker, and what it had still to write is lost."""
+
+    async def run() -> None:
+        async with FakeHop({"GREETING": Act.STALL}).running() as fake:
+            hop = hop_to(fake, command_seconds=60)
+            asking = asyncio.create_task(hop.probe())
+            while not fake.sessions:
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(hop.close(), 10)
+            await asyncio.wait([asking])
+
+    asyncio.run(run())
