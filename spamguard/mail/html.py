@@ -196,8 +196,12 @@ def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
     shown: list[str] = []
     covered: list[str] = []
     position = 0
+    looked = -1
     for place in places:
         start = source.rfind("<", position, place)
+        if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
+            continue
+        looked = start
         tag = _START_TAG.match(source, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue

@@ -174,3 +174,7 @@ def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str)
 )
 def test_hostile_style_sheets_take_no_longer(source: str) -> None:
     assert seconds(lambda: html.read(source), 1) < 3
+
+
+def test_a_tag_with_many_reasons_to_hide_is_looked_at_once() -> None:
+    assert seconds(lambda: html.read("<br" + " hidden" * 150_000), 1) < 0.6  # 500 times over took three seconds
