@@ -17,7 +17,7 @@ from spamguard.mail.limits import Limits
 from spamguard.mail.split import Leaf, split
 
 _LIMITS = Limits(message_bytes=64 << 20)
-_MOST = 1 << 20  # characters of a part that are looked at
+_MOST = 1 << 20  # characters that are looked at, of all parts
 _LINE = 2000  # characters of a line that may be a field
 _BLOCK = 20  # lines that a header block may have
 _PLAIN, _HTML = b"text/plain", b"text/html"
@@ -33,7 +33,8 @@ _NAMES = {
 }
 """How mail programs name the fields above what they forward, without blanks, in lower case."""
 _FIELDS = {name: field for field, names in _NAMES.items() for name in names.split()}
-_FIELD = re.compile(r"[>\s]*\*?([^:：*<>]{1,30})\*?\s*[:：]\*?(.*)", re.DOTALL)
+# Possessive: a line of blanks must not be shared out in all possible ways.
+_FIELD = re.compile(r"[>\s]*+\*?+([^:：*<>]{1,30}+)\*?+\s*+[:：]\*?(.*)", re.DOTALL)
 _QUOTED = re.compile(r"\s?>\s?")
 _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 
@@ -41,7 +42,7 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 def inline(raw: bytes) -> bytes | None:
     """The message within one that was forwarded inline, line ends as LF; None: there is none."""
     for text in _texts(raw):
-        if (found := _forwarded(text[:_MOST].splitlines())) is not None:
+        if (found := _forwarded(text.splitlines())) is not None:
             return _message(*found)
     return None
 
@@ -49,8 +50,11 @@ def inline(raw: bytes) -> bytes | None:
 def _texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part, plain text first: it is as the mail program wrote it."""
     leaves = split(raw, _LIMITS, into_messages=False).leaves
-    yield from (_text(leaf) for leaf in leaves if leaf.type.media == _PLAIN)
-    yield from (read(_LINE_TAGS.sub("\n", _text(leaf)[:_MOST].lower())).visible for leaf in leaves if leaf.type.media == _HTML)
+    left = _MOST
+    for leaf in [leaf for media in (_PLAIN, _HTML) for leaf in leaves if leaf.type.media == media]:
+        text = _text(leaf)[:left] if left else ""
+        left -= len(text)
+        yield text if leaf.type.media == _PLAIN else read(_LINE_TAGS.sub("\n", text.lower())).visible
 
 
 def _text(leaf: Leaf) -> str:

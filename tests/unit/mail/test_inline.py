@@ -6,12 +6,14 @@ from email import message_from_bytes
 from email.header import decode_header, make_header
 from email.message import EmailMessage
 from email.policy import SMTP
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.inline import inline
+from tests.unit.mail.support import seconds
 
 THUNDERBIRD = """Look at this
 
@@ -103,3 +105,18 @@ def test_no_text_breaks_it(text: str, subtype: str) -> None:
 
 def test_long_runs_of_fields_cost_little() -> None:
     assert inline(b"Content-Type: text/plain\n\n" + b"From: a\n" * 130_000) is None
+
+
+@pytest.mark.parametrize("unit", [b" " * 1990 + b"\n", b">" * 1990 + b"\n", b" \t>" * 660 + b"\n"])
+def test_lines_that_may_be_fields_cost_little_however_many_parts_hold_them(unit: bytes) -> None:
+    part = b"--b\nContent-Type: text/plain\n\n" + unit * (200_000 // len(unit))
+    raw = b"Content-Type: multipart/mixed; boundary=b\n\n" + part * 90
+    assert seconds(partial(inline, raw), 1) < 5
+
+
+def test_parts_beyond_the_first_million_characters_are_not_looked_at() -> None:
+    part = b"--b\nContent-Type: text/plain\n\n%b\n"
+    raw = b"Content-Type: multipart/mixed; boundary=b\n\n" + part % (b"words\n" * 100_000)
+    forwarded = part % b"From: a@b.example\nSubject: roofs\n\nHello"
+    assert inline(raw + forwarded) is not None
+    assert inline(raw + part % (b"words\n" * 100_000) + forwarded) is None
