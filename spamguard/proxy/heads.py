@@ -16,14 +16,15 @@ _MOST = 1 << 20
 _END = re.compile(rb"\n(?=\r?\n)")
 _NAME = re.compile(rb"^([!-9;-~]{1,100})[ \t]*:", re.MULTILINE)
 _EMPTY_LINE = re.compile(rb"\r?\n")
-_FIELD_END = re.compile(rb"\n(?=[^ \t\r\n])")
+_FIELD_END = re.compile(rb"\n(?=[^ \t])")
 
 
-def header(message: Spool) -> bytes:
-    """The header section, its last line end included, without the empty line below it; its complete fields when there is no end."""
+def header(message: Spool, most: int = _MOST) -> bytes:
+    """The header section, its last line end included, without the empty line below it; its complete fields within the first `most`
+    bytes when it does not end there."""
     head = message.head(_USUAL)
     if (end := _end(head)) is None and message.size > len(head):
-        head = message.head(_MOST)
+        head = message.head(most)
         end = _end(head)
     if end is None and message.size > len(head):
         end = max((field.end() for field in _FIELD_END.finditer(head, max(0, len(head) - _USUAL))), default=0)

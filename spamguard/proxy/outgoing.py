@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from email.header import Header
 
 from spamguard.mail.rewrite import rewritten_head
+from spamguard.proxy import heads
 from spamguard.settings import Listener
 from spamguard.spool import Content, Spool
-
-_USUAL = 64 << 10  # bytes that hold the header section of all but very odd mail
-_END = b"\r\n\r\n"
-_FIELD_END = re.compile(rb"\r\n(?=[^ \t])")
 
 
 class Outgoing:
@@ -25,7 +21,7 @@ class Outgoing:
         self.spool = spool
         self._policy = listener.policy
         self._received = received
-        self.header = _header(spool, listener.limits.header_bytes)
+        self.header = heads.header(spool, listener.limits.header_bytes)
 
     def on_top(self, evidence: bytes) -> bytes:
         """Fields that count as if they stood on top of the message: who sent it, unless a server has said so in it already.
@@ -47,22 +43,3 @@ class Outgoing:
 def _encoded(text: str) -> bytes:
     """A text as it can stand in a header field (RFC 2047 where it must)."""
     return text.encode() if text.isascii() else Header(text, "utf-8").encode(maxlinelen=0).encode("ascii")
-
-
-def _header(spool: Spool, limit: int) -> bytes:
-    """The header section, its last line end included, without the empty line below it."""
-    head = spool.head(_USUAL)
-    if (end := _header_end(head)) is None and spool.size > len(head):
-        head = spool.head(limit)
-        end = _header_end(head)
-    if end is None and spool.size > len(head):
-        end = max((field.start() + 2 for field in _FIELD_END.finditer(head, max(0, len(head) - _USUAL))), default=0)
-    return head if end is None else head[:end]
-
-
-def _header_end(head: bytes) -> int | None:
-    """Where the header section ends; None when it does not end here."""
-    if head.startswith(b"\r\n"):
-        return 0
-    end = head.find(_END)
-    return None if end < 0 else end + 2
