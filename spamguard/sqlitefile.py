@@ -1,4 +1,8 @@
-"""What our SQLite files have in common: how they are opened, written in one transaction, and what is said when that fails."""
+"""What our SQLite files have in common: how they are opened, written in one transaction, and what is said when that fails.
+
+SQLite believes what lies beside a file: a journal may name files that it deletes. So where root opens one in somebody else's
+directory, that must be done with the owner's rights, up to the log of a file in mode WAL; from then on it looks for no journal.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from spamguard.errors import SpamguardError
+from spamguard.owner import as_owner_of
 
 
 def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
@@ -19,10 +24,22 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
 
 def copy(path: Path, target: Path, busy_seconds: float) -> None:
     """Copy the database at `path`, as it is at one moment whoever writes, into an empty file, and wait for the disk."""
-    with closing(connect(path, busy_seconds)) as source, closing(connect(target, busy_seconds)) as new:
+    with closing(_to_be_read(path, busy_seconds)) as source, closing(connect(target, busy_seconds)) as new:
         source.backup(new)
     with target.open("rb") as written:
         os.fsync(written.fileno())
+
+
+def _to_be_read(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    with as_owner_of(path.parent):
+        db = connect(path, busy_seconds)
+        try:
+            db.execute("BEGIN")
+            db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        except BaseException:
+            db.close()
+            raise
+    return db
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError
 from spamguard.files import sync_directory
 from spamguard.ledger.failures import explained
+from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect
 
 _DRAFT = ".restore-"
@@ -35,10 +36,11 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
     """A directory in the state directory in which the backup is a filter that works: every receipt read, all tables made.
 
     It is a node of its own from now on: where it came from may live on, and no two may give the same version to two votes.
+    Until the end, root has the rights of who owns the state directory only, and follows nothing that lies there any further.
     SourceError: it is no filter, or there is no room for it. UsageError: somebody else restores there.
     """
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(state):
+    with as_owner_of(state), _alone(state):
         for left in state.glob(f"{_DRAFT}*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)
         with _draft(state) as draft:

@@ -14,9 +14,9 @@ from spamguard.cli import rim
 from spamguard.errors import SpamguardError, StartError, UsageError
 
 if TYPE_CHECKING:
-    from spamguard.doctor.owner import Owner
     from spamguard.doctor.step import Step
     from spamguard.engine import Filter
+    from spamguard.owner import Owner
     from spamguard.settings import Settings
 
 ABOUT = """Show that moving mail teaches. A marked message is put into a Maildir and moved to Junk: the filter must learn it, and is shown
@@ -143,7 +143,7 @@ def _maildir(options: argparse.Namespace) -> Path:
 
 
 def _owner(options: argparse.Namespace, path: Path) -> Owner:
-    from spamguard.doctor.owner import Owner, owner_of
+    from spamguard.owner import Owner, owner_of
 
     if options.user is None:
         return owner_of(path)

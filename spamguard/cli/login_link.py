@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import closing
 
 from spamguard.cli import rim, token
 from spamguard.errors import UsageError
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Make a link, or end what was made by others."""
     who = token.person(options, OPERATOR)
     if options.revoke:
-        with closing(token.opened(options)) as store:
+        with token.opened(options) as store:
             number = store.send_away(who.name)
         rim.answer(options, f"{who.name}: ended {rim.counted(number, 'session')}", {"user": who.name, "ended": number})
         return 0
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from spamguard.web.access.store import LINK_SECONDS, Kind
 
     page, now = options.url or _page(options), int(time.time())
-    with closing(token.opened(options)) as store:
+    with token.opened(options) as store:
         text = link.login(page, store.make(Kind.LINK, who, now, expires=now + LINK_SECONDS))
     values = {"link": text, "user": who.name, "operator": who.operator, "expires": token.moment(now + LINK_SECONDS)}
     rim.answer(options, text, values)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
 from spamguard.errors import UsageError
+from spamguard.owner import as_owner_of
 
 if TYPE_CHECKING:
     from spamguard.web.access.store import Credential, Store
@@ -71,20 +72,22 @@ def person(options: argparse.Namespace, otherwise: str) -> Person:
     return Person(name, options.operator)
 
 
-def opened(options: argparse.Namespace) -> Store:
-    """The store of the filter in use. UsageError: there is no such directory."""
+@contextmanager
+def opened(options: argparse.Namespace) -> Iterator[Store]:
+    """The store of the filter in use, with the rights of its owner. UsageError: there is no such directory."""
     from spamguard.web.access.store import Store
 
     state = rim.state_directory(options)
     if not state.is_dir():
         raise UsageError(f"{state}: no filter there: name its directory with --state, or start the daemon first")
-    return Store.open(state)
+    with as_owner_of(state), closing(Store.open(state)) as store:
+        yield store
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what was asked."""
     work: Work = options.work
-    with closing(opened(options)) as store:
+    with opened(options) as store:
         return work(store, options)
 
 

@@ -12,11 +12,11 @@ from contextlib import closing
 from itertools import islice
 from typing import NamedTuple
 
-from spamguard.doctor.owner import Owner
 from spamguard.doctor.step import Step, failed, ok
 from spamguard.errors import SpamguardError
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.reach import mailboxes, patterns
+from spamguard.owner import Owner
 from spamguard.settings import Settings
 
 _MOST = 1000  # mailboxes looked at

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from spamguard.doctor.owner import Owner
 from spamguard.folders import names
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.rules import role_of
 from spamguard.folders.sightings import FILE, Sightings
 from spamguard.folders.values import Kind, Role
+from spamguard.owner import Owner
 from spamguard.settings import Watch
 
 _JUNK = Role(Kind.CLASS, "spam")

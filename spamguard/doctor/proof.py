@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 
 from spamguard.bayes.tables import Tables, counted_state
 from spamguard.doctor.box import Box
-from spamguard.doctor.owner import Owner
 from spamguard.doctor.step import Step, failed, ok
 from spamguard.engine import Filter
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.watcher import Watcher
 from spamguard.model import snapshot
+from spamguard.owner import Owner
 from spamguard.prepare import Preparer
 from spamguard.records import Vote
 from spamguard.settings import Settings, Watch

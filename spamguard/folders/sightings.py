@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from spamguard.errors import SpamguardError
 from spamguard.files import create_private
 from spamguard.folders.values import Copy
+from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import cache_explained, connect, transaction
 
 FILE = "sightings.sqlite"
@@ -93,7 +94,7 @@ class Sightings:
     @classmethod
     def open(cls, path: Path) -> Sightings:
         """The sightings at `path`, created (mode 0600) when there are none."""
-        with _explained(path):
+        with _explained(path), as_owner_of(path.parent):
             with suppress(FileExistsError):
                 create_private(path).close()
             db = connect(path, _BUSY_SECONDS)

@@ -21,6 +21,7 @@ from pathlib import Path
 from spamguard.errors import HistoryError
 from spamguard.files import create_private
 from spamguard.history.row import COLUMNS, FOLDED, LARGE, Columns, with_folded
+from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
 from spamguard.sqlitefile import transaction
 
@@ -59,18 +60,20 @@ def insert(db: sqlite3.Connection, rows: list[Columns], numbers: Iterable[int | 
 
 def connect(path: Path) -> sqlite3.Connection:
     """The file opened, made (mode 0600) when there is none. HistoryError: it is none of ours; sqlite3.Error, OSError."""
-    if not path.exists():
-        _create(path)
-    db = connect_file(path, _BUSY_SECONDS)
-    try:
-        _bring_up_to_date(db)
-        if _version(db) != _VERSION:
-            raise HistoryError(
-                f"history {path}: it is of another program or another version of this one: move it away, a new one will be made"
-            )
-    except BaseException:
-        db.close()
-        raise
+    with as_owner_of(path.parent):
+        if not path.exists():
+            _create(path)
+        db = connect_file(path, _BUSY_SECONDS)
+        try:
+            _bring_up_to_date(db)
+            if _version(db) != _VERSION:
+                raise HistoryError(
+                    f"history {path}: it is of another program or another version of this one: move it away, a new one will be made"
+                )
+            db.execute("PRAGMA journal_mode = WAL")  # as it is already, unless somebody meddled
+        except BaseException:
+            db.close()
+            raise
     return db
 
 

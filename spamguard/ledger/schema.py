@@ -16,6 +16,7 @@ from spamguard.errors import LedgerError
 from spamguard.files import create_private, sync_directory
 from spamguard.ledger.failures import explained
 from spamguard.ledger.migration import EVENTS_OF_USERS, SCHEMA_VERSION, schema_of, upgrade
+from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
 
 APPLICATION = 0x7367_6C64  # "sgld" in the file's header, so that `file` and we know whose it is
@@ -54,7 +55,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connection:
     """A checked connection to the ledger at `path`, created when there is none; LedgerError says why not."""
-    with explained(path):
+    with explained(path), as_owner_of(path.parent):
         if not path.exists():
             _create(path, fingerprint)
         if not path.is_file() or not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
@@ -63,6 +64,7 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
         try:
             _refuse_strangers(db, path, fingerprint)
             upgrade(db, path, BUSY_SECONDS)
+            db.execute("PRAGMA journal_mode = WAL")  # as it is already, unless somebody meddled
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         except BaseException:
             db.close()

@@ -11,8 +11,8 @@ import pytest
 
 from spamguard.doctor import proof
 from spamguard.doctor.box import Box, junk_of, message
-from spamguard.doctor.owner import Owner, owner_of
 from spamguard.folders import watcher
+from spamguard.owner import Owner, owner_of
 from spamguard.settings import Watch
 from tests.unit.filters import held, mail, opened, teach
 from tests.unit.folders.maildirs import maildir

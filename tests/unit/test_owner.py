@@ -1,0 +1,145 @@
+"""Root in somebody else's state directory: what its owner puts there must not reach beyond what the owner could do alone."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from spamguard import cli
+from spamguard.backup.archive import Archive
+from spamguard.folders.sightings import Sightings
+from spamguard.history import History
+from spamguard.owner import Owner, as_owner_of
+from spamguard.web.access.store import Store
+from tests.unit.filters import mail, opened, teach
+
+NOBODY = 65534
+MAGIC = bytes.fromhex("d9d505f920a163d7")  # of SQLite's journals
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def state(tmp_path) -> Path:
+    """A filter that belongs to somebody else, with everything in it that a command may open."""
+    place = tmp_path / "state"
+    place.mkdir()
+    with opened(place) as one:
+        teach(one, mail(4))
+    Sightings.open(place / "sightings.sqlite").close()
+    History.open(place / "history.sqlite", 8 << 20, 1).close()
+    Store.open(place).close()
+    for path in (place, *place.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    for above in (tmp_path, *tmp_path.parents):  # whoever owns it must get there
+        above.chmod(above.stat().st_mode | 0o111)
+    return place
+
+
+@pytest.fixture
+def treasure(tmp_path) -> Path:
+    """A file of root's, in a directory of root's."""
+    place = tmp_path / "root's"
+    place.mkdir(mode=0o755)
+    (place / "treasure").write_text("gold")
+    return place / "treasure"
+
+
+def journal_that_deletes(database: Path, victim: Path) -> None:
+    """As if a transaction over several files had been cut off: SQLite then takes the journal that they have in common away.
+
+    Format: "Database File Format", section 3 (sqlite.org/fileformat2.html).
+    """
+    page = int.from_bytes(database.read_bytes()[16:18], "big")
+    head = MAGIC + struct.pack(">IIIII", 0, 0, database.stat().st_size // page, 512, page)
+    name = bytes(victim)
+    tail = struct.pack(">I", 0x40000000 // page + 1) + name + struct.pack(">II", len(name), sum(name)) + MAGIC
+    journal = database.with_name(database.name + "-journal")
+    journal.write_bytes(head.ljust(512, b"\0") + tail)
+    os.chown(journal, NOBODY, NOBODY)
+
+
+def command(state: Path, *arguments: object) -> int:
+    return cli.main(["--state", str(state), *map(str, arguments)])
+
+
+USES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "ledger": ("ledger.sqlite", lambda state: command(state, "status")),
+    "history": ("history.sqlite", lambda state: command(state, "explain", "0" * 16)),
+    "sightings": ("sightings.sqlite", lambda state: Sightings.open(state / "sightings.sqlite").close()),
+    "sightings in a backup": ("sightings.sqlite", lambda state: command(state, "backup", state.parent / "backup")),
+    "tokens": ("access.sqlite", lambda state: command(state, "token", "list")),
+    "login link": ("access.sqlite", lambda state: command(state, "login-link", "--user", "anna", "--url", "http://localhost")),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_journal_beside_a_database_deletes_nothing_of_root_s(state, treasure, use):
+    name, run = USES[use]
+    journal_that_deletes(state / name, treasure)
+    with ExitStack() as stack:
+        if not use.startswith("sightings") or "backup" in use:
+            run(state)
+        else:
+            stack.enter_context(pytest.raises(Exception, match="sightings"))
+            run(state)
+    assert treasure.read_text() == "gold"
+    assert os.geteuid() == 0
+
+
+def test_the_journal_would_delete_it(state, treasure):
+    """What the test above is about: SQLite as root, without further ado."""
+    import sqlite3
+
+    journal_that_deletes(state / "ledger.sqlite", treasure)
+    db = sqlite3.connect(state / "ledger.sqlite")
+    db.execute("SELECT * FROM meta").fetchall()
+    db.close()
+    assert not treasure.exists()
+
+
+def test_a_restore_follows_no_link_out_of_the_directory(state, treasure, monkeypatch, capsys):
+    assert command(state, "backup", state.parent / "backup") == 0
+    real = Archive.extract
+
+    def extract(archive: Archive, place: Path, advance: Callable[[int], object]) -> None:
+        place.rename(place.with_name("away"))
+        place.symlink_to(treasure.parent)
+        real(archive, place, advance)
+
+    monkeypatch.setattr(Archive, "extract", extract)
+    assert command(state, "restore", "--replace", state.parent / "backup") == 2
+    assert "Permission denied" in capsys.readouterr().err
+    assert [path.name for path in treasure.parent.iterdir()] == ["treasure"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_what_was_restored_belongs_to_the_owner(state, mode):
+    command(state, "backup", state.parent / "backup")
+    state.parent.chmod(mode)
+    assert command(state, "restore", "--replace", state.parent / "backup") == 0
+    assert {path.name: path.stat().st_uid for path in state.rglob("*")} == {path.name: NOBODY for path in state.rglob("*")}
+
+
+def test_where_its_owner_cannot_get_root_works_as_root(state):
+    state.parent.chmod(0o700)
+    with as_owner_of(state):
+        assert os.geteuid() == 0
+    assert command(state, "status") == 0
+
+
+def _write_where_only_root_may(state: Path) -> None:
+    assert (os.geteuid(), os.getegid()) == (NOBODY, NOBODY)
+    (state.parent / "file").write_text("")
+
+
+def test_rights_come_back_whatever_happens(state):
+    with pytest.raises(PermissionError), as_owner_of(state):
+        _write_where_only_root_may(state)
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+    with Owner(0, 0).acting():
+        assert os.geteuid() == 0
