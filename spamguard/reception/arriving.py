@@ -7,7 +7,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from spamguard.reception.clients import Load
-from spamguard.settings import ScannerLimits
+from spamguard.settings import DoorLimits, ScannerLimits
 from spamguard.spool import Spool
 
 _log = logging.getLogger("spamguard.doors")
@@ -23,7 +23,7 @@ class NoRoom(Enum):
 class Arriving:
     """One message. refused: why it is not taken, None while it is; what came of it is gone then."""
 
-    def __init__(self, directory: Path, limits: ScannerLimits, load: Load) -> None:
+    def __init__(self, directory: Path, limits: DoorLimits | ScannerLimits, load: Load) -> None:
         self.spool = Spool(directory)
         self.refused: NoRoom | None = None
         self._most = limits.message_bytes

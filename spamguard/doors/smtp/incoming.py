@@ -5,10 +5,10 @@ Must never hold more than the limits allow, and gives everything back in `close`
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from spamguard.doors.smtp import dialogue
+from spamguard.reception.arriving import Arriving, NoRoom
 from spamguard.reception.clients import Load
 from spamguard.settings import DoorLimits
 from spamguard.spool import Spool
@@ -16,34 +16,35 @@ from spamguard.wire.values import Reply
 
 HEADER_SIZE = "header-size"  # the oddity of a header section beyond its limit, where it may not be refused
 _BLANK_LINE = b"\r\n\r\n"
-
-_log = logging.getLogger("spamguard.doors")
+_REFUSALS = {NoRoom.TOO_LARGE: dialogue.SIZE_LIMIT, NoRoom.NOT_NOW: dialogue.NO_SPACE}
 
 
 class Incoming:
     """One message. refusal: why it will not be taken, None while it will."""
 
     def __init__(self, directory: Path, limits: DoorLimits, load: Load, *, refuse_header: bool) -> None:
-        self.spool = Spool(directory)
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
-        self._limits = limits
-        self._load = load
+        self._arriving = Arriving(directory, limits, load)
+        self._most_header = limits.header_bytes
         self._refuse_header = refuse_header
-        self._counted = 0
         self._header_bytes = 0
         self._header_tail: bytes | None = b"\r\n"  # last bytes of the header section so far; None: it has ended, or is too long
+
+    @property
+    def spool(self) -> Spool:
+        """What came so far."""
+        return self._arriving.spool
 
     def write(self, data: bytes) -> None:
         """Some more bytes; never raises."""
         if self.refusal is not None or not data:
             return
-        if self.spool.size + len(data) > self._limits.message_bytes:
-            self.refuse(dialogue.SIZE_LIMIT)
-        elif not self._load.take(len(data)):
-            self.refuse(dialogue.NO_SPACE)
-        else:
-            self._keep(data)
+        self._arriving.write(data)
+        if self._arriving.refused is not None:
+            self.refusal = _REFUSALS[self._arriving.refused]
+        elif self._header_tail is not None:
+            self._follow_header(self._header_tail, data)
 
     def refuse(self, reply: Reply) -> None:
         """Keep nothing of it."""
@@ -52,27 +53,14 @@ class Incoming:
 
     def close(self) -> None:
         """Give everything back; idempotent."""
-        self.spool.close()
-        self._load.give_back(self._counted)
-        self._counted = 0
-
-    def _keep(self, data: bytes) -> None:
-        self._counted += len(data)
-        try:
-            self.spool.write(data)
-        except OSError as error:
-            _log.error("a message cannot be kept: %s", error)
-            self.refuse(dialogue.NO_SPACE)
-            return
-        if self._header_tail is not None:
-            self._follow_header(self._header_tail, data)
+        self._arriving.close()
 
     def _follow_header(self, tail: bytes, data: bytes) -> None:
         """Whether the header section ends here, and where. A message that begins with an empty line has none."""
         end = (tail + data).find(_BLANK_LINE)
         self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
-        if self._header_bytes > self._limits.header_bytes:
+        if self._header_bytes > self._most_header:
             self._header_tail = None
             if self._refuse_header:
                 self.refuse(dialogue.HEADER_LIMIT)
