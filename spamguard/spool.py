@@ -33,9 +33,9 @@ class Spool:
 
     @classmethod
     def reading(cls, path: Path) -> Spool:
-        """The message in a file, to be read only; OSError when it cannot be."""
+        """The message in a file, to be read only; OSError when it cannot be, or is a symbolic link."""
         spool = cls(path.parent)
-        spool._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        spool._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         spool.size = os.fstat(spool._file).st_size
         return spool
 

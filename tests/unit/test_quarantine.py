@@ -110,6 +110,16 @@ def test_what_is_no_id_never_becomes_a_path(held: Quarantine, tmp_path: Path, te
             call(text)
 
 
+def test_a_link_in_the_place_of_a_message_is_not_followed(held: Quarantine, tmp_path: Path) -> None:
+    """Whoever owns the directory might put one there, to what only root may read, and root release it to anybody."""
+    secret = tmp_path / "secret"
+    secret.write_text("root:x")
+    held.file(name(1)).unlink()
+    held.file(name(1)).symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        held.open(name(1))
+
+
 def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
     for call in (held.entry, held.open, held.delete, held.mark_released):
         with pytest.raises(QuarantineError, match="no such message"):
