@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"{options.user!r} has taught nothing here: `spamguard status` lists who has")
         batches = undo.undo(spam_filter, found, chosen, dry=options.dry_run)
         done = [one for batch in _with_progress(batches, len(found)) for one in batch]
-        settled = bool(done) and not options.dry_run
+        # also when nothing is left to take back: whoever did it may have been interrupted before settling
+        settled = not options.dry_run and bool(done or (found and spam_filter.status().unsettled))
         if settled:
             spam_filter.settle()
     _warn_of_age(chosen, done)

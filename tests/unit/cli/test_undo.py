@@ -69,6 +69,25 @@ def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
         assert (vote.label, vote.origin) == ("spam", "cli")
 
 
+def _interrupted(_: Filter) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_was_interrupted_before_settling_is_settled_the_next_time(run, taught, tmp_path, monkeypatch):
+    message = tmp_path / "message"
+    message.write_bytes(some("spam")[0])
+    run(taught, "learn", "--as", "ham", "--user", "anna", message)
+    with monkeypatch.context() as patched:
+        patched.setattr(Filter, "settle", _interrupted)
+        assert run(taught, "undo", "--user", "anna").status == 130
+    assert run(taught, "status", "--json").json["unsettled"] == 2
+    assert run(taught, "undo", "--user", "anna", "--dry-run", "--json").json["settled"] is False
+    again = run(taught, "undo", "--user", "anna", "--json").json
+    assert (again["taken_back"], again["settled"]) == (0, True)
+    assert run(taught, "status", "--json").json["unsettled"] == 0
+    assert run(taught, "undo", "--user", "anna", "--json").json["settled"] is False
+
+
 def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
     with Filter.open(taught) as one:
         one._ledger._db.execute("UPDATE events SET time = time - 90 * 86400")
