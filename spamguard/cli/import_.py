@@ -124,7 +124,7 @@ def _define_classes(spam_filter: Filter, header: Header, labels: set[str]) -> No
 def _merge(spam_filter: Filter, reader: Reader) -> int:
     spam_filter.refuse_without_receipts()
     new = spam_filter.ledger.merge(reader.votes())
-    if new:
+    if new or spam_filter.status().unsettled:  # also when whoever imported it before was interrupted
         spam_filter.settle()  # at once, from the receipts: folding each of them first would take longer
     return new
 

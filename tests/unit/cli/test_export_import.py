@@ -44,6 +44,19 @@ def keyed(run, taught, file):
     return file
 
 
+def _interrupted(_: Filter) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_was_interrupted_before_settling_is_settled_the_next_time(run, keyed, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Filter, "settle", _interrupted)
+        assert run(tmp_path / "new", "import", keyed).status == 130
+    assert run(tmp_path / "new", "status", "--json").json["unsettled"] >= 120
+    assert run(tmp_path / "new", "import", "--json", keyed).json["new"] == 0
+    assert run(tmp_path / "new", "status", "--json").json["unsettled"] == 0
+
+
 def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus):
     with Filter.open(taught) as spam_filter:
         spam_filter.define_class("offers", unwanted=True)
