@@ -3,65 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 
-from spamguard.config.schema import (
-    POLICY,
-    CertificatePart,
-    FilePart,
-    HamEvidencePart,
-    HistoryPart,
-    HopPart,
-    LimitsPart,
-    ListenerPart,
-    Part,
-    RulePart,
-    ScannerLimitsPart,
-    ScannerPart,
-    ScoringPart,
-    TeachByMailPart,
-    TeachPart,
-    WatchPart,
-    WebLimitsPart,
-    WebPart,
-    WebProxyPart,
-)
-from spamguard.settings import (
-    Certificate,
-    DoorLimits,
-    HamEvidence,
-    History,
-    Hop,
-    Listener,
-    Rule,
-    Scanner,
-    ScannerLimits,
-    Scoring,
-    Settings,
-    Teach,
-    TeachByMail,
-    Watch,
-    Web,
-    WebLimits,
-    WebProxy,
-)
+from spamguard.config.schema import POLICY, Part
+from spamguard.settings import Settings
 
-_PARTS: dict[type[Any], type[Part]] = {
-    Hop: HopPart,
-    Rule: RulePart,
-    DoorLimits: LimitsPart,
-    Certificate: CertificatePart,
-    ScannerLimits: ScannerLimitsPart,
-    Scoring: ScoringPart,
-    History: HistoryPart,
-    HamEvidence: HamEvidencePart,
-    Teach: TeachPart,
-    Web: WebPart,
-    WebProxy: WebProxyPart,
-    WebLimits: WebLimitsPart,
-}
+_PARTS: dict[type[Any], type[Part]] = {part.fills: part for part in Part.__subclasses__()}
 
 
 def effective(settings: Settings) -> str:
@@ -71,23 +20,8 @@ def effective(settings: Settings) -> str:
 
 def plain(settings: Settings) -> dict[str, Any]:
     """The same as mappings, lists, texts and numbers."""
-    given = {name: _part(value) for name, value in _values(settings).items()}
-    given["listeners"] = [_with_policy(ListenerPart, one) for one in settings.listeners]
-    given["scanners"] = [_with_policy(ScannerPart, one) for one in settings.scanners]
-    given["watch"] = [_watch(one) for one in settings.watch]
-    given["aliases"] = dict(settings.aliases)
-    return _written(FilePart, given)
-
-
-def _with_policy(kind: type[Part], door: Listener | Scanner) -> Part:
-    given = _values(door)
-    policy = given.pop("policy")
-    given |= {name: getattr(policy, name) for name in POLICY if name in kind.model_fields}
-    return kind.model_construct(**{name: _part(value) for name, value in given.items()})
-
-
-def _watch(watch: Watch) -> Part:
-    return WatchPart.model_construct(**_inside(watch) | {"folders": dict(watch.folders)})
+    found: dict[str, Any] = _part(settings).model_dump(by_alias=True)
+    return found
 
 
 def _part(value: Any) -> Any:
@@ -95,18 +29,13 @@ def _part(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_part(one) for one in value]
     kind = _PARTS.get(type(value))
-    if isinstance(value, TeachByMail):
-        return TeachByMailPart.model_construct(**_inside(value) | {"addresses": dict(value.addresses)})
-    return value if kind is None else kind.model_construct(**_inside(value))
+    return value if kind is None else kind.model_construct(**_given(value, kind))
 
 
-def _inside(value: Any) -> dict[str, Any]:
-    return {name: _part(one) for name, one in _values(value).items()}
-
-
-def _values(value: Any) -> dict[str, Any]:
-    return {one.name: getattr(value, one.name) for one in fields(value)}
-
-
-def _written(kind: type[Part], given: dict[str, Any]) -> dict[str, Any]:
-    return kind.model_construct(**given).model_dump(by_alias=True)
+def _given(value: Any, kind: type[Part]) -> dict[str, Any]:
+    """What a part holds, by the names that the settings use. Pairs are mappings in the file."""
+    given = {one.name: getattr(value, one.name) for one in fields(value)}
+    if policy := given.pop("policy", None):
+        given |= {name: getattr(policy, name) for name in POLICY if name in kind.model_fields}
+    mappings = [name for name, one in kind.model_fields.items() if get_origin(one.annotation) is dict]
+    return {name: dict(one) if name in mappings else _part(one) for name, one in given.items()}

@@ -110,7 +110,8 @@ def settings(document: Document) -> Settings:
             told.append((place, f"{where}: {text}"))
     if told:
         raise ConfigError(*dict.fromkeys(text for _, text in sorted(told)))
-    return FilePart.model_validate(tree.value).build()
+    built: Settings = FilePart.model_validate(tree.value).build()
+    return built
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:

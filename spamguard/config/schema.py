@@ -1,13 +1,13 @@
 """The layout of the file: which keys there are, and the type of each. The defaults are those of `spamguard.settings`.
 
 A model's field has the name of the dataclass field it fills and, as alias, the name it has in the file. Only what was given is
-filled in (`given`); nothing here repeats a default. What is said about each is for editors (`schema_for_editors`): short; the whole
+filled in; nothing here repeats a default. What is said about each is for editors (`schema_for_editors`): short; the whole
 is in config/spamguard.yaml.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -35,14 +35,17 @@ from spamguard.settings import (
 
 
 class Part(BaseModel):
-    """What all parts of the file have in common."""
+    """What all parts of the file have in common. fills: the dataclass of `spamguard.settings` that a part becomes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    fills: ClassVar[type[Any]]
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """What was said, by the names that the dataclasses use."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
+    def build(self) -> Any:
+        """The value for the daemon: a `fills` of what was said, its own defaults for all else."""
+        return self.fills(**self._built())
+
+    def _built(self) -> dict[str, Any]:
+        return {name: _settled(getattr(self, name)) for name in self.model_fields_set}
 
 
 def _named(alias: str, about: str) -> Any:
@@ -53,13 +56,26 @@ def _needed(alias: str, about: str) -> Any:
     return Field(alias=alias, description=about)
 
 
-def _tuples(given: dict[str, Any]) -> dict[str, Any]:
-    """Lists as the settings hold them."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+def _settled(value: Any) -> Any:
+    """As the settings hold it: parts built, lists as tuples, mappings as tuples of pairs."""
+    if isinstance(value, Part):
+        return value.build()
+    if isinstance(value, list):
+        return tuple(_settled(one) for one in value)
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+POLICY = ("rules", "one_wrong_in", "tell_probability", "forged", "on_error")
+"""What the file says of a listener or a scanner and the settings hold in its policy."""
+
+
+def _with_policy(built: dict[str, Any]) -> dict[str, Any]:
+    policy = {name: built.pop(name) for name in POLICY if name in built}
+    return built | {"policy": Policy(**policy)}
 
 
 class HopPart(Part):
-    """Fills `settings.Hop`."""
+    fills = Hop
 
     endpoint: values.Target = _needed("to", "Where mail goes on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path")
     tls: values.Secrecy = _named("tls", "STARTTLS towards it; required: with a certificate that is checked")
@@ -69,13 +85,9 @@ class HopPart(Part):
     idle_seconds: values.Seconds = _named("idle", "How long an open session is kept for the next message")
     sessions: values.Count = _named("sessions", "Open sessions kept at most, in each worker")
 
-    def build(self) -> Hop:
-        """The value for the daemon."""
-        return Hop(**self.given)
-
 
 class RulePart(Part):
-    """Fills `settings.Rule`."""
+    fills = Rule
 
     label: values.Label = _needed("when", "A class; spam: every unwanted one; unsure")
     action: values.Deed = _needed("action", "What is done; defer and reject only before the queue")
@@ -83,13 +95,9 @@ class RulePart(Part):
     to: values.Mailbox = _named("to", "Whom redirect sends it to")
     subject_prefix: values.Prefix = _named("subject_prefix", "Put before the subject; breaks DKIM signatures")
 
-    def build(self) -> Rule:
-        """The value for the daemon."""
-        return Rule(**self.given)
-
 
 class LimitsPart(Part):
-    """Fills `settings.DoorLimits`."""
+    fills = DoorLimits
 
     message_bytes: values.Size = _named("message_size", "Of one message; announced as SIZE")
     header_bytes: values.Size = _named("header_size", "Of the header of one message")
@@ -103,24 +111,16 @@ class LimitsPart(Part):
     data_seconds: values.Seconds = _named("data_timeout", "Between two pieces of a message")
     message_seconds: values.Seconds = _named("message_timeout", "For a whole message, however steadily it drips")
 
-    def build(self) -> DoorLimits:
-        """The value for the daemon."""
-        return DoorLimits(**self.given)
-
 
 class CertificatePart(Part):
-    """Fills `settings.Certificate`."""
+    fills = Certificate
 
     certificate: values.File = _needed("certificate", "PEM file with the certificate and those above it")
     key: values.File = _needed("key", "PEM file with its private key")
 
-    def build(self) -> Certificate:
-        """The value for the daemon."""
-        return Certificate(**self.given)
-
 
 class TeachByMailPart(Part):
-    """Fills `settings.TeachByMail`."""
+    fills = TeachByMail
 
     addresses: dict[values.TeachingAddress, values.Class] = Field(
         alias="addresses", min_length=1, description="Addresses to forward mail to, each with the class it stands for"
@@ -129,13 +129,11 @@ class TeachByMailPart(Part):
     clients: list[values.Network] = _named("clients", "Networks it must come from")
     user: values.LessonOf = _named("user", "Whose lesson it is: the sender's whole address, or its local-part")
 
-    def build(self) -> TeachByMail:
-        """The value for the daemon."""
-        return TeachByMail(**_tuples(self.given) | {"addresses": tuple(self.addresses.items())})
-
 
 class ListenerPart(Part):
-    """Fills `settings.Listener` and its `settings.Policy`. speed_adjust: what the operator says of Postfix; for checks only."""
+    """A door for mail. speed_adjust: what the operator says of Postfix; for checks only."""
+
+    fills = Listener
 
     endpoint: values.Address = _needed("listen", "Where mail comes in: smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, with an IP address")
     position: values.Where = _needed("position", "Where it stands in the mail's way; decides what may be refused")
@@ -162,23 +160,12 @@ class ListenerPart(Part):
     limits: LimitsPart = Field(default=LimitsPart(), alias="limits", description="What clients may use, in each worker")
     teach: TeachByMailPart | None = _named("teach", "Addresses to which people forward mail to say what it is")
 
-    def build(self) -> Listener:
-        """The value for the daemon."""
-        given = _tuples(self.given)
-        given.pop("speed_adjust", None)
-        policy: dict[str, Any] = {name: given.pop(name) for name in POLICY if name in given}
-        policy["rules"] = tuple(rule.build() for rule in self.rules)
-        built: dict[str, Any] = {"next_hop": self.next_hop.build(), "limits": self.limits.build(), "tls": self.tls and self.tls.build()}
-        built["teach"] = self.teach and self.teach.build()
-        return Listener(**given | built, policy=Policy(**policy))
-
-
-POLICY = ("rules", "one_wrong_in", "tell_probability", "forged", "on_error")
-"""What the file says of a listener and the settings hold in its policy."""
+    def _built(self) -> dict[str, Any]:
+        return _with_policy({name: value for name, value in super()._built().items() if name != "speed_adjust"})
 
 
 class ScannerLimitsPart(Part):
-    """Fills `settings.ScannerLimits`."""
+    fills = ScannerLimits
 
     message_bytes: values.Size = _named("message_size", "Of one message")
     connections: values.Count = _named("connections", "At once")
@@ -188,13 +175,9 @@ class ScannerLimitsPart(Part):
     data_seconds: values.Seconds = _named("data_timeout", "Between two pieces of one")
     message_seconds: values.Seconds = _named("message_timeout", "For a whole one, however steadily it drips")
 
-    def build(self) -> ScannerLimits:
-        """The value for the daemon."""
-        return ScannerLimits(**self.given)
-
 
 class ScannerPart(Part):
-    """Fills `settings.Scanner` and its `settings.Policy`."""
+    fills = Scanner
 
     endpoint: values.Asked = _needed(
         "listen", "Where programs ask: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT or milter:/path/to/socket"
@@ -213,51 +196,36 @@ class ScannerPart(Part):
     forged: list[values.FieldName] = _named("forged", "Verdict fields that clients are told to remove; * at the end for anything")
     limits: ScannerLimitsPart = Field(default=ScannerLimitsPart(), alias="limits", description="What clients may use, in each worker")
 
-    def build(self) -> Scanner:
-        """The value for the daemon."""
-        given = _tuples(self.given)
-        policy: dict[str, Any] = {name: given.pop(name) for name in POLICY if name in given}
-        return Scanner(**given | {"limits": self.limits.build()}, policy=Policy(**policy))
+    def _built(self) -> dict[str, Any]:
+        return _with_policy(super()._built())
 
 
 class ScoringPart(Part):
-    """Fills `settings.Scoring`."""
+    fills = Scoring
 
     seconds: values.Seconds = _named("deadline", "For one message; its process is killed then, and on_error decides")
     scorers: values.Count = _named("scorers", "Processes that judge, for each worker")
 
-    def build(self) -> Scoring:
-        """The value for the daemon."""
-        return Scoring(**self.given)
-
 
 class HistoryPart(Part):
-    """Fills `settings.History`."""
+    fills = History
 
     days: values.Days = _named("age", "How long it is remembered what was judged: whole days")
     size: values.Size = _named("size", "How much of it is remembered at most")
     subjects: values.Flag = _named("subjects", "Whether subjects are remembered, and words that stood there")
     addresses: values.Flag = _named("addresses", "Whether addresses and users are remembered; without, people cannot be shown their mail")
 
-    def build(self) -> History:
-        """The value for the daemon."""
-        return History(**self.given)
-
 
 class HamEvidencePart(Part):
-    """Fills `settings.HamEvidence`."""
+    fills = HamEvidence
 
     answered: values.Flag = _named("answered", "Whether having been answered says that a message is ham")
     flagged: values.Flag = _named("flagged", "Whether being flagged says so")
     read_after_seconds: values.Seconds | None = _named("read_after", "How long after it was read and left where it is; null: never")
 
-    def build(self) -> HamEvidence:
-        """The value for the daemon."""
-        return HamEvidence(**self.given)
-
 
 class WatchPart(Part):
-    """Fills `settings.Watch`."""
+    fills = Watch
 
     maildir: values.MaildirPattern = _needed("maildir", "An absolute path; * and ? stand for any name")
     user: values.MailUser = _named("user", "Whose they all are; empty: what the wildcards stand for, or the owner")
@@ -275,16 +243,9 @@ class WatchPart(Part):
     )
     spam_evidence: list[values.Keyword] = _named("spam_evidence", "Keywords that say that a message is spam")
 
-    def build(self) -> Watch:
-        """The value for the daemon."""
-        given = _tuples(self.given) | {"ham_evidence": self.ham_evidence.build()}
-        if "folders" in given:
-            given["folders"] = tuple(given["folders"].items())
-        return Watch(**given)
-
 
 class TeachPart(Part):
-    """Fills `settings.Teach`."""
+    fills = Teach
 
     socket: values.SocketPath | None = _named("socket", "Where; null: teach.sock in the state directory")
     mode: values.Mode = _named("mode", "Who may connect, in octal digits")
@@ -292,37 +253,25 @@ class TeachPart(Part):
     for_others: list[values.Account] = _named("for_others", "Accounts that may name another user")
     lessons_per_day: values.Allowance = _named("lessons_per_day", "Of each user, within 24 hours; 0: no limit")
 
-    def build(self) -> Teach:
-        """The value for the daemon."""
-        return Teach(**_tuples(self.given))
-
 
 class WebProxyPart(Part):
-    """Fills `settings.WebProxy`."""
+    fills = WebProxy
 
     networks: list[values.Network] = Field(alias="networks", min_length=1, description="From where the reverse proxy connects")
     user_header: values.HttpField = _named("user_header", "Field in which it names the person; empty: none")
     operators: list[values.Somebody] = _named("operators", "Who of these people is an operator")
 
-    def build(self) -> WebProxy:
-        """The value for the daemon."""
-        return WebProxy(**_tuples(self.given))
-
 
 class WebLimitsPart(Part):
-    """Fills `settings.WebLimits`."""
+    fills = WebLimits
 
     message_bytes: values.Size = _named("message_size", "Of a message that is handed over")
     requests_per_minute: values.Count = _named("requests_per_minute", "Of one person")
     requests_per_minute_of_address: values.Count = _named("requests_per_minute_of_address", "Of one client")
 
-    def build(self) -> WebLimits:
-        """The value for the daemon."""
-        return WebLimits(**self.given)
-
 
 class WebPart(Part):
-    """Fills `settings.Web`."""
+    fills = Web
 
     place: values.Monitored = _needed("listen", "Where: ADDRESS:PORT")
     hosts: list[values.Host] = _named("hosts", "Names by which they are asked for; none: those of loopback and the address itself")
@@ -330,14 +279,11 @@ class WebPart(Part):
     proxy: WebProxyPart | None = _named("proxy", "The reverse proxy in front of them; null: there is none")
     limits: WebLimitsPart = Field(default=WebLimitsPart(), alias="limits", description="What those who ask may use")
 
-    def build(self) -> Web:
-        """The value for the daemon."""
-        built = {"tls": self.tls and self.tls.build(), "proxy": self.proxy and self.proxy.build(), "limits": self.limits.build()}
-        return Web(**_tuples(self.given) | built)
-
 
 class FilePart(Part):
-    """The whole file; fills `settings.Settings`."""
+    """The whole file."""
+
+    fills = Settings
 
     state: values.Directory = _named("state", "Directory of the filter: key, receipts, tables, history, quarantine")
     user: values.UserName = _named("user", "Whom to run as when started as root; empty: the owner of the state directory")
@@ -360,10 +306,5 @@ class FilePart(Part):
         "web", "Web page and HTTP API: where alone, or with how; null: there are none"
     )
 
-    def build(self) -> Settings:
-        """The value for the daemon. `state` must be given."""
-        listeners, scanners = tuple(one.build() for one in self.listeners), tuple(one.build() for one in self.scanners)
-        watch = tuple(one.build() for one in self.watch)
-        built = {"listeners": listeners, "scoring": self.scoring.build(), "history": self.history.build(), "watch": watch}
-        built |= {"teach": self.teach and self.teach.build(), "scanners": scanners, "web": self.web and self.web.build()}
-        return Settings(**self.given | built | {"aliases": tuple(self.aliases.items())})
+    def _built(self) -> dict[str, Any]:
+        return {"listeners": ()} | super()._built()
