@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from spamguard.cli import rim
 from spamguard.cli.given import given
 from spamguard.errors import SourceError, UsageError
+from spamguard.files import create_private
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Reader
@@ -132,7 +133,7 @@ def _merge(spam_filter: Filter, reader: Reader) -> int:
 def _adopt(spam_filter: Filter, reader: Reader) -> int:
     path = spam_filter.directory / f".import.{secrets.token_hex(8)}.new"
     try:
-        with path.open("xb") as file:
+        with create_private(path) as file:
             for piece in reader.table():
                 if piece.strip(b"\0"):
                     file.write(piece)

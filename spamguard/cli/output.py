@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from spamguard.files import create_private, sync_directory
+from spamguard.files import sync_directory
 
 
 def is_file(name: str) -> bool:
@@ -30,7 +30,7 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
     else:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
         try:
-            with create_private(draft) as stream:
+            with open(draft, "xb", opener=_private) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -41,3 +41,8 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
         finally:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+
+def _private(name: str, flags: int) -> int:
+    """For us alone, unlike `files.create_private`: what root writes must not be given to whoever owns the directory."""
+    return os.open(name, flags, 0o600)

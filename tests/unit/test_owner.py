@@ -117,6 +117,16 @@ def test_a_restore_follows_no_link_out_of_the_directory(state, treasure, monkeyp
     assert [path.name for path in treasure.parent.iterdir()] == ["treasure"]
 
 
+@pytest.mark.parametrize("kind", [("backup",), ("export", "--with-key")])
+def test_the_key_is_not_given_to_whoever_owns_the_directory_that_root_writes_to(state, tmp_path, kind):
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    assert command(state, *kind, home / "file") == 0
+    found = (home / "file").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (0, 0o600)
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_what_was_restored_belongs_to_the_owner(state, mode):
     command(state, "backup", state.parent / "backup")

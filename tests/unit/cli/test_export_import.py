@@ -48,6 +48,14 @@ def _interrupted(_: Filter) -> None:
     raise KeyboardInterrupt
 
 
+def test_tables_on_their_way_in_are_private(run, taught, tmp_path, file, monkeypatch):
+    run(taught, "export", "--with-key", "--without-receipts", file)
+    modes = []
+    monkeypatch.setattr(Filter, "adopt_tables", lambda _, path: modes.append(stat.S_IMODE(path.stat().st_mode)))
+    assert run(tmp_path / "new", "import", file).status == 0
+    assert modes == [0o600]
+
+
 def test_what_was_interrupted_before_settling_is_settled_the_next_time(run, keyed, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
