@@ -134,6 +134,7 @@ def test_names_of_forged_fields(name: bytes, goes: bool) -> None:
         (b"X-Spam-Flag: NO\r\r\n folded\r\nTo: a\r\n\r\n", b"To: a\r\n\r\n"),
         (b"A: 1\r\rX-Spam-Flag: NO\r\n\r\nX-Spam-Flag: \rX-Spam-Flag: body", b"A: 1\r\r\n\r\nX-Spam-Flag: \rX-Spam-Flag: body"),
         (b"\rX-Spam-Flag: NO\r", b"\r"),
+        (b"A: 1\r\nX-Spam-Flag\rX-Bogosity: x\r: NO\r\nTo: a\r\n\r\n", b"A: 1\r\nX-Spam-Flag\r\nTo: a\r\n\r\n"),
         (b"A: \r1\r\n\r\nbody", b"A: \r1\r\n\r\nbody"),
     ],
 )
