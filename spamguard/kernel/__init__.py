@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 5  # of the functions below; that of module.c
+_VERSION = 6  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -51,6 +51,16 @@ class Functions(Protocol):
         UnicodeEncodeError: half of a surrogate pair is in it.
         """
 
+    def kinds(self, text: bytes, /) -> tuple[int, int, int]:
+        """How many bytes of a text are capitals, digits and beyond ASCII."""
+
+    def letters(self, text: str, ranges: Buffer, /) -> str:
+        """A text with a blank in place of each run of signs and characters that nobody sees, or nothing where no sign is among them.
+
+        ranges: these characters in order, none of them ASCII, three numbers (uint32) for each range: the first, the last, and 1 for
+        signs, 2 for what nobody sees. UnicodeEncodeError: half of a surrogate pair is in it.
+        """
+
     def receipts(
         self, counts: Buffer, out: Buffer, lows: tuple[bytes, ...], middles: tuple[bytes, ...], bitmaps: tuple[bytes, ...], most_few: int, /
     ) -> bool:
@@ -67,6 +77,9 @@ class Functions(Protocol):
 
     def gather(self, rows: Buffer, buckets: Buffer, out: Buffer, width: int, /) -> None:
         """Fill `out`, int32 (k, n), with the first k columns of these rows (intp) of a table of int32, so wide."""
+
+    def sums(self, cells: Buffer, sizes: Buffer, /) -> list[int]:
+        """Sums over runs of so many (intp) cells (int32), which stand side by side."""
 
     def run_sums(self, width: int, cells: Buffer, firsts: Buffer, buckets: Buffer, sizes: Buffer, sums: Buffer, most: int, /) -> None:
         """Sums (int64) over runs of buckets (all intp) in one column of a table, each cell (int32) first brought inside -most..most.

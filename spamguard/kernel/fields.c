@@ -40,15 +40,12 @@ static int take_field(const Block *block, size_t at, Field *field) {
     return 1;
 }
 
-/* In lower case, as bytes. */
+/* In lower case, as bytes: new ones, since those made of a text may belong to everybody. */
 static PyObject *lowered(const char *bytes, size_t size) {
-    PyObject *name = PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
+    PyObject *name = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     char *out = name == NULL ? NULL : PyBytes_AsString(name);
-    if (out == NULL)
-        return NULL;
-    for (size_t at = 0; at < size; at++)
-        if (out[at] >= 'A' && out[at] <= 'Z')
-            out[at] += 'a' - 'A';
+    for (size_t at = 0; out != NULL && at < size; at++)
+        out[at] = bytes[at] >= 'A' && bytes[at] <= 'Z' ? (char)(bytes[at] + ('a' - 'A')) : bytes[at];
     return name;
 }
 

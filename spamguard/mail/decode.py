@@ -9,9 +9,13 @@ from __future__ import annotations
 import binascii
 import re
 import unicodedata
+from contextlib import suppress
 from encodings.aliases import aliases
 from functools import lru_cache
 
+import numpy as np
+
+from spamguard import kernel
 from spamguard.mail import unlabelled
 from spamguard.mail.scripts import unmixed
 
@@ -23,7 +27,17 @@ _INVISIBLE = (
     "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
 )
 _PUNCTUATION = (
-    "\u0080-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\uff61-\uff64"
+    "\u0080-\u00a9\u00ab\u00ac\u00ae-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u200a\u2010-\u2029\u202f-\u205f\u2065-\u2069"
+    "\u2070-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\uff61-\uff64"
+)
+_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
+_RANGES = np.array(
+    sorted(
+        (ord(first), ord(last or first), kind)
+        for kind, some in ((1, _PUNCTUATION), (2, _INVISIBLE))
+        for first, last in _RANGE.findall(some)
+    ),
+    np.uint32,
 )
 _NO_LETTERS = re.compile(f"[{_INVISIBLE}{_PUNCTUATION}]+")  # one search for both: it is what folding spends its time on
 _ALL_INVISIBLE = re.compile(f"[{_INVISIBLE}]+")
@@ -216,9 +230,18 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    visible = _NO_LETTERS.sub(_gap, text)
+    visible = _letters(text)
     pieces = [unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]
     return unmixed("".join(pieces).lower())
+
+
+def _letters(text: str) -> str:
+    """The text without runs of punctuation and invisible characters."""
+    compiled = kernel.functions()
+    if compiled is not None:
+        with suppress(UnicodeEncodeError):
+            return compiled.letters(text, _RANGES)
+    return _NO_LETTERS.sub(_gap, text)
 
 
 def _gap(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.mail.content import Content
 from spamguard.mail.relations import owner
 from spamguard.mail.split import Named
@@ -201,13 +202,14 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
     body = content.sections[0][1]
     named = content.message.named
     sample = b"".join(content.samples)
+    capitals, digits, beyond = _kinds(sample)
     values = (
         _scaled(size),
         _scaled(content.length),
         _scaled(len(content.urls)),
-        _share(_count(sample, _UPPER_CASE), len(sample)),
-        _share(_count(sample, _DIGITS), len(sample)),
-        0 if sample.isascii() else _share(len(sample.translate(None, _ASCII)), len(sample)),
+        _share(capitals, len(sample)),
+        _share(digits, len(sample)),
+        _share(beyond, len(sample)),
         _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
         _scaled(len(named.get(b"subject", b""))),
         _scaled(len(content.evidence)),
@@ -219,6 +221,15 @@ def numbers(content: Content, size: int) -> NDArray[np.int16]:
         _scaled(body.count(b"!")),
     )
     return np.array(values, np.int16)
+
+
+def _kinds(sample: bytes) -> tuple[int, int, int]:
+    """How many of its bytes are capitals, digits, and beyond ASCII."""
+    compiled = kernel.functions()
+    if compiled is not None:
+        return compiled.kinds(sample)
+    beyond = 0 if sample.isascii() else len(sample.translate(None, _ASCII))
+    return _count(sample, _UPPER_CASE), _count(sample, _DIGITS), beyond
 
 
 def _count(sample: bytes, characters: bytes) -> int:

@@ -36,6 +36,13 @@ def test_every_byte_in_a_name_behind_it_and_in_a_value() -> None:
             assert_same_fields(text)
 
 
+def test_bytes_that_belong_to_everybody_stay_as_they_are() -> None:
+    every = bytes(range(256))
+    for byte in range(256):
+        take_fields(every[byte : byte + 1] + b": x\n", DEFAULT_LIMITS)  # Python has but one object for each such slice
+    assert b"".join([every[byte : byte + 1] for byte in range(256)]) == every
+
+
 def test_a_block_cut_at_any_place() -> None:
     text = b"A: 1\nB:\n 2\nC : 3\n\nbody: no field\n"
     for size in range(len(text) + 1):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corpora.synthetic import generate
 from spamguard import Filter
-from spamguard.bayes import blocks, cells, logistic
+from spamguard.bayes import blocks, cells, experts, logistic
 from spamguard.bayes.cells import Cells
 from spamguard.bayes.tables import Evidence, Tables, class_index, evidence, read_rows
 from spamguard.records import Features
@@ -61,6 +61,14 @@ def test_rows(classes: tuple[str, ...]) -> None:
         compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))  # type: ignore[misc]
         np.testing.assert_array_equal(compiled.counts, plain.counts)
         np.testing.assert_array_equal(compiled.weights, plain.weights)
+
+
+@repeatable
+@given(seeds, st.lists(st.integers(0, 20), max_size=12))
+def test_sums_over_runs_side_by_side(seed: int, lengths: list[int]) -> None:
+    weights = np.random.default_rng(seed).integers(-(2**31), 2**31, sum(lengths)).astype(np.int32)
+    compiled, plain = both(lambda: experts._whole_sums(weights, np.array(lengths, np.intp)))
+    assert compiled == plain == [int(part.sum(dtype=np.int64)) for part in np.split(weights, np.cumsum(lengths)[:-1]) if len(lengths)]
 
 
 @repeatable
