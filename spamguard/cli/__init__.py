@@ -70,10 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(given)
     except SystemExit as stop:
-        if stop.code and "filter" in given:  # a slip in a delivery recipe must not cost mail either
+        if stop.code and _command(given) == "filter":  # a slip in a delivery recipe must not cost mail either
             return filtering.unscanned("wrong usage")
         raise
     return rim.guarded(options.run, options)
+
+
+def _command(given: Sequence[str]) -> str:
+    """Which one was meant by arguments that cannot be parsed."""
+    return next((word for word in given if word in COMMANDS), "")
 
 
 def parser() -> argparse.ArgumentParser:

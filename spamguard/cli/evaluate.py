@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -41,25 +42,18 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--ham", action="append", default=[], metavar="PATH", help="wanted mail (may be given again)")
     parser.add_argument("--spam", action="append", default=[], metavar="PATH", help="unwanted mail (may be given again)")
     parser.add_argument("--protocol", choices=("online", "delayed", "corrections", "split"), default="online", help="default: online")
-    parser.add_argument("--delay", type=_whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
+    parser.add_argument("--delay", type=rim.whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
     parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
     parser.add_argument("--scores", metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
     parser.add_argument("--against", metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)")
     parser.add_argument("--plots", metavar="DIR", help="draw ROC, calibration, scores and learning curve")
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number
-
-
 def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError("must lie between 0 and 1")
-    return share
+    with suppress(ValueError):
+        if 0 < (share := float(text)) < 1:
+            return share
+    raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -38,17 +38,10 @@ Part = tuple[float, str, str]
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "explain", run, ABOUT, EXAMPLE)
-    parser.add_argument("--words", type=_number, default=10, metavar="N", help="how many words each way (default: 10)")
+    parser.add_argument("--words", type=rim.whole, default=10, metavar="N", help="how many words each way (default: 10)")
     rim.add_user(parser)
     rim.add_json(parser)
     rim.add_paths(parser)
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:

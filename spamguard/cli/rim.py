@@ -73,6 +73,13 @@ def add_user(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def whole(text: str) -> int:
+    """An argument that is a number of things."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
 # ---- errors
 
 

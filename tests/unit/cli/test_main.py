@@ -57,6 +57,32 @@ def test_wrong_usage_is_status_2(arguments, capsys):
     assert "usage: spamguard" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("explain", "--words", "x", "message"), "argument --words: 'x' is no whole number from 0 on"),
+        (("explain", "--words", "-1", "message"), "argument --words: '-1' is no whole number from 0 on"),
+        (("evaluate", "--delay", "1.5", "index"), "argument --delay: '1.5' is no whole number from 0 on"),
+        (("evaluate", "--share", "half", "index"), "argument --share: 'half' is no number between 0 and 1"),
+        (("evaluate", "--share", "nan", "index"), "argument --share: 'nan' is no number between 0 and 1"),
+    ],
+)
+def test_numbers_that_are_none(arguments, told, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["judge", "filter", "--nothing"], ["explain", "--words", "x", "filter"], ["teach-folders", "--as", "filter"]]
+)
+def test_wrong_usage_of_another_command_passes_no_mail_on(run, arguments):
+    with pytest.raises(SystemExit) as stop:
+        run(None, *arguments, stdin=b"Subject: x\n\nx\n")
+    assert stop.value.code == 2
+
+
 def test_where_the_filter_is(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
