@@ -23,7 +23,7 @@ from spamguard.proxy.journal import Entry
 from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
-from spamguard.relay.contract import NextHop
+from spamguard.relay.contract import NextHop, Transaction
 from spamguard.settings import Action, Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
@@ -33,6 +33,7 @@ MOST_HOPS = 50  # Received fields before a message counts as going round in circ
 _OFFERED = ("8BITMIME", "SMTPUTF8", "DSN")
 
 _LOOP = Reply.of(554, "5.4.6 Too many hops")
+_CUT_OFF = Reply.of(421, "4.3.2 Cut off, nobody knows whether the next hop has it")  # for the log
 _NOT_JUDGED = Reply.of(451, "4.3.0 Message cannot be judged now, try again later")
 _REFUSALS = {
     Action.REJECT: Reply.of(550, "5.7.1 Message refused as unsolicited"),
@@ -107,11 +108,19 @@ class Passage:
             await self.end()  # nobody gets the message in it, or not everybody the same
         replies: dict[int, Reply] = {}
         for copy in copies:
-            told = await self._delivery.of(copy, opened)
-            copy.entry.finish(told)
-            self._record(copy.entry)
+            told = await self._told(copy, opened)
             replies |= zip(copy.numbers, told if len(told) == len(copy.numbers) else [told[0]] * len(copy.numbers), strict=True)
         return [replies[number] for number in range(len(self._accepted) if self._next_hop.answers_each else 1)]
+
+    async def _told(self, copy: Copy, opened: Transaction | None) -> Sequence[Reply]:
+        """What became of a copy, remembered too."""
+        told: Sequence[Reply] = [_CUT_OFF]
+        try:
+            told = await self._delivery.of(copy, opened)
+        finally:  # we may be stopping: the client hears so, and comes again
+            copy.entry.finish(told)
+            self._record(copy.entry)
+        return told
 
     async def end(self) -> None:
         """Give the session with the next hop back."""
