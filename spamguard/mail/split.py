@@ -29,6 +29,10 @@ _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
 _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
+# One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
+_USUAL = frozenset(
+    (b"from", b"to", b"subject", b"date", b"message-id", b"received", b"return-path", b"delivered-to", b"mime-version", b"content-type")
+)
 _LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: before a flood of them the search ends
 
 
@@ -175,7 +179,8 @@ def _lines(found: FieldList) -> int:
 
 
 def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
-    """Take a message apart: never raises, reads at most `limits` of it. An mbox `From ` line on top is passed over.
+    """Take a message apart: never raises, reads at most `limits` of it. An mbox `From ` line on top is passed over; a text need not have a
+    header.
 
     into_messages: also the messages attached to it; else each of them is a leaf.
     """
@@ -185,12 +190,20 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
     if envelope:
         text = text[envelope.end() :]
     fields, start, header_defects = take_fields(text, limits)
+    if fields and _is_text(fields, text, start):
+        fields, start, header_defects = [], 0, [b"header-line"]
     named = by_name(fields)
     message = Split(fields, named, parse_type(named.get(b"content-type", b"")), text[start:], defects=defects + header_defects)
     if cut:
         message.defects.append(b"message-size")
     _walk(message, limits, into_messages)
     return message
+
+
+def _is_text(fields: FieldList, text: bytes, start: int) -> bool:
+    """Whether what looks like a header is the beginning of a text that has none: no blank line below it, and no usual field."""
+    parted = start < len(text) and text[start - 2 : start] == b"\n\n"
+    return not parted and not any([name in _USUAL or name.startswith(b"x-") for name, _ in fields])
 
 
 def _walk(message: Split, limits: Limits, into_messages: bool) -> None:

@@ -130,6 +130,10 @@ def test_each_field_matters(name: bytes) -> None:
     assert not same(header(name + b": one"), header(b"X: one"))
 
 
+def test_lines_without_any_header_differ() -> None:
+    assert not same(b"Attention: all who have a telephone\n", b"Finally: after fifteen years\n")
+
+
 def test_text_type_of_damage_and_attachment_matter() -> None:
     assert not same(header(b"A: 1", body=b"one"), header(b"A: 1", body=b"two"))
 

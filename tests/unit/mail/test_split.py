@@ -62,6 +62,22 @@ def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:
     assert take_fields(b"A: 1\n" * 5 + b"\nbody", limits) == ([(b"a", b"1")] * 5, 26, [])
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (b"Attention: all who have a telephone", 0),
+        (b"Attention: all who\nhave: a telephone\nat home\n", 0),
+        (b"Attention: all\n\nwho have a telephone", 1),
+        (b"Subject: attention\nall who have a telephone", 1),
+        (b"X-Mailer: telephone\n", 1),
+    ],
+)
+def test_a_text_without_a_header_is_all_text(text: bytes, fields: int) -> None:
+    message = split(text, DEFAULT_LIMITS)
+    assert len(message.fields) == fields
+    assert (message.body == text) == (fields == 0)
+
+
 def test_an_envelope_line_and_line_ends_are_no_part_of_the_message() -> None:
     assert split(b"From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
     assert split(b">From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
