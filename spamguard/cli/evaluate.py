@@ -16,6 +16,7 @@ from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
     from spamguard.evaluation.protocols import Trial
+    from spamguard.evaluation.report import Scored
 
 ABOUT = """Measure how good the filter is on labelled mail: a TREC index, or folders of ham and spam.
 
@@ -58,32 +59,53 @@ def _share(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Try it out and report."""
-    from spamguard.evaluation import comparison, metrics, plots, protocols, report
+    from spamguard.evaluation import plots, report
 
-    other = report.read_scores(options.against) if options.against else None  # a slip shows before the work, not after it
+    # A slip shows before the work, not after it.
+    other = report.read_scores(options.against) if options.against else None
+    if options.scores:
+        report.check_writable(options.scores)
+    if options.plots:
+        plots.check_drawable(options.plots)
+    _report(options, _tried(options), other)
+    return 0
+
+
+def _tried(options: argparse.Namespace) -> list[Trial]:
+    from spamguard.evaluation import protocols
+
     settings = protocols.Settings(options.profile, options.delay, options.share)
     paths = [*options.paths, *options.ham, *options.spam]
     trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), paths))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
+    return trials
+
+
+def _report(options: argparse.Namespace, trials: list[Trial], other: list[Scored] | None) -> None:
+    """On standard output and in files. other: rows of a run to compare with."""
+    from spamguard.evaluation import comparison, metrics, plots, report
+
     gold, score, probability = _columns(trials)
-    labels = [trial.row.label for trial in trials]
+    rows = [trial.row for trial in trials]
+    labels = [row.label for row in rows]
     name = f"{options.profile}, {options.protocol}"
-    found = metrics.measures(gold, score, labels, probability=probability)
-    matrix = metrics.confusion([trial.row.gold for trial in trials], labels)
+    runs = {name: metrics.measures(gold, score, labels, probability=probability)}
+    matrix = metrics.confusion([row.gold for row in rows], labels)
     curve = metrics.learning_curve(gold, score, labels)
-    gain = comparison.difference([trial.row for trial in trials], other) if other is not None else None
-    if options.scores:
-        report.write_scores(options.scores, [trial.row for trial in trials])
-    if options.plots:
-        plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
-    if options.json:
-        print(json.dumps(report.document({name: found}, matrix, curve, gain)))
-    else:
-        print(report.table({name: found}, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
-        if gain is not None:
-            print(f"\n{report.gained(gain, options.against)}")
-    return 0
+    gain = comparison.difference(rows, other) if other is not None else None
+    try:
+        if options.scores:
+            report.write_scores(options.scores, rows)
+        if options.plots:
+            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
+    finally:  # the work was done: its figures are told even if a disk is full
+        if options.json:
+            print(json.dumps(report.document(runs, matrix, curve, gain)))
+        else:
+            print(report.table(runs, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
+            if gain is not None:
+                print(f"\n{report.gained(gain, options.against)}")
 
 
 def _columns(trials: Sequence[Trial]) -> tuple[list[bool], list[float], list[float]]:

@@ -36,6 +36,12 @@ def save(figure: Figure, path: str | Path) -> Path:
     return target
 
 
+def check_drawable(directory: str | Path) -> None:
+    """UsageError if no picture could be written there now; makes the directory."""
+    save(_new_figure(1, 1), trial := Path(directory) / ".trial.png")
+    trial.unlink()
+
+
 def roc_figure(runs: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
     """ROC curves near the corner, both axes logarithmic; `runs` maps names to (gold, score), the first being the one that matters.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,9 +39,8 @@ def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
     are streamed into a neighbour that takes its name at the end. Raises UsageError if it cannot be written.
     """
     target = Path(path)
-    part = target.with_name(target.name + ".part")
     written = 0
-    try:
+    with _neighbour(target) as part:
         with part.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(COLUMNS)
@@ -48,11 +48,26 @@ def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
                 writer.writerow((row.n, row.gold, row.label, repr(float(row.score)), int(row.trained)))
                 written += 1
         part.replace(target)
+    return written
+
+
+def check_writable(path: str | Path) -> None:
+    """UsageError if `write_scores` could not write there now. Leaves what is there as it is."""
+    with _neighbour(Path(path)) as part:
+        part.touch()
+
+
+@contextmanager
+def _neighbour(target: Path) -> Iterator[Path]:
+    """Where a file is written before it takes its name; nothing is left there."""
+    part = target.with_name(target.name + ".part")
+    try:
+        yield part
     except OSError as error:
         raise UsageError(f"{target}: cannot be written ({error.strerror or error}); choose another file") from error
     finally:
-        part.unlink(missing_ok=True)
-    return written
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def read_scores(path: str | Path) -> list[Scored]:

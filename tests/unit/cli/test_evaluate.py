@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spamguard.errors import UsageError
+
 PROTOCOL = ("--protocol", "split", "--share", "0.5")
 
 
@@ -37,3 +39,25 @@ def test_scores_of_other_mail_and_no_scores_are_refused(run, state, corpus, scor
     assert run(state, "evaluate", corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores).failed("other mail")
     assert run(state, "evaluate", corpus / "index", "--against", tmp_path / "absent.csv").failed("cannot be read")
     assert run(state, "evaluate", corpus / "index", "--against", corpus / "index").failed("n,gold,label,score,trained")
+
+
+def test_files_that_cannot_be_written_are_told_before_the_work(run, state, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("spamguard.evaluation.protocols.run", lambda *_: pytest.fail("it has begun"))
+    (tmp_path / "file").write_text("")
+    for option in ("--scores", "--plots"):
+        assert run(state, "evaluate", corpus / "index", option, tmp_path / "file" / "below").failed("cannot be written")
+    (tmp_path / "scores.csv").write_text("of before")
+    with pytest.raises(pytest.fail.Exception):
+        run(state, "evaluate", corpus / "index", "--scores", tmp_path / "scores.csv", "--plots", tmp_path / "plots")
+    assert (tmp_path / "scores.csv").read_text() == "of before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "plots", "scores.csv", "state"]
+
+
+def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(run, state, corpus, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise UsageError("the disk is full")
+
+    monkeypatch.setattr("spamguard.evaluation.report.write_scores", fail)
+    done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
+    assert done.status == 2
+    assert "1-ROCA" in done.out
