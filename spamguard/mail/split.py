@@ -203,7 +203,7 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
 def _is_text(fields: FieldList, text: bytes, start: int) -> bool:
     """Whether what looks like a header is the beginning of a text that has none: no blank line below it, and no usual field."""
     parted = start < len(text) and text[start - 2 : start] == b"\n\n"
-    return not parted and not any([name in _USUAL or name.startswith(b"x-") for name, _ in fields])
+    return not parted and not any(name in _USUAL or name.startswith(b"x-") for name, _ in fields)
 
 
 def _walk(message: Split, limits: Limits, into_messages: bool) -> None:
