@@ -125,11 +125,6 @@ class Quarantine:
                 self._path(name, ending).unlink(missing_ok=True)
             sync_directory(self._directory)
 
-    def mark_released(self, name: str) -> None:
-        """Note, durably, that every recipient has the message, whoever gave it to them. QuarantineError: there is none."""
-        with self._alone(name) as entry:
-            self._note(entry, range(len(entry.envelope.recipients)))
-
     async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
         """Hand a message on to all recipients that have not got it yet; each with the next hop's reply. Again: nothing, `()`.
 

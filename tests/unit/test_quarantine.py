@@ -104,7 +104,7 @@ def test_newest_first_and_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "../../../etc/passwd", "0" * 15 + "/", "A" * 16, "0" * 16 + "\0", "0" * 16 + "\n"])
 def test_what_is_no_id_never_becomes_a_path(held: Quarantine, tmp_path: Path, text: str) -> None:
-    calls = (held.entry, held.open, held.delete, held.mark_released, lambda text: held.store(text, content(tmp_path), ENVELOPE, "spam", 0))
+    calls = (held.entry, held.open, held.delete, lambda text: held.store(text, content(tmp_path), ENVELOPE, "spam", 0))
     for call in calls:
         with pytest.raises(QuarantineError, match="is no id"):
             call(text)
@@ -121,7 +121,7 @@ def test_a_link_in_the_place_of_a_message_is_not_followed(held: Quarantine, tmp_
 
 
 def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
-    for call in (held.entry, held.open, held.delete, held.mark_released):
+    for call in (held.entry, held.open, held.delete):
         with pytest.raises(QuarantineError, match="no such message"):
             call(name(2))
     with pytest.raises(QuarantineError, match="no such message"):
@@ -212,19 +212,13 @@ def test_into_a_maildir(held: Quarantine, tmp_path: Path) -> None:
     assert all(copy.endswith((HEAD + TEXT).replace(b"\r\n", b"\n")) for copy in copies)
 
 
-def test_what_was_given_out_by_hand_is_not_given_out_again(held: Quarantine) -> None:
-    held.mark_released(name(1))
-    assert held.entry(name(1)).released
-    assert release(held) == ([], [], [])
-
-
 def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
     class Busy(MaildirHop):
         """Somebody else comes while it delivers."""
 
         def deliver(self, *arguments: Any) -> None:
             with pytest.raises(QuarantineError, match="at this moment"):
-                Quarantine(tmp_path / "quarantine").mark_released(name(1))
+                asyncio.run(Quarantine(tmp_path / "quarantine").release(name(1), MaildirHop(tmp_path / "Other", "mx")))
             super().deliver(*arguments)
 
     assert len(asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))) == 3
@@ -257,7 +251,7 @@ def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: P
             return found
 
     with pytest.raises(QuarantineError, match="no such message"):
-        Raced(tmp_path / "quarantine").mark_released(name(1))
+        Raced(tmp_path / "quarantine").delete(name(1))
 
 
 # ---- trouble
@@ -338,9 +332,13 @@ def test_a_full_disk_holds_what_it_held_and_nothing_half(small_disk: Path, tmp_p
     held = len(list(quarantine.entries()))
     assert held > 2
     assert len(list((small_disk / "q").iterdir())) == 2 * held
+
+    def give_out() -> None:
+        asyncio.run(quarantine.release(name(0), MaildirHop(tmp_path / "Maildir", "mx")))
+
     with pytest.raises(OSError, match="No space left"):
-        quarantine.mark_released(name(0))
+        give_out()
     assert not quarantine.entry(name(0)).released
     quarantine.delete(name(1))
-    quarantine.mark_released(name(0))
+    give_out()
     assert json.loads((small_disk / "q" / f"{name(0)}.json").read_text())["delivered"] == [0, 1, 2]

@@ -29,11 +29,6 @@ class Rates:
             self._buckets.popitem(last=False)
         return 0.0 if left >= 1 else self._wait(left)
 
-    def wait(self, who: Hashable, now: float) -> float:
-        """The same, without counting."""
-        left = self._left(who, now)
-        return 0.0 if left >= 1 else self._wait(left)
-
     def _left(self, who: Hashable, now: float) -> float:
         left, then = self._buckets.get(who, (self._most, now))
         return min(self._most, left + (now - then) * self._most / _SECONDS)
