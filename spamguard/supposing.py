@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from spamguard.engine import Filter
+from spamguard.errors import LedgerError, TableError
 from spamguard.ledger import NewVote, codec
 from spamguard.ledger.supposed import SupposedLedger
 from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR, Features, Verdict
+
+_ATTEMPTS = 5
 
 
 class Supposing:
@@ -42,6 +45,23 @@ class Supposing:
 @contextmanager
 def supposing(spam_filter: Filter) -> Iterator[Supposing]:
     """A filter beside this one, of the same directory, as it is at this moment. LedgerError, TableError."""
-    ledger = SupposedLedger.open(spam_filter.ledger.path, spam_filter.ledger.fingerprint)
+    ledger, apart = _beside(spam_filter)
     with ledger:
-        yield Supposing(ledger, spam_filter.seen_through(ledger))
+        yield Supposing(ledger, apart)
+
+
+def _beside(spam_filter: Filter) -> tuple[SupposedLedger, Filter]:
+    """Whoever settles takes away the tables that were current a moment ago: then it is begun anew."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(LedgerError, TableError):
+            return _begun(spam_filter)
+    return _begun(spam_filter)
+
+
+def _begun(spam_filter: Filter) -> tuple[SupposedLedger, Filter]:
+    ledger = SupposedLedger.open(spam_filter.ledger.path, spam_filter.ledger.fingerprint)
+    try:
+        return ledger, spam_filter.seen_through(ledger)
+    except BaseException:
+        ledger.close()
+        raise

@@ -24,8 +24,9 @@ class SupposedLedger(SqliteLedger):
         """Use `open`."""
         super().__init__(path, db, fingerprint)
         self._ask("PRAGMA query_only = ON")
-        self._end = super().last_seq()
-        self._notes: dict[str, str | None] = {}
+        with self._transaction("BEGIN"):  # both of one moment: notes name tables, which hold no event that is not there
+            self._end = super().last_seq()
+            self._notes: dict[str, str] = dict(self._ask("SELECT key, value FROM meta"))
         self._supposed: Vote | None = None
         self._told = True
 
@@ -47,10 +48,8 @@ class SupposedLedger(SqliteLedger):
         return self._end
 
     def get_meta(self, key: str) -> str | None:
-        """As it was when first asked for."""
-        if key not in self._notes:
-            self._notes[key] = super().get_meta(key)
-        return self._notes[key]
+        """As it was."""
+        return self._notes.get(key)
 
     def changes_after(self, seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[Change]:
         """As of any ledger, then what is supposed."""

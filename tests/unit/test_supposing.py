@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spamguard import Filter
+from spamguard.model import snapshot
 from spamguard.records import Verdict
 from spamguard.supposing import supposing
 from tests.unit.filters import files, held, mail, opened, teach
@@ -89,6 +90,30 @@ def test_what_is_taught_meanwhile_is_not_seen(state: Path) -> None:
             assert apart.judge(features, "", LONG) == before
             assert apart.suppose(one._preparer.ready(MAIL[80][1]), "spam", "")
             assert apart.judge(features, "", LONG) != before
+
+
+@pytest.mark.parametrize("moment", ["read", "opened"])
+def test_who_settles_while_it_begins_is_no_hindrance(state: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Settling takes the tables away that were current when the ledger was looked at, and puts others there that hold more events."""
+    read, seen_through = snapshot.read, Filter.seen_through
+
+    def settle_elsewhere() -> None:
+        monkeypatch.undo()
+        with opened(state) as other:
+            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
+            other.settle()
+
+    with opened(state) as one:
+        if moment == "read":
+            monkeypatch.setattr(snapshot, "read", lambda path: (settle_elsewhere(), read(path))[1])
+        else:
+            monkeypatch.setattr(Filter, "seen_through", lambda self, ledger: (settle_elsewhere(), seen_through(self, ledger))[1])
+        changed, before, after = supposed(one, MAIL[80][1], "spam")
+        assert changed
+        assert before == judged(one)
+        one.learn_ready([one._preparer.ready(MAIL[80][1])], "spam")
+        assert after == judged(one)
+        assert after != before
 
 
 def test_it_ends_in_time(state: Path) -> None:
