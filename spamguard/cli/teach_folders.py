@@ -54,11 +54,19 @@ def run(options: argparse.Namespace) -> int:
     roles = [role_of(watch, special) for watch in watches]
     with closing(mailboxes_of(watches, opener, notify=False)) as mailboxes:
         users = list(mailboxes.users())
-        if not users:
+        if not any(_has_folders(mailboxes, one) for one in users):
             raise UsageError(f"{watches[0].maildir}: no Maildir there: check the path and its permissions")
         told = _show(mailboxes, users, roles) if options.dry_run else _teach(options, mailboxes, users, roles)
     rim.answer(options, "\n".join(map(_line, told)), told)
     return 0
+
+
+def _has_folders(mailboxes: Mailboxes, mailbox: Mailbox) -> bool:
+    """Whether what a pattern fits is a Maildir, and one that can be looked at."""
+    try:
+        return any(True for _ in mailboxes.folders(mailbox))
+    except OSError:
+        return False
 
 
 def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:

@@ -72,6 +72,9 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
 def test_slips(teach, state, home, tmp_path):
     assert teach().failed("MAILDIR", "--config")
     assert teach(tmp_path / "nowhere").failed("nowhere", "no Maildir")
+    (tmp_path / "no-maildir" / "mail").mkdir(parents=True)
+    assert teach(tmp_path / "no-maildir").failed("no-maildir", "no Maildir")
+    assert teach("--dry-run", f"{tmp_path}/no-m*").failed("no-m", "no Maildir")
     file = tmp_path / "x.yaml"
     file.write_text("listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n")
     assert teach("--config", file).failed("x.yaml", "watch")
