@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import io
 import secrets
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from spamguard.cli import rim
 from spamguard.cli.given import given
-from spamguard.errors import SourceError, UsageError
+from spamguard.errors import LedgerError, SourceError, UsageError
 from spamguard.files import create_private
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _take_export(options: argparse.Namespace, stream: BinaryIO) -> int:
     reader = Reader(options.file, stream)
     header, labels, number = reader.check()
     _refuse_extractor(options.file, header)
+    _refuse_unreadable(options.file, reader)
     new = None if options.dry_run else _taken(options, reader, header, labels)
     text = f"{rim.counted(number, 'receipt')}" if header.receipts else "tables without receipts"
     told = f"would import {text}" if new is None else f"imported {text}" + (f", {new:,} of them new" if header.receipts else "")
@@ -93,6 +95,23 @@ def _refuse_extractor(name: str, header: Header) -> None:
         raise SourceError(
             f"{name}: its tables are of extractor {header.extractor}, this program's is {EXTRACTOR}: export them from the same version"
         )
+
+
+def _refuse_unreadable(name: str, reader: Reader) -> None:
+    """A receipt that says it is of this extractor and is not, would stop every reader of the ledger for good."""
+    from spamguard.cli.portable import VOTES
+    from spamguard.ledger import codec
+    from spamguard.model.fold import features_of
+    from spamguard.records import EXTRACTOR
+
+    ours = (vote for vote in reader.votes() if vote.label is not None and vote.extractor == EXTRACTOR)
+    try:
+        while some := list(islice(ours, VOTES)):
+            features_of([vote.packed for vote in some])
+            for vote in some:
+                codec.unpack_scores(vote.scores)
+    except LedgerError as error:
+        raise SourceError(f"{name}: a receipt in it cannot be read; nothing was imported") from error
 
 
 def _bring_key(place: Path, name: str, header: Header) -> None:

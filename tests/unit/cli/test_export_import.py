@@ -14,8 +14,10 @@ from spamguard import Filter
 from spamguard.bayes.tables import counted_state
 from spamguard.cli import portable
 from spamguard.errors import SourceError
+from spamguard.ledger import codec
 from spamguard.ledger.lessons import winners
-from spamguard.records import EXTRACTOR, Vote
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import EXTRACTOR, Features, Vote
 
 
 def knowledge(state):
@@ -238,6 +240,24 @@ def test_a_label_that_cannot_be_a_class(run, state, file):
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "UPPER", b"x", b"", "", 0, 1)
     assert run(state, "import", written(file, head, vote)).failed("'UPPER' cannot be a class")
+    assert run(state, "status", "--json").json["events"] == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "scores"),
+    [
+        (Features(np.array([5], np.uint32), np.full(len(TRAITS), 16, np.uint8), np.zeros(len(NUMBERS), np.int16)), b""),
+        (Features(np.array([5], np.uint32), np.zeros(len(TRAITS), np.uint8), np.full(len(NUMBERS), -1, np.int16)), b""),
+        (Features(np.array([5], np.uint32), np.zeros(1, np.uint8), np.zeros(len(NUMBERS), np.int16)), b""),
+        (Features(np.array([5], np.uint32), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)), b"odd"),
+    ],
+    ids=["a trait too high", "a number below zero", "too few traits", "half a score"],
+)
+def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file, features, scores):
+    with Filter.open(state) as spam_filter:
+        head = header(fingerprint=spam_filter.ledger.fingerprint)
+    vote = Vote(b"d", "", 1, "n", "spam", codec.pack(features), scores, "", 0, EXTRACTOR)
+    assert run(state, "import", written(file, head, vote)).failed(str(file), "cannot be read", "nothing was imported")
     assert run(state, "status", "--json").json["events"] == 0
 
 
