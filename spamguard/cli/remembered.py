@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
@@ -56,29 +55,18 @@ def _found(row: Row | None, name: str) -> Row:
 
 def as_values(row: Row) -> dict[str, Any]:
     """A row for JSON, without features."""
-    return {
-        "time": _time(row),
-        "listener": row.listener,
-        "client": row.client,
-        "from": row.sender,
-        "to": list(row.recipients),
-        "subject": row.subject,
-        "size": row.size,
-        "label": row.label,
-        "probability": row.probability,
-        "log_odds": row.log_odds,
-        "personal": dict(row.personal),
-        "action": row.action,
-        "next_hop": row.reply,
-        "words": [{"text": word.text, "part": word.part} for word in row.words],
-    }
+    from spamguard.web.api import shapes
+
+    return {**shapes.passed(row), "words": shapes.told_words(row.words)}
 
 
 def as_text(row: Row, words: int) -> str:
     """A row for people: who, what was said and done, and the strongest words each way."""
+    from spamguard.web.api import shapes
+
     return "\n".join(
         (
-            f"{row.id}, {_time(row)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
+            f"{row.id}, {shapes.time(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
             f'"{row.subject}", {row.size:,} bytes',
             *_verdict(row),
             f"{row.action or 'handed on'}; answered: {row.reply}",
@@ -105,7 +93,3 @@ def _strongest(row: Row, words: int) -> list[Any]:
 def _recipients(row: Row) -> str:
     first, *others = row.recipients or ("nobody",)
     return f"<{first}>" + (f" and {len(others)} more" if others else "")
-
-
-def _time(row: Row) -> str:
-    return datetime.fromtimestamp(row.time, UTC).isoformat(timespec="seconds")

@@ -36,11 +36,9 @@ class OpinionShape(VerdictShape):
 _Envelope = TypedDict("_Envelope", {"from": str, "to": list[str]})
 
 
-class JudgementShape(_Envelope):
-    """A message that passed. label, probability, log_odds: what was said then, personal: to whom something else. taught, own: what people
-    and you say. next_hop: its answer. can_teach: its features are kept. to: of others than operators their own addresses only."""
+class PassedShape(_Envelope):
+    """What became of a message, as `spamguard explain --json ID` tells it too."""
 
-    id: str
     time: str
     listener: str
     client: str
@@ -52,6 +50,13 @@ class JudgementShape(_Envelope):
     personal: dict[str, str]
     action: str
     next_hop: str
+
+
+class JudgementShape(PassedShape):
+    """A message that passed. label, probability, log_odds: what was said then, personal: to whom something else. taught, own: what people
+    and you say. next_hop: its answer. can_teach: its features are kept. to: of others than operators their own addresses only."""
+
+    id: str
     taught: str
     own: str
     can_teach: bool

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from spamguard import explained
+from spamguard.history import Row
 from spamguard.records import LATEST, Explanation, Verdict, Word
 from spamguard.web.api.layouts import (
     ClassesShape,
@@ -17,6 +18,7 @@ from spamguard.web.api.layouts import (
     KnownShape,
     ModelShape,
     OpinionShape,
+    PassedShape,
     PreviewShape,
     QuarantineShape,
     ReceiptShape,
@@ -65,14 +67,13 @@ def opinion(found: Opinion) -> OpinionShape:
         "digest": found.digest,
         "taught": found.taught,
         "own": found.own,
-        "words": _words(found.words),
+        "words": told_words(found.words),
     }
 
 
-def judgement(found: Judgement) -> JudgementShape:
-    """Of a message that passed."""
+def passed(found: Judgement | Row) -> PassedShape:
+    """Of what became of a message."""
     return {
-        "id": found.id,
         "time": time(found.time),
         "listener": found.listener,
         "client": found.client,
@@ -86,15 +87,17 @@ def judgement(found: Judgement) -> JudgementShape:
         "personal": dict(found.personal),
         "action": found.action,
         "next_hop": found.reply,
-        "taught": found.taught,
-        "own": found.own,
-        "can_teach": found.can_teach,
     }
+
+
+def judgement(found: Judgement) -> JudgementShape:
+    """Of a message that passed."""
+    return {**passed(found), "id": found.id, "taught": found.taught, "own": found.own, "can_teach": found.can_teach}
 
 
 def known(found: Judgement) -> KnownShape:
     """The same with words."""
-    return {**judgement(found), "words": _words(found.words)}
+    return {**judgement(found), "words": told_words(found.words)}
 
 
 def history(found: Found) -> HistoryShape:
@@ -222,5 +225,6 @@ def time(seconds: float) -> str:
     return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).isoformat(timespec="seconds")
 
 
-def _words(found: Sequence[Word]) -> list[WordShape]:
+def told_words(found: Sequence[Word]) -> list[WordShape]:
+    """Of words that weighed in a verdict."""
     return [{"text": word.text, "part": word.part} for word in found]
