@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
     found = socket.socket(socket.AF_UNIX, kind)
     try:
         found.bind(str(new))
-        new.chmod(mode)
+        _open_to_others(new, mode)
         found.listen(_BACKLOG)
         new.rename(path)
     except BaseException:
@@ -31,6 +32,17 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
         new.unlink(missing_ok=True)
         raise
     return found
+
+
+def _open_to_others(path: Path, mode: int) -> None:
+    """Whoever owns the directory may have put something else there meanwhile, and root may be who listens."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise FileExistsError(f"{path}: is there and is no socket")
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+    finally:
+        os.close(descriptor)
 
 
 def process(connected: socket.socket) -> int:

@@ -26,6 +26,26 @@ def test_what_is_no_socket_is_left_alone(tmp_path):
     assert (tmp_path / "file").read_text() == "x"
 
 
+def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeypatch):
+    """A directory may belong to somebody else, and root listen there before it becomes who it is to be."""
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    secret.chmod(0o600)
+
+    class Raced(socket.socket):
+        """The owner of the directory is quick."""
+
+        def bind(self, path):
+            super().bind(path)
+            os.unlink(path)  # noqa: PTH108
+            os.symlink(secret, path)  # noqa: PTH211
+
+    monkeypatch.setattr(socket, "socket", Raced)
+    with pytest.raises(OSError, match="no socket"):
+        unixsocket.listening(tmp_path / "sock", 0o666)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
 def test_who_is_at_the_other_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
