@@ -22,7 +22,9 @@ typedef struct {
     size_t name_end, end; /* of its attributes */
 } Tag;
 
-static int ends_name(char byte) { return byte != '\0' && strchr("<> \t\n\r\f/", byte) != NULL; }
+static int is_blank(char byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r' || byte == '\f'; }
+
+static int ends_name(char byte) { return byte == '<' || byte == '>' || byte == '/' || is_blank(byte); }
 
 static int opens_name(char byte) { return byte == '/' || byte == '!' || byte == '?' || (byte >= 'a' && byte <= 'z'); }
 

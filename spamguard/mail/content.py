@@ -178,7 +178,9 @@ def _add_clues(content: Content, limits: Limits) -> None:
     content.evidence = fields.evidence(content.message.fields)
     found, wrong = fields.sections(content.evidence, content.charset)
     content.defects += wrong + content.message.defects
-    content.sections += [_as_read(content, section) for section in found]
+    content.sections += [
+        _as_read(content, *section) if section[0] == b"subject" or not section[1].isascii() else section for section in found
+    ]
     hidden = _cut(decode.fold(" ".join(content.hidden)), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _parted(content, b"hidden", hidden)))
@@ -190,10 +192,7 @@ def _add_clues(content: Content, limits: Limits) -> None:
     _add_structure(content, relations.clues(content.message.named, received, hosts))
 
 
-def _as_read(content: Content, section: Section) -> Section:
-    name, text = section
-    if text.isascii() and name != b"subject":  # nearly all
-        return section
+def _as_read(content: Content, name: bytes, text: bytes) -> Section:
     words = text if text.isascii() else _parted(content, name, text.decode("utf-8", "replace"))
     return name, scripts.undisguised(words) if name == b"subject" else words
 

@@ -20,7 +20,6 @@ from spamguard.mail.decode import fold
 _UNSEEN = re.compile(
     r"<(?:!--((?:[^-]++|-(?!-!?>))*+)(?:--!?>)?|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2))*+)(?:</\2[^<>]*+>?)?)"
 )
-_UNSEEN_MARKS = ("<!--", "<script", "<style", "<template", "<title")
 _TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # at these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
@@ -124,9 +123,9 @@ def _linked(names: list[str]) -> bool:
 
 def _without_unseen(source: str) -> tuple[str, list[str], str]:
     """Markup without comments, scripts, styles and title; the text of comments and titles; that of styles."""
-    if not any(mark in source for mark in _UNSEEN_MARKS):
-        return source, [], ""
     pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
+    if len(pieces) == 1:
+        return source, [], ""
     elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
     titles = [text for name, text in elements if name == "title"]
     style = "\n".join([text for name, text in elements if name == "style"])
