@@ -13,13 +13,12 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 
 from spamguard.teaching.lesson import LONGEST_LINE, MOST_BYTES, PIPED, Lesson
 from spamguard.teaching.queue import first_line
 
-_AT_ONCE = 10_000  # names looked at
+_AT_ONCE = 10_000  # names told
 _UNFINISHED = 600.0  # seconds that writing may take
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NAME = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
@@ -36,9 +35,14 @@ class DropBox:
     def names(self) -> list[str]:
         """What lies there and may be ours, oldest first. OSError."""
         with os.scandir(self._directory) as entries:
-            found = {entry.name for entry in islice(entries, _AT_ONCE)}
-        self._left &= found
-        return sorted(found - self._left)
+            left, others = set[str](), list[str]()
+            for entry in entries:
+                if entry.name in self._left:
+                    left.add(entry.name)
+                elif len(others) < _AT_ONCE:
+                    others.append(entry.name)
+        self._left = left
+        return sorted(others)
 
     def take(self, name: str) -> Lesson | None:
         """One of them; None while it is being written, or is gone. ValueError: it is none; OSError: it cannot be read."""

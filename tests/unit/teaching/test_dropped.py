@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,21 @@ def test_what_cannot_be_removed_is_not_looked_at_again(place):
     box.names()
     client.leave(str(place), Header("spam", 5), b"hello")
     assert len(box.names()) == 1
+
+
+def test_nobody_s_lesson_waits_for_what_cannot_be_removed(place, monkeypatch):
+    """Anybody can make directories there, of which none can be removed as a file."""
+    monkeypatch.setattr("spamguard.teaching.dropped._AT_ONCE", 5)
+    for _ in range(3):
+        client.leave(str(place), Header("spam", 5), b"hello")
+    for number in range(40):
+        (place / f"{number:020d}-{1:012x}").mkdir()
+    box, taken = DropBox(place, owner), []
+    for _ in range(10):
+        for name in box.names():
+            with suppress(ValueError):
+                taken.append(box.take(name))
+            with suppress(OSError):
+                box.remove(name)
+    assert [lesson.raw for lesson in taken] == [b"hello"] * 3
+    assert box.names() == []
