@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -16,7 +17,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket that listens at a path, there from one moment to the next in the place of an older one. OSError."""
     if path.exists() and not path.is_socket():
-        raise FileExistsError(f"{path}: is there and is no socket")
+        raise _no_socket(path)
     with suppress(OSError):
         path.parent.mkdir(mode=0o755)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -39,10 +40,14 @@ def _open_to_others(path: Path, mode: int) -> None:
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            raise FileExistsError(f"{path}: is there and is no socket")
+            raise _no_socket(path)
         Path(f"/proc/self/fd/{descriptor}").chmod(mode)
     finally:
         os.close(descriptor)
+
+
+def _no_socket(path: Path) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "something else is there, and is no socket", str(path))
 
 
 def process(connected: socket.socket) -> int:

@@ -25,8 +25,9 @@ _REMEDIES = {
     errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
     errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
     errno.EADDRNOTAVAIL: "this machine does not have that address",
-    errno.ENOENT: "make its directory, which must belong to us",
 }
+_TAKEN_PATH = "remove it, or choose another path"
+_NO_PATH = "make its directory, which must belong to us"
 
 Address = tuple[str, int]
 """An IP address and a port, or the path of a socket and 0."""
@@ -70,9 +71,14 @@ def _open(endpoint: Endpoint, until: float) -> socket.socket:
             return _listening(endpoint)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                remedy = _REMEDIES.get(error.errno or 0, "check the address")
-                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {remedy}") from error
+                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {_remedy(endpoint, error.errno)}") from error
         time.sleep(0.1)
+
+
+def _remedy(endpoint: Endpoint, number: int | None) -> str:
+    if endpoint.path is not None:
+        return _TAKEN_PATH if number == errno.EEXIST else _NO_PATH
+    return _REMEDIES.get(number or 0, "check the address")
 
 
 def _listening(endpoint: Endpoint) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -35,6 +36,10 @@ def test_ipv6() -> None:
         found = sockets.opened([at(0, "::1")], {})
     except StartError:
         pytest.skip("no IPv6 here")
+    ((address, one),) = found.items()
+    assert (address, one.family) == (("::1", 0), socket.AF_INET6)
+    with socket.create_connection(("::1", one.getsockname()[1]), timeout=10):
+        pass
     sockets.close(found.values())
 
 
@@ -50,6 +55,18 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"):
         sockets.opened([at(2525, "192.0.2.1")], {})
+
+
+def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = {
+        tmp_path / "file": "(something else is there, and is no socket): remove it, or choose another path",
+        tmp_path / "no" / "such" / "directory": "(No such file or directory): make its directory, which must belong to us",
+        Path("/sys/sock"): "make its directory, which must belong to us",  # nobody can put a file there
+    }
+    for path, remedy in told.items():
+        with pytest.raises(StartError, match=rf"cannot listen on milter:{path} .*{re.escape(remedy)}$"):
+            sockets.opened([Endpoint(Protocol.MILTER, path=path)], {}, patience=0.1)
 
 
 def test_sockets_for_another_process_are_left_alone() -> None:
@@ -91,5 +108,3 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(endpoint.path))
     sockets.close(first.values())
-    with pytest.raises(StartError, match="make its directory"):
-        sockets.opened([Endpoint(Protocol.MILTER, path=tmp_path / "no" / "such" / "milter.sock")], {}, patience=0.1)
