@@ -23,7 +23,7 @@ MOST_LESSONS = 20_000
 MOST_BYTES = 2 << 30
 _STALE = 3600.0  # seconds after which a file that was never finished is taken away
 _NAME = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")
-_MARK = slice(21, 33)  # of a name
+_WHEN, _MARK = slice(20), slice(21, 33)  # of a name
 _UNMARKED = "x"  # instead of its first digit
 
 
@@ -41,8 +41,9 @@ class Queue:
         digits of what it is about, by which `said` finds it; "": that is not known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        self._check_room(header.length)
-        name = f"{time.time_ns():020d}-{mark or _UNMARKED + os.urandom(6).hex()[1:]}.{origin}"
+        newest = self._check_room(header.length)
+        when = max(time.time_ns(), newest + 1)  # behind all that wait, though the clock was set back
+        name = f"{when:020d}-{mark or _UNMARKED + os.urandom(6).hex()[1:]}.{origin}"
         unfinished = self._directory / f".{name}"
         try:
             with create_private(unfinished) as file:
@@ -89,14 +90,18 @@ class Queue:
         """It was learnt, or never can be."""
         (self._directory / name).unlink(missing_ok=True)
 
-    def _check_room(self, more: int) -> None:
-        count, size = 0, more
+    def _check_room(self, more: int) -> int:
+        """When the newest of those that wait was put in, in nanoseconds."""
+        count, size, newest = 0, more, 0
         for entry in islice(os.scandir(self._directory), self._most[0] + 1):
             count += 1
+            if _NAME.fullmatch(entry.name):
+                newest = max(newest, int(entry.name[_WHEN]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
         if count >= self._most[0] or size > self._most[1]:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
+        return newest
 
     def _tidy(self, unfinished: Iterable[str]) -> None:
         """Whoever wrote these did not live to finish them, and has said yes to nobody."""

@@ -76,3 +76,12 @@ def test_a_damaged_file_is_no_lesson(tmp_path):
     queue.put(SPAM, "mail", [b"abc"])  # says six
     with pytest.raises(ValueError, match="as long"):
         queue.take(queue.names()[0])
+
+
+def test_what_was_said_last_is_learnt_last_though_the_clock_was_set_back(tmp_path, monkeypatch):
+    queue = Queue(tmp_path / "teach")
+    for now, label in ((10**19, "spam"), (10**18, "ham"), (10**18 + 1, "spam")):
+        monkeypatch.setattr(time, "time_ns", lambda now=now: now)
+        queue.put(Header(label, 1), "mail", [b"x"], "0" * 12)
+    assert [queue.take(name).label for name in queue.names()] == ["spam", "ham", "spam"]
+    assert queue.said("0" * 12).label == "spam"
