@@ -110,12 +110,24 @@ def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[di
 
     taught: Counter[str] = Counter()
     known: Counter[str] = Counter()
-    for batch in bulk.batches(lessons):
+    for batch in chain.from_iterable(map(_of_one_mind, bulk.batches(lessons))):
         for label, same in groupby(sorted(batch, key=_label_of), key=_label_of):
             changed = spam_filter.learn_ready([one.teaching for one in same], label, user=user, origin="cli")
             taught[label] += sum(changed)
             known[label] += len(changed) - sum(changed)
     return dict(taught), dict(known)
+
+
+def _of_one_mind(batch: list[Ready]) -> Iterator[list[Ready]]:
+    """The batch, parted where it says something else about a message than before: what is said last must be taught last."""
+    said: dict[bytes, str | None] = {}
+    part: list[Ready] = []
+    for one in batch:
+        if said.setdefault(one.teaching.digest, one.label) != one.label:
+            yield part
+            said, part = {one.teaching.digest: one.label}, []
+        part.append(one)
+    yield part
 
 
 def _label_of(lesson: Ready) -> str:

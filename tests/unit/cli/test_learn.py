@@ -148,3 +148,12 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert json.loads(out)["taught"] == {"ham": 120}
     assert "settling" in err
+
+
+def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
+    (tmp_path / "one").write_bytes(some("spam")[0])
+    for lines, label in ((("ham", "spam", "ham"), "ham"), (("ham", "spam"), "spam"), (("spam", "ham"), "ham")):
+        (tmp_path / "index").write_text("".join(f"{line} one\n" for line in lines))
+        assert run(state, "learn", tmp_path / "index").status == 0
+        classes = run(state, "status", "--json").json["classes"]
+        assert {name: one["messages"] for name, one in classes.items()} == {"ham": int(label == "ham"), "spam": int(label == "spam")}
