@@ -329,14 +329,18 @@ def test_trouble_of_our_own_loses_nothing(tmp_path, monkeypatch):
         one.rest()
         real = one.filter.learn_ready
 
+        tried = []
+
         def full(*_: object, **__: object) -> list[bool]:
+            tried.append(True)
             raise LedgerError("ledger: the disk is full")
 
         monkeypatch.setattr(one.filter, "learn_ready", full)
         flag(message, "F")
-        until = time.monotonic() + 0.4
-        while time.monotonic() < until:
+        until = time.monotonic() + 20
+        while not tried and time.monotonic() < until:
             one.watcher.turn(0.05)
+        assert tried
         assert one.votes() == {}
         monkeypatch.setattr(one.filter, "learn_ready", real)
         until = time.monotonic() + 20
