@@ -7,9 +7,9 @@ is in config/spamguard.yaml.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spamguard.config import values
 from spamguard.settings import (
@@ -117,6 +117,11 @@ class CertificatePart(Part):
 
     certificate: values.File = _needed("certificate", "PEM file with the certificate and those above it")
     key: values.File = _needed("key", "PEM file with its private key")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        values.check_pair(self.certificate, self.key)
+        return self
 
 
 class TeachByMailPart(Part):

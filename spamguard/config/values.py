@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import stat
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -121,6 +122,17 @@ def file(given: object) -> Path:
     except OSError as error:
         raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror})") from error
     return found
+
+
+def check_pair(certificate: Path, key: Path) -> None:
+    """ValueError for files with which TLS could not be offered: workers would end as soon as they begin. What is no file is not read."""
+    if not (certificate.is_file() and key.is_file()):
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # nobody is asked for one
+    except ssl.SSLError as error:
+        found = "the key of another one" if error.reason == "KEY_VALUES_MISMATCH" else "what is none, or needs a password"
+        raise ValueError(f"expected a certificate and its key in PEM files, found {found}") from error
 
 
 def opened(path: Path) -> BinaryIO:

@@ -21,8 +21,8 @@ from functools import partial
 
 from spamguard.daemon import children, desk, parent
 from spamguard.daemon.reporting import Reporter
-from spamguard.doors.smtp.tls import server_context
-from spamguard.errors import SpamguardError
+from spamguard.doors.smtp.tls import load, server_context
+from spamguard.errors import SpamguardError, StartError
 from spamguard.metrics import liveness
 from spamguard.metrics.counters import REPORTER, SERVER, Board
 from spamguard.settings import Certificate, Settings, Web
@@ -130,7 +130,7 @@ def _listening(web: Web) -> socket.socket:
 
 
 class _Certificates:
-    """The operator's, read anew when they are others. OSError: files that cannot be read, or that do not fit each other."""
+    """The operator's, read anew when they are others. StartError: files that cannot be read, or that do not fit each other."""
 
     def __init__(self, files: Certificate | None) -> None:
         self._files = files
@@ -144,10 +144,10 @@ class _Certificates:
             if self._files is not None and self.context is not None and seen != self._seen:
                 self._seen = seen
                 server_context(self._files)  # on trial: a certificate without its key takes the old one's place, and then fails
-                self.context.load_cert_chain(self._files.certificate, self._files.key)
+                load(self.context, self._files)
                 _log.info("page and API use the new certificate in %s", self._files.certificate)
-        except OSError as error:
-            _log.error("%s: the new certificate cannot be used (%s): the old one is", self._files, error)
+        except (StartError, OSError) as error:
+            _log.error("the new certificate cannot be used: the old one is (%s)", error)
 
     def _look(self) -> tuple[int, ...]:
         """When they were written; 0: gone, which is told once."""

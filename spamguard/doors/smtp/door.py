@@ -32,7 +32,7 @@ def open_door(
     """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname: where the listener names none.
     received: is told how many seconds the data of each message took.
 
-    ValueError, OSError or ssl.SSLError for networks or a certificate that are none.
+    ValueError for networks that are none; StartError for a certificate that is none.
     """
     odd_bytes = listener.odd_bytes or (OddBytes.NORMALISE if listener.position is Position.AFTER_QUEUE else OddBytes.REFUSE)
     terms = Terms(

@@ -8,17 +8,28 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from spamguard.errors import StartError
 from spamguard.settings import Certificate
 
 _HANDSHAKE_SECONDS = 60.0
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """OSError or ssl.SSLError when the files cannot be read or do not fit each other. Clients are not asked for certificates."""
+    """StartError when the files cannot be read or do not fit each other. Clients are not asked for certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate.certificate, certificate.key)
+    load(context, certificate)
     return context
+
+
+def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """What is shown from now on. StartError: nothing of it can be used."""
+    try:
+        context.load_cert_chain(certificate.certificate, certificate.key, password="")  # nobody is asked for one
+    except OSError as error:  # ssl.SSLError is one
+        files = f"{certificate.certificate}, {certificate.key}"
+        remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
+        raise StartError(f"{files}: cannot be used for TLS ({error.strerror or error}): {remedy}") from error
 
 
 async def upgrade(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext) -> asyncio.Transport:

@@ -42,6 +42,7 @@ from spamguard.settings import (
     WebProxy,
     parse_endpoint,
 )
+from tests.support.certificates import self_signed
 from tests.unit.config.files import SHIPPED, STATE, listener, parts
 
 
@@ -194,14 +195,14 @@ def test_where_monitors_may_ask(load, text):
 
 def test_web_in_one_word_and_with_how(load, tmp_path):
     assert load(listener("web: '[::1]:8080'\n")).web == Web(Place("::1", 8080))
-    (tmp_path / "x.pem").write_text("x")
-    text = re.sub(r"/etc/ssl/(private/)?spam.(pem|key)", f"{tmp_path}/x.pem", SHIPPED.read_text("utf-8"))
+    pem = self_signed(tmp_path)
+    text = re.sub(r"/etc/ssl/(private/)?spam.(pem|key)", str(pem), SHIPPED.read_text("utf-8"))
     text = re.sub(r"^web: null\n# web: \S+\n((?:# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
     found = load(text)
     assert found.web == Web(
         Place("192.0.2.1", 8443),
         ("spam.example.org",),
-        Certificate(tmp_path / "x.pem", tmp_path / "x.pem"),
+        Certificate(pem, pem),
         WebProxy(("192.0.2.2/32",), "X-Remote-User", ("postmaster",)),
         WebLimits(),
     )
@@ -210,10 +211,9 @@ def test_web_in_one_word_and_with_how(load, tmp_path):
 
 
 def test_a_certificate_that_is_there(load, tmp_path):
-    for name in ("c.pem", "k.pem"):
-        (tmp_path / name).write_text("x")
-    (one,) = load(listener(f"    tls: {{certificate: {tmp_path}/c.pem, key: {tmp_path}/k.pem}}\n")).listeners
-    assert one.tls == Certificate(tmp_path / "c.pem", tmp_path / "k.pem")
+    pem, key = self_signed(tmp_path), tmp_path / "localhost.key"
+    (one,) = load(listener(f"    tls: {{certificate: {pem}, key: {key}}}\n")).listeners
+    assert one.tls == Certificate(pem, key)
 
 
 def test_before_the_queue_may_refuse(load):
@@ -336,9 +336,8 @@ def test_the_command_line_is_for_one_listener(tmp_path):
 
 
 def test_what_is_in_force_can_be_read_again(load, tmp_path):
-    for name in ("c.pem", "k.pem", "password"):
-        (tmp_path / name).write_text("secret")
-        (tmp_path / name).chmod(0o600)
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "password").chmod(0o600)
     first = config.load(SHIPPED)
     rules = (Rule("spam", Action.TAG, 0.5, subject_prefix="[x] "), Rule("news", Action.REDIRECT, to="a@example.org"))
     one = replace(
@@ -346,7 +345,7 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         policy=Policy(rules, 1000, True, (), OnError.DEFER),
         limits=DoorLimits(message_bytes=1001, data_seconds=0.5),
         odd_bytes=OddBytes.REFUSE,
-        tls=Certificate(tmp_path / "c.pem", tmp_path / "k.pem"),
+        tls=Certificate(self_signed(tmp_path), tmp_path / "localhost.key"),
         hostname="mx.example.org",
         teach=TeachByMail((("s@example.org", "spam"),), ("*@example.org", "a@example.net"), ("192.0.2.0/24",), TeachingUser.LOCAL_PART),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from spamguard.errors import ConfigError
 from spamguard.settings import (
     Settings,
 )
+from tests.support.certificates import self_signed
 from tests.unit.config.files import STATE, listener, parts
 
 _MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
@@ -264,6 +266,28 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("text", "told"), CONTRADICTIONS, ids=[re.sub(r"\W+", "-", told)[:60] for _, told in CONTRADICTIONS])
 def test_what_contradicts_is_told(mistakes, text, told):
     assert mistakes(text) == [told]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "found"),
+    [
+        ("one/localhost.pem", "other/localhost.key", "the key of another one"),
+        ("one/localhost.pem", "locked.key", "what is none, or needs a password"),
+        ("rubbish.pem", "one/localhost.key", "what is none, or needs a password"),
+    ],
+)
+def test_a_certificate_and_its_key_belong_together(tmp_path: Path, mistakes: Any, certificate: str, key: str, found: str) -> None:
+    """Workers cannot begin with others, so the old settings are to stay in force."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        self_signed(tmp_path / name)
+    locked = ["openssl", "ec", "-aes128", "-passout", "pass:secret", "-in", str(tmp_path / "one/localhost.key"), "-out"]
+    subprocess.run([*locked, str(tmp_path / "locked.key")], check=True, capture_output=True)
+    (tmp_path / "rubbish.pem").write_text("x")
+    told = f"tls: expected a certificate and its key in PEM files, found {found}"
+    assert mistakes(listener(f"    tls: {{certificate: {tmp_path}/{certificate}, key: {tmp_path}/{key}}}\n")) == [f"6:5: {told}"]
+    text = f"{STATE}web: {{listen: '127.0.0.1:80', tls: {{certificate: {tmp_path}/{certificate}, key: {tmp_path}/{key}}}}}\nscanners: []\n"
+    assert any(one.endswith(told) for one in mistakes(text))
 
 
 def test_nobody_waits_for_a_pipe_that_nobody_writes_into(tmp_path: Path, load: Any) -> None:

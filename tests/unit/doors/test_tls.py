@@ -5,6 +5,7 @@ import ssl
 
 import pytest
 
+from spamguard.errors import StartError
 from spamguard.settings import Certificate
 from tests.support.certificates import self_signed
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
@@ -119,5 +120,5 @@ def test_a_message_of_a_client_that_closed_tls_is_handed_on_all_the_same(pem, tm
 def test_a_certificate_that_is_none_is_found_when_the_door_is_made(tmp_path):
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
-    with pytest.raises(ssl.SSLError):
+    with pytest.raises(StartError, match=r"wrong\.pem: cannot be used for TLS .*: name a certificate and its key"):
         run(wrong, tmp_path, lambda served: None)
