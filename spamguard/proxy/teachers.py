@@ -10,7 +10,7 @@ from hmac import compare_digest
 from spamguard.reception.clients import Networks
 from spamguard.settings import Scanner
 
-_LONGEST = 1000  # bytes of a password
+_LONGEST = 512  # bytes of a password that count: what clients say is cut there
 _GUESS_SECONDS = 1.0  # that a wrong password costs, one after the other, whoever says them
 
 _log = logging.getLogger("spamguard.proxy")
@@ -29,7 +29,8 @@ class Teachers:
                 with scanner.password_file.open("rb") as file:
                     self._password = file.readline(_LONGEST).strip()
         except OSError as error:
-            _log.error("%s: cannot be read (%s): nobody can teach by a password", scanner.password_file, error.strerror)
+            told = "%s: cannot be read (%s), so nobody can teach by a password: the daemon's user must be able to read it"
+            _log.error(told, scanner.password_file, error.strerror)
 
     async def admit(self, peer: str, password: str) -> bool:
         """Whether this client may teach. Who is listed, or knows the password, is not kept waiting by those who guess."""

@@ -183,7 +183,7 @@ def test_an_empty_or_missing_password_opens_nothing(tmp_path: Path, caplog: pyte
     (tmp_path / "empty").write_text("\nsecond\n")
     assert Asked(tmp_path, password_file=tmp_path / "empty").taught("spam") is Taught.FORBIDDEN
     assert Asked(tmp_path, password_file=tmp_path / "missing").taught("spam") is Taught.FORBIDDEN
-    assert "nobody can teach by a password" in caplog.text
+    assert "nobody can teach by a password: the daemon's user must be able to read it" in caplog.text
 
 
 @pytest.mark.parametrize(("peer", "user"), [(HERE, "anna"), (ELSEWHERE, "")])

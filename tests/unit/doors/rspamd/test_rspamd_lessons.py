@@ -29,6 +29,14 @@ def test_learning(tmp_path: Path) -> None:
     assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
 
 
+def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> None:
+    """What its file holds beyond the length that clients' words are cut at kept everybody out."""
+    password = "long" * 200
+    (tmp_path / "password").write_text(f"{password}\n")
+    assert said(tmp_path, request("/learnspam", fields={"Password": password}), password_file=tmp_path / "password").status == 200
+    assert said(tmp_path, request("/learnspam", fields={"Password": password[:500]}), password_file=tmp_path / "password").status == 403
+
+
 def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) -> None:
     async def talk(served: Served) -> bytes:
         reader, writer = await served.connect()
