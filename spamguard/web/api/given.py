@@ -19,7 +19,7 @@ LONGEST = 4096  # bytes of a query
 _LONGEST_TEXT = 500
 _MOST_FIELDS = 20
 _CLASS = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_DIGEST = re.compile(r"(?:[0-9a-f]{2}){8,64}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _WHOLE = re.compile(r"[0-9]{1,6}")
 
@@ -94,7 +94,7 @@ _EXPECTED = {
     Type.TEXT: f"printable text of at most {_LONGEST_TEXT} letters",
     Type.CLASS: "the name of a class, such as spam or ham",
     Type.ID: "an id of 16 letters and digits",
-    Type.DIGEST: "hexadecimal digits",
+    Type.DIGEST: "32 hexadecimal digits",
     Type.TIME: "seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",
     Type.COUNT: f"a whole number from 1 to {MOST}",
     Type.HOURS: f"a whole number from 1 to {MOST_HOURS}",
@@ -102,8 +102,8 @@ _EXPECTED = {
 }
 SCHEMAS: dict[Type, dict[str, Any]] = {
     Type.TEXT: {"type": "string", "maxLength": _LONGEST_TEXT},
-    Type.CLASS: {"type": "string", "pattern": f"^({_CLASS.pattern})?$"},
-    Type.ID: {"type": "string", "pattern": "^([0-9a-v]{16})?$"},
+    Type.CLASS: {"type": "string", "pattern": f"^{_CLASS.pattern}$"},
+    Type.ID: {"type": "string", "pattern": "^[0-9a-v]{16}$"},
     Type.DIGEST: {"type": "string", "pattern": f"^{_DIGEST.pattern}$"},
     Type.TIME: {"type": "string"},
     Type.COUNT: {"type": "integer", "minimum": 1, "maximum": MOST},

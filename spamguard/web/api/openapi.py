@@ -25,7 +25,9 @@ _PROBLEM = {
     "additionalProperties": False,
 }
 _ALWAYS = {"400": "Malformed", "401": "A token is needed", "403": "Not yours", "421": "Another Host", "429": "Too many requests"} | {
-    "503": "Busy, or trouble of the filter's own"
+    "414": "Too long an address",
+    "431": "Too large a header",
+    "503": "Busy, or trouble of the filter's own",
 }
 _WITH_MESSAGE = {"408": "Too slow", "413": "Too large", "415": f"Not {MESSAGE}"}
 
@@ -66,6 +68,8 @@ def _operation(one: Operation, known: dict[str, dict[str, Any]]) -> dict[str, An
 
 def _parameter(one: Parameter) -> dict[str, Any]:
     value = dict(SCHEMAS[one.type])
+    if one.default == "" and "pattern" in value:  # empty is as if it were not there
+        value["pattern"] = f"^({value['pattern'][1:-1]})?$"
     if one.default not in (None, "", 0.0) or one.default is False:
         value["default"] = one.default
     return {"name": one.name, "in": "query", "required": one.default is None, "description": one.about, "schema": value}

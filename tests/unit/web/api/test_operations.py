@@ -45,6 +45,34 @@ def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
         assert schema["description"], name
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "value", "fits"),
+    [
+        ("/learn", "class", "spam", True),
+        ("/learn", "class", "", False),
+        ("/history", "label", "", True),
+        ("/history", "before", "", True),
+        ("/forget", "digest", "0" * 32, True),
+        ("/forget", "digest", "0" * 16, False),
+    ],
+)
+def test_it_allows_what_is_taken(server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool) -> None:
+    (method, told), *_ = described["paths"][ROOT + path].items()
+    schema = next(one["schema"] for one in told["parameters"] if one["name"] == name)
+    assert Draft202012Validator(schema).is_valid(value) == fits
+    found = server.client(OPERATOR, **MESSAGE).request(
+        method, ROOT + path, params={name: value}, content=LETTER if method == "post" else None
+    )
+    assert (found.status_code == 200) == fits, found.text
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_an_address_that_is_too_long_is_described_too(server: Served, described: dict[str, Any], operation: Any) -> None:
+    status = problem(server.client(OPERATOR).request(operation.method, f"{ROOT}{operation.path}?x={'x' * 9000}"))
+    assert status == 414
+    assert {"414", "431"} <= described["paths"][ROOT + operation.path][operation.method.lower()]["responses"].keys()
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_everything_answers_as_described(server: Served, described: dict[str, Any], operation: Any) -> None:
     """Called as the description says, by an operator; held against the schema of the answer, which allows no more keys."""
