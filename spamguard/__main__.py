@@ -3,17 +3,35 @@
 `teach-pipe` is run without loading the other commands: somebody who moves a message waits for it.
 """
 
+import os
 import sys
 
 _INTERRUPTED = 130  # 128 + SIGINT; `cli.rim` tells the same, but is not there before it is loaded
+_STREAMS = ((0, "stdin", "r", os.O_WRONLY), (1, "stdout", "w", os.O_RDONLY), (2, "stderr", "w", os.O_WRONLY))
 
 
 def main() -> int:
     """Run one command; its exit status."""
+    _hold_closed_descriptors()
     try:
         return _run()
     except KeyboardInterrupt:  # while a command is loaded
         return _INTERRUPTED
+
+
+def _hold_closed_descriptors() -> None:
+    """Standard streams that whoever started us has closed: input and output fail when they are used, errors go nowhere.
+
+    Else Python would print on standard output what is for standard error, and the next file to be opened would stand in their place.
+    """
+    for number, name, mode, flags in _STREAMS:
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  for as long as we live
 
 
 def _run() -> int:

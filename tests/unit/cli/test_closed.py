@@ -1,0 +1,53 @@
+"""Started with standard input, output or error closed: what is meant for one must never go to another, or into a file of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MAIL = b"Subject: x\n\nbody\n"
+
+
+def closed(descriptor: int, state: Path, *arguments: object) -> tuple[int, bytes, bytes]:
+    """A command without this descriptor: exit status, output, errors."""
+    line = [sys.executable, "-m", "spamguard", "--state", str(state), *map(str, arguments)]
+    shell = ["sh", "-c", f'exec "$@" {descriptor}>&-', "sh", *line]
+    done = subprocess.run(shell, input=MAIL, capture_output=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_no_complaint_gets_into_the_mail(tmp_path):
+    (tmp_path / "file").write_text("")
+    status, out, _ = closed(2, tmp_path / "file" / "below", "filter")
+    assert (status, out) == (0, b"X-Spamguard: not-scanned; reason=LedgerError\n" + MAIL)
+
+
+def test_mail_that_has_nowhere_to_go_is_kept_by_the_delivery_agent(state):
+    status, _, err = closed(1, state, "filter")
+    assert status == 75
+    assert err == b"spamguard: the message could not be passed on: Bad file descriptor\n"
+
+
+def test_mail_that_comes_from_nowhere_is_tried_again(state):
+    assert closed(0, state, "filter") == (75, b"", b"spamguard: the message could not be passed on: Bad file descriptor\n")
+    status, _, err = closed(0, state, "teach-pipe", "--as", "spam", "--socket", "/nowhere", "--spool", "/nowhere")
+    assert (status, err.count(b"\n")) == (75, 1)
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "command"), [(0, ("learn", "--as", "ham", "-")), (0, ("judge", "-")), (1, ("judge", "-")), (1, ("export", "-"))]
+)
+def test_it_is_told_in_one_line(state, descriptor, command):
+    status, out, err = closed(descriptor, state, *command)
+    assert (status, out, err.count(b"\n")) == (2, b"", 1)
+    assert err.startswith(b"spamguard: ")
+    assert b"Bad file descriptor" in err
+
+
+def test_without_standard_error_the_exit_status_has_to_do(state, tmp_path):
+    assert closed(2, state, "judge", tmp_path / "nothing") == (2, b"", b"")
