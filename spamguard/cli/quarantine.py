@@ -32,24 +32,17 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    listing = _action(actions, "list", _list, "the newest 1,000, newest first")
+    listing = rim.add_action(actions, "list", _list, "the newest 1,000, newest first")
     listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
     listing.set_defaults(ids=[])
-    _add_ids(_action(actions, "show", _show, "envelope, header section and file of messages"))
-    releasing = _action(actions, "release", _release, "hand messages on to those who have not got them yet, and learn them as ham")
+    _add_ids(rim.add_action(actions, "show", _show, "envelope, header section and file of messages"))
+    releasing = rim.add_action(actions, "release", _release, "hand messages on to those who have not got them yet, and learn them as ham")
     releasing.add_argument(
         "--next-hop", type=_endpoint, required=True, metavar="ENDPOINT", help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …"
     )
     releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
     _add_ids(releasing)
-    _add_ids(_action(actions, "delete", _delete, "throw messages away, for good"))
-
-
-def _action(actions: rim.Commands, name: str, work: Work, about: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
-    parser.set_defaults(work=work)
-    rim.add_json(parser)
-    return parser
+    _add_ids(rim.add_action(actions, "delete", _delete, "throw messages away, for good"))
 
 
 def _add_ids(parser: argparse.ArgumentParser) -> None:

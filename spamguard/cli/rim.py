@@ -55,6 +55,14 @@ def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], 
     return parser
 
 
+def add_action(actions: Commands, name: str, work: Callable[..., int], about: str) -> argparse.ArgumentParser:
+    """One of several things that a command does; `work` of the options is what does it."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
+    parser.set_defaults(work=work)
+    add_json(parser)
+    return parser
+
+
 def add_paths(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     """The argument PATH…"""
     about = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"

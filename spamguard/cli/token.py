@@ -39,19 +39,12 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "token", run, ABOUT, EXAMPLE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    creating = _action(actions, "create", _create, "make a token and show it, this once")
+    creating = rim.add_action(actions, "create", _create, "make a token and show it, this once")
     creating.add_argument("name", metavar="NAME", help="to know it by")
     add_person(creating)
     creating.add_argument("--expires", metavar="TIME", help="when it ends by itself, such as 12h or 90d (default: never)")
-    _action(actions, "list", _list, "tokens and sessions, without what is secret of them")
-    _action(actions, "revoke", _revoke, "refuse a token from now on").add_argument("name", metavar="NAME", help="as `list` has it")
-
-
-def _action(actions: rim.Commands, name: str, work: Work, about: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
-    parser.set_defaults(work=work)
-    rim.add_json(parser)
-    return parser
+    rim.add_action(actions, "list", _list, "tokens and sessions, without what is secret of them")
+    rim.add_action(actions, "revoke", _revoke, "refuse a token from now on").add_argument("name", metavar="NAME", help="as `list` has it")
 
 
 def add_person(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from spamguard.cli import rim, when
 from spamguard.errors import UsageError
@@ -24,8 +23,6 @@ EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
   spamguard undo --user anna --origin 'folder Junk'
   spamguard undo --import bogofilter"""
-
-Item = TypeVar("Item")
 
 
 def add(commands: rim.Commands) -> None:
@@ -51,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
         found = undo.messages(spam_filter, chosen)
         if not found and not spam_filter.ledger.users.messages(options.user, 0):
             raise UsageError(f"{options.user!r} has taught nothing here: `spamguard status` lists who has")
-        batches = undo.undo(spam_filter, found, chosen, dry=options.dry_run)
-        done = [one for batch in _with_progress(batches, len(found)) for one in batch]
+        with rim.progress(len(found), " messages") as advance:
+            done = list(_told(advance, undo.undo(spam_filter, found, chosen, dry=options.dry_run)))
         # also when nothing is left to take back: whoever did it may have been interrupted before settling
         settled = not options.dry_run and bool(done or (found and spam_filter.status().unsettled))
         if settled:
@@ -81,19 +78,13 @@ def _since(options: argparse.Namespace) -> int:
     return when.since(options.since, datetime.now()) if options.since is not None else 0
 
 
-def _with_progress(batches: Iterable[list[Item]], messages: int) -> Iterator[list[Item]]:
-    """With a bar on a terminal when it takes long."""
+def _told(advance: Callable[[int], object], batches: Iterable[list[Done]]) -> Iterator[Done]:
+    """One by one. advance: is told how many messages were looked at."""
     from spamguard.undo import BATCH
 
-    if not sys.stderr.isatty():
-        yield from batches
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=messages, unit=" messages", delay=1.0, leave=False, dynamic_ncols=True) as bar:
-        for batch in batches:
-            bar.update(min(BATCH, messages - bar.n))
-            yield batch
+    for batch in batches:
+        advance(BATCH)
+        yield from batch
 
 
 def _warn_of_age(chosen: Chosen, done: list[Done]) -> None:

@@ -1,7 +1,6 @@
 """What the watcher leaves for people to read: that it is there, what it could not learn, and why. A small file in the state directory.
 
-Must never stand in the way of learning: what cannot
-be written now is written later.
+Must never stand in the way of learning: what cannot be written now is written later.
 """
 
 from __future__ import annotations
