@@ -68,6 +68,7 @@ _WIDER = {
     "utf_8": "utf-8",
     "ascii": "ascii",
 }
+_WESTERN = frozenset(("latin_1", "cp1252"))  # any bytes fit them, and programs that do not know write them
 _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
 _PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
 _MAX_PIECES = 100  # encodings in a row in one part
@@ -89,8 +90,8 @@ def _codec_name(charset: bytes) -> str | None:
 def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     """Bytes in a declared charset to text; strict first, then UTF-8, then whatever can be read.
 
-    Unlabelled and mislabelled 8-bit text is UTF-8 if it is valid UTF-8 (practically never by chance), else what its bytes look like, else
-    Windows-1252.
+    8-bit text that is unlabelled, mislabelled or labelled as Western is UTF-8 if it is valid UTF-8 (practically never by chance), else what
+    its bytes look like, else as declared or Windows-1252.
     """
     declared = codec_name(charset) if charset else None
     defects = [b"charset-unknown"] if charset and declared is None else []
@@ -98,11 +99,19 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
         return data.decode("ascii"), defects
     wrong = [*defects, b"charset-wrong" if charset else b"charset-missing"]
     first = declared if declared not in (None, "ascii") else "utf-8"
-    for codec in dict.fromkeys((first, "utf-8")):
+    for codec in dict.fromkeys((*_likelier(data, first), first, "utf-8")):
         text = _strict(data, codec)
         if text is not None:
             return text, defects if codec == declared or text.isascii() else wrong
     return _damaged(data, declared), wrong
+
+
+def _likelier(data: bytes, declared: str) -> list[str]:
+    """As what to try text first that calls itself Western, and would be rubbish if it were not (RESULTS.md, "Mail of other sources")."""
+    if declared not in _WESTERN or data.isascii():
+        return []
+    guess = codec_name(unlabelled.charset(data))
+    return ["utf-8", guess] if guess else ["utf-8"]
 
 
 def charset_inside(data: bytes) -> bytes:

@@ -34,7 +34,8 @@ def test_it_is_known(name: str) -> None:
     data = TEXTS[name].encode(name)
     assert unlabelled.charset(data) == name.encode()
     assert decode.to_text(data, b"") == (TEXTS[name], [b"charset-missing"])
-    assert decode.to_text(data, b"us-ascii") == (TEXTS[name], [b"charset-wrong"])
+    for declared in (b"us-ascii", b"iso-8859-1", b"windows-1252"):
+        assert decode.to_text(data, declared) == (TEXTS[name], [b"charset-wrong"])
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -51,6 +52,8 @@ def test_other_text_is_left_alone(name: str) -> None:
     data = OTHERS[name].encode(name)
     assert unlabelled.charset(data) == b""
     assert decode.to_text(data, b"")[0] == data.decode("cp1252", "replace")
+    assert decode.to_text(data, b"iso-8859-1") == (data.decode("latin-1"), [])
+    assert decode.to_text(OTHERS[name].encode(), b"iso-8859-1") == (OTHERS[name], [b"charset-wrong"])
 
 
 @pytest.mark.parametrize("text", [b"", b"plain", "你好".encode("gbk"), b"\xff" * 5000, bytes(range(256)) * 20, b"a\xe9" * 1000])
