@@ -93,11 +93,12 @@ def _create(path: Path) -> None:
 def _fill(draft: Path) -> None:
     db = connect_file(draft, _BUSY_SECONDS)
     try:
-        for setting in (f"page_size = {PAGE}", "auto_vacuum = INCREMENTAL", "journal_mode = WAL"):
+        for setting in (f"page_size = {PAGE}", "auto_vacuum = INCREMENTAL"):
             db.execute(f"PRAGMA {setting}")
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_VERSION}")
         db.executescript(_TABLES)
+        db.execute("PRAGMA journal_mode = WAL")  # last: closing says nothing when a full disk keeps what is in the log out of the file
     finally:
         db.close()
 

@@ -94,13 +94,13 @@ def _fill(draft: Path, fingerprint: str) -> None:
     db = connect_file(draft, BUSY_SECONDS)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         db.executescript(_TABLES)
         db.execute(EVENTS_OF_USERS)
         first = {"ledger.fingerprint": fingerprint, "ledger.node": secrets.token_hex(8), "ledger.clock": "0", "ledger.compacted": "0"}
         db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+        db.execute("PRAGMA journal_mode = WAL")  # last: closing says nothing when a full disk keeps what is in the log out of the file
     finally:
         db.close()
 
