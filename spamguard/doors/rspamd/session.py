@@ -164,8 +164,8 @@ class RspamdSession(Conversation):
             raise Gone
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
         request = _Request(path, questions.fields(event.headers), self._old)
+        self._head_only = event.method == b"HEAD"  # before anything can go wrong with what follows
         self._body_begins(request)
-        self._head_only = event.method == b"HEAD"
         await self._admit(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(self._arriving())

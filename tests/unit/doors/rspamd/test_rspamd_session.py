@@ -237,6 +237,8 @@ def test_asking_for_the_head_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert said(tmp_path, b"HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n").body == b""
     behind = parse(said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n").body)
     assert (behind.status, behind.json) == (400, {"error": "not understood"})
+    found = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxyz")
+    assert (found.status, found.body) == (400, b"")
     assert "fault" not in caplog.text
 
 
