@@ -6,14 +6,14 @@ What is kept has its bytes kept. Marks of mailing lists are cut from the subject
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from tests.bench.streams import Mail
 
 _CONTENT = frozenset(("subject", "mime-version", "content-type", "content-transfer-encoding"))
 _FIELD = re.compile(rb"[^\n]*(?:\n[ \t][^\n]*)*")
-_MARK = re.compile(rb"\[[^]\n]{2,30}\]\s*")
+MARK = re.compile(rb"\[[^]\n]{2,30}\]\s*")
 
 
 def bare(raw: bytes, others: Collection[str] = ()) -> bytes:
@@ -23,18 +23,18 @@ def bare(raw: bytes, others: Collection[str] = ()) -> bytes:
     for field in _FIELD.findall(head):
         name = field.partition(b":")[0].strip().lower().decode("latin-1")
         if name == "subject":
-            kept.append(_MARK.sub(b"", field))
+            kept.append(MARK.sub(b"", field))
         elif name in _CONTENT or name in others:
             kept.append(field)
     return b"\n".join(kept) + gap + body
 
 
-def stripped(mail: Sequence[Mail], others: Collection[str], directory: Path) -> list[Mail]:
-    """Such copies of all messages, written into a directory."""
+def changed(mail: Sequence[Mail], change: Callable[[bytes], bytes], directory: Path) -> list[Mail]:
+    """Changed copies of all messages, written into a directory."""
     directory.mkdir(parents=True)
     found = []
     for number, (label, path) in enumerate(mail):
         copy = directory / f"{number:06}"
-        copy.write_bytes(bare(path.read_bytes(), others))
+        copy.write_bytes(change(path.read_bytes()))
         found.append(Mail(label, copy))
     return found

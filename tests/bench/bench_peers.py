@@ -4,12 +4,14 @@
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES --picture corpora/reliability.svg
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR --bare [--fields from,date]
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
+    python tests/bench/bench_peers.py --corpus INDEX --scores DIR --as line|tokenised|chinese
 
 Online: every message is judged and then taught; with --protocol corrections only what was wrong or in doubt. Files of scores stay in DIR:
 what a peer said is taken from there the next time, ours is always asked anew. Tables: measures; paired bootstrap of 1-ROCA, ours minus
 theirs (below zero ours is better; only an interval without zero is evidence); calibration after the first 1,000 messages, where peers'
 scores become probabilities by the best constant recalibration, found with hindsight on the very messages that are measured. --bare: of the
-header only subject, content fields and the --fields named. --together: the corpora as one stream, side by side.
+header only subject, content fields and the --fields named. --as: rewritten to what other corpora hold (tests/bench/foreign.py).
+--together: the corpora as one stream, side by side.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from spamguard.evaluation import calibration, comparison, metrics
 from spamguard.evaluation.report import Scored
-from tests.bench import bare, courses, pictures, rivals, streams
+from tests.bench import bare, courses, foreign, pictures, rivals, streams
 from tests.bench.courses import OURS
 from tests.bench.streams import Mail
 
@@ -56,14 +59,15 @@ def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
     corpora = [(Path(index).parent.name, streams.labelled(index)) for index in options.corpus]
     if options.together:
         corpora = [("+".join(name for name, _ in corpora), streams.in_turns([mail for _, mail in corpora]))]
-    if not options.bare:
+    if not (options.bare or options.way):
         yield from corpora
         return
     others = [name for name in options.fields.lower().split(",") if name]
-    with tempfile.TemporaryDirectory(prefix="spamguard-bare-") as place:
+    change = foreign.WAYS[options.way] if options.way else partial(bare.bare, others=others)
+    with tempfile.TemporaryDirectory(prefix="spamguard-changed-") as place:
         for name, mail in corpora:
-            stream = "-".join((name, "bare", *others))
-            yield stream, bare.stripped(mail, others, Path(place) / stream)
+            stream = "-".join((name, options.way or "bare", *others))
+            yield stream, bare.changed(mail, change, Path(place) / stream)
 
 
 def arguments() -> argparse.Namespace:
@@ -76,6 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(name for name in rivals.RIVALS if name != OURS), metavar="NAMES", help="with commas")
     parser.add_argument("--protocol", choices=("online", "corrections"), default="online")
     parser.add_argument("--bare", action="store_true", help="with hardly a header")
+    parser.add_argument("--as", dest="way", choices=tuple(foreign.WAYS), help="as other corpora have it")
     parser.add_argument("--fields", default="", metavar="NAMES", help="what is kept of the header besides, with commas")
     parser.add_argument("--together", action="store_true", help="the corpora as one stream")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="our reliability curves")

@@ -404,11 +404,12 @@ def text_of(raw: bytes) -> str:
     for part in message.walk():
         if part.get_content_maintype() == "text":
             content = part.get_payload(decode=True)
-            pieces.append(_decoded(content if isinstance(content, bytes) else b"", part.get_content_charset() or "utf-8"))
+            pieces.append(decoded(content if isinstance(content, bytes) else b"", part.get_content_charset() or "utf-8"))
     return "\n".join(pieces)
 
 
-def _decoded(content: bytes, charset: str) -> str:
+def decoded(content: bytes, charset: str) -> str:
+    """Text in a declared charset, or in Latin-1."""
     try:
         return content.decode(charset, "replace")
     except (LookupError, ValueError):
