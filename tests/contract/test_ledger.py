@@ -134,6 +134,18 @@ def test_later_votes_of_a_batch_see_earlier_ones(ledger):
     assert lessons(ledger)[b"d"].label == "spam"
 
 
+def test_votes_are_cast_in_view_of_what_nobody_else_changes_meanwhile(ledger):
+    with ledger.alone() as cast:
+        assert ledger.vote(b"d", "") is None
+        assert cast([new_vote("spam")]) == [True]
+        assert cast([new_vote("spam"), new_vote("ham")]) == [False, True]
+    with pytest.raises(LedgerError), ledger.alone() as cast:
+        cast([new_vote("news"), new_vote("news", digest=b"")])
+    assert ledger.vote(b"d", "").label == "ham"
+    assert ledger.append([new_vote("spam")]) == [True]
+    assert [vote.clock for vote in ledger.votes()] == [1, 2, 3]
+
+
 def test_what_gives_way_to_anything_that_its_user_has_ever_said(ledger):
     ledger.append([new_vote("spam"), new_vote("spam", digest=b"taken back"), new_vote(None, digest=b"taken back")])
     batch = [new_vote("ham"), new_vote("ham", digest=b"taken back"), new_vote("ham", digest=b"new"), new_vote("spam", digest=b"new")]
