@@ -1,4 +1,4 @@
-"""The inner loops in C, where they could be compiled: hashing tokens, words in disguise, reading receipts, whole numbers in tables.
+"""The inner loops in C, where they could be compiled: header fields, markup, hashing tokens, receipts, whole numbers in tables.
 
 Optional: numpy does the same, bit for bit, only slower, and a state directory may go from one to the other at any time. No formula
 may stand there, and nothing may be learnt or judged differently because of it. Whoever would loop asks for `functions()`.
