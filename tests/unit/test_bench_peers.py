@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corpora import synthetic
-from tests.bench import bare, bench_drift, bench_learning, bench_peers, courses, pictures, rivals, streams
+from tests.bench import bare, bench_drift, bench_learning, bench_peers, courses, foreign, pictures, rivals, streams
 from tests.bench.streams import Mail
 
 STREAM = [Mail("spam" if number % 3 == 0 else "ham", Path(str(number))) for number in range(900)]
@@ -65,6 +65,19 @@ def test_hardly_a_header_is_left() -> None:
     assert bare.bare(raw) == b"SUBJECT: Re: one\n\ttwo\nContent-Type: text/plain\n\nbody: [kept]\n\nyes\n"
     assert bare.bare(raw, ["from"]).startswith(b"From: anna@example.org\nSUBJECT")
     assert bare.bare(b"no header at all") == b""
+
+
+def test_mail_as_other_corpora_have_it_says_the_same_in_another_form(mail: list[Mail]) -> None:
+    raw = b"From: anna\nSubject: [list] Buy now!\nContent-Type: text/html\n\n<style>a</style><p>Attention: it&nbsp;is " + b"cheap " * 50 + b"</p>"
+    assert foreign.line(raw).startswith(b"Attention: ")
+    assert len(foreign.line(raw)) == 161
+    assert foreign.tokenised(raw).startswith(b"Subject: buy now !\nattention : ")
+    pages = [foreign.chinese(one.path.read_bytes()).partition(b"\n\n") for one in mail]
+    assert {b"charset=gb2312" in head for head, _, _ in pages} == {True, False}
+    assert any(not body.isascii() for _, _, body in pages)
+    for way in foreign.WAYS.values():
+        assert way(raw) == way(raw)
+        way(b"")
 
 
 def test_side_by_side_both_run_out_together() -> None:
