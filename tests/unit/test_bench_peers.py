@@ -68,7 +68,11 @@ def test_hardly_a_header_is_left() -> None:
 
 
 def test_mail_as_other_corpora_have_it_says_the_same_in_another_form(mail: list[Mail]) -> None:
-    raw = b"From: anna\nSubject: [list] Buy now!\nContent-Type: text/html\n\n<style>a</style><p>Attention: it&nbsp;is " + b"cheap " * 50 + b"</p>"
+    raw = (
+        b"From: anna\nSubject: [list] Buy now!\nContent-Type: text/html\n\n<style>a</style><p>Attention: it&nbsp;is "
+        + b"cheap " * 50
+        + b"</p>"
+    )
     assert foreign.line(raw).startswith(b"Attention: ")
     assert len(foreign.line(raw)) == 161
     assert foreign.tokenised(raw).startswith(b"Subject: buy now !\nattention : ")
