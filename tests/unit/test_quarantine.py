@@ -180,6 +180,7 @@ def test_a_release_gives_it_to_everybody_once(held: Quarantine, lmtp: bool) -> N
     (mail,) = [command for command in commands if command.startswith("MAIL")]
     assert "4711" not in mail  # the size it came in with
     assert "ENVID=Qx+2B" in mail
+    assert commands[-1] == "QUIT"  # the session was given back
     assert held.entry(name(1)).released
     assert release(held, lmtp=lmtp) == ([], [], [])
 
