@@ -14,6 +14,7 @@ MOST_BYTES = 64 << 10  # of one reply, line ends included
 
 _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])(.*))?", re.DOTALL)
 _KEYWORD = re.compile(r"[A-Z0-9][A-Z0-9-]*")
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _HARMLESS = bytes.maketrans(b"\r\0", b"??")
 
 
@@ -73,11 +74,12 @@ class Replies:
 def extensions(reply: Reply) -> dict[str, str]:
     """What a positive reply to EHLO or LHLO offers: keyword in upper case, and its parameters (RFC 5321, section 4.1.1.1).
 
-    Lines that begin with no keyword are passed over, and of a keyword the first line counts.
+    Lines that begin with no keyword are passed over, and of a keyword the first line counts. Parameters are printable ASCII: they are
+    passed on to our own clients, and what is none comes as "?".
     """
     offered: dict[str, str] = {}
     for line in reply.lines[1:]:
-        keyword, _, parameters = line.decode("ascii", "replace").strip().partition(" ")
+        keyword, _, parameters = _NOT_PRINTABLE.sub(b"?", line.strip()).decode("ascii").partition(" ")
         if _KEYWORD.fullmatch(keyword.upper()):
             offered.setdefault(keyword.upper(), parameters.strip())
     return offered

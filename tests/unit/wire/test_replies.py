@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spamguard.doors.smtp.dialogue import hello_reply
 from spamguard.wire.replies import MOST_BYTES, MOST_LINES, Replies, ReplyError, extensions
 from spamguard.wire.values import Reply
 from tests.unit.wire.smuggling import cuts
@@ -114,3 +115,10 @@ def test_extensions_of_a_hop() -> None:
     offered = {"SIZE": "1000", "PIPELINING": "", "XFORWARD": "NAME  ADDR", "8BITMIME": ""}
     assert extensions(Reply(250, lines)) == offered
     assert extensions(Reply(250, ())) == {}
+
+
+def test_what_a_hop_offers_can_be_offered_to_others() -> None:
+    """They were told 451 instead: the reply could not be written."""
+    offered = extensions(Reply(250, (b"h", b"DSN \xc3\xa9", b"8BITMIME \x1b[31m", b"SMTPUTF8\ta", b"PIPELINING\t")))
+    assert offered == {"DSN": "??", "8BITMIME": "?[31m", "PIPELINING": ""}
+    assert hello_reply("h", list(offered.values())).lines == (b"h", *[value.encode("ascii") for value in offered.values()])
