@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.explanation import dissect, weigh
+from spamguard.bayes.explanation import bucket_parts, dissect, weigh
 from spamguard.bayes.profiles import fuse
 from spamguard.bayes.tables import Tables, evidence
+from spamguard.records import Features
 from tests.unit.bayes.lessons import features, made_up, replayed
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -57,6 +58,27 @@ def test_a_clipped_expert_shares_out_what_was_kept(sign: int, kept: float | None
     known = experts.parameters(tables)
     found = dissect(weigh(tables, known, seen), tables, known, seen, 1, 0)
     assert sign * (sign * found.scores[4:8]).max() == (known.bounds.lowest[0] / experts.STEPS if kept is None else kept)
+    whole = found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
+    assert whole == pytest.approx(found.log_odds, abs=1e-9)
+
+
+@pytest.mark.parametrize("words", [12, 0])
+def test_what_bounds_move_to_the_other_side_turns_no_feature_round(words: int) -> None:
+    """Words of good mail alone, or none at all, in what all else knows for spam: their experts count with what others confirm."""
+    tables = replayed(made_up(1, 60))
+    borders = np.arange(5) << (tables.bits - 2)
+    tables.rows[: borders[1]] = 40, 0, -3 * logistic.ONE, 0
+    tables.rows[borders[1] :] = 0, 40, 3 * logistic.ONE, 0
+    tokens = [np.arange(first, first + number) for first, number in zip(borders, (words, 12, 12, 12), strict=False)]
+    shifted = np.concatenate(tokens).astype(np.uint32) << np.uint32(32 - tables.bits)
+    message = Features(shifted, np.zeros(3, np.uint8), np.zeros(2, np.int16))
+    seen, known = evidence(message, tables.bits), experts.parameters(tables)
+    weighed = weigh(tables, known, seen)
+    found = dissect(weighed, tables, known, seen, 1, 0)
+    assert found.scores[0] > 0  # though its words speak for good mail
+    assert (found.buckets[:words] <= 0).all()
+    assert (found.buckets[words:] > 0).all()
+    assert bucket_parts(weighed, tables, known, seen, 1, 0) == pytest.approx(found.buckets)
     whole = found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
     assert whole == pytest.approx(found.log_odds, abs=1e-9)
 
