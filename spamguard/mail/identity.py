@@ -17,7 +17,7 @@ from spamguard.mail.split import Leaf, Named, Split, split
 SIZE = 16  # bytes of a digest
 _LIMITS = Limits(message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000)
 _CUT = frozenset((b"message-size", b"part-count", b"part-depth"))
-_SHORTENED = _CUT | {b"header-size", b"header-count"}
+_SHORTENED = _CUT | {b"header-size", b"header-count", b"boundary-flood"}
 _FIELDS = (b"message-id", b"date", b"from", b"subject")
 _WHITE_SPACE = b" \t\n\r\v\f"
 _TEXT_BYTES = 1 << 20  # of one part; a longer one is compared without undoing its charset

@@ -23,6 +23,7 @@ Named = dict[bytes, bytes]  # first value of each field
 # A whole header block; possessive, so that hostile input cannot make it backtrack (RFC 5322 section 2.2 and 2.2.3).
 _BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+")
 _FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
+_NAME = re.compile(rb"[!-9;-~]*+[ \t]*+")  # of a field, or its beginning
 _MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
 _PARAMETER = re.compile(rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,1000}+)\"?|([^\s;]{0,1000}+))", re.S)
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
@@ -151,7 +152,7 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     else:
         found, stop = compiled.fields(text, limits.header_bytes, limits.header_fields + 1)
     defects: list[bytes] = []
-    if stop == limits.header_bytes < len(text):
+    if len(text) > limits.header_bytes and _NAME.fullmatch(text, stop, limits.header_bytes):  # cut within a name, or behind a field
         defects.append(b"header-size")
     elif stop < len(text) and not text.startswith(b"\n", stop):
         defects.append(b"header-line")  # as the standard library does: what is no field starts the body
@@ -191,7 +192,7 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
         text = text[envelope.end() :]
     fields, start, header_defects = take_fields(text, limits)
     if fields and _is_text(fields, text, start):
-        fields, start, header_defects = [], 0, [b"header-line"]
+        fields, start, header_defects = [], 0, sorted({*header_defects, b"header-line"})
     named = by_name(fields)
     message = Split(fields, named, parse_type(named.get(b"content-type", b"")), text[start:], defects=defects + header_defects)
     if cut:
@@ -261,7 +262,7 @@ def _between_boundaries(message: Split, content: bytes, delimiter: bytes, limits
     """What stands between delimiter lines (RFC 2046 section 5.1.1), without the line end before the delimiter."""
     text = b"\n" + content
     start = -1
-    for end, resume, closing in _delimiters(text, delimiter, limits):
+    for end, resume, closing in _delimiters(message, text, delimiter, limits):
         if start >= 0:
             yield text[start:end]
         start = resume
@@ -272,7 +273,7 @@ def _between_boundaries(message: Split, content: bytes, delimiter: bytes, limits
         yield text[start:]
 
 
-def _delimiters(text: bytes, delimiter: bytes, limits: Limits) -> Iterator[tuple[int, int, bool]]:
+def _delimiters(message: Split, text: bytes, delimiter: bytes, limits: Limits) -> Iterator[tuple[int, int, bool]]:
     """Each delimiter line: where its line end starts, where the next line starts, and whether it closes."""
     position = text.find(delimiter)
     found = 0
@@ -288,3 +289,5 @@ def _delimiters(text: bytes, delimiter: bytes, limits: Limits) -> Iterator[tuple
             yield position, min(line_end + 1, len(text)), closing
         # the line end may be shared: the next delimiter may begin with it
         position = text.find(delimiter, line_end)
+    if position >= 0:
+        message.defects.append(b"boundary-flood")

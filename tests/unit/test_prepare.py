@@ -39,6 +39,24 @@ def test_what_was_put_before_the_subject_is_not_learnt(subject: bytes, line_end:
         assert learnt.features.tokens.tolist() == sent.features.tokens.tolist()
 
 
+_KIND = b"Content-Type: multipart/mixed; boundary=b\n\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Subject: x\nX-Fill: " + b"y" * ((64 << 10) - 26) + b"\nMessage-ID: <1@example.org>\n\nbody\n",  # cut within a name
+        b"Subject: x\n" + b"X-Fill: y\n" * 800 + b"Message-ID: <1@example.org>\n\nbody\n",
+        b"Attention: " + b"y" * 70_000 + b"\nMessage-ID: <1@example.org>\n\nbody\n",  # like a text without a header, as far as it is read
+        _KIND + b"--b\n\none\n" + b"--bb\n" * 2500 + b"--b\n\ntwo\n--b--\n",
+        _KIND + b"--b\n\none\n" * 300 + b"--b--\n",
+    ],
+)
+def test_a_message_that_is_not_read_to_its_end_has_one_name_all_the_same(raw: bytes) -> None:
+    preparer = Preparer(KEY)
+    assert preparer.ready(raw).digest == preparer.named(raw, b"")[0].digest == preparer.digest(raw)
+
+
 def test_different_messages_have_different_names() -> None:
     preparer = Preparer(KEY)
     assert len({preparer.digest(raw) for raw in MAIL}) == len(MAIL)

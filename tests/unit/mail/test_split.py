@@ -59,6 +59,8 @@ def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:
     limits = Limits(header_bytes=100, header_fields=5)
     assert take_fields(b"A: 1\n" * 6 + b"\nbody", limits)[::2] == ([(b"a", b"1")] * 5, [b"header-count"])
     assert take_fields(b"A: " + b"x" * 500 + b"\n\nbody", limits)[2] == [b"header-size"]
+    assert take_fields(b"A: " + b"x" * 92 + b"\nLong-Name: 1\n\nbody", limits)[2] == [b"header-size"]  # cut within the name
+    assert take_fields(b"A: " + b"x" * 80 + b"\nno field, but text " + b"x" * 99, limits)[2] == [b"header-line"]
     assert take_fields(b"A: 1\n" * 5 + b"\nbody", limits) == ([(b"a", b"1")] * 5, 26, [])
 
 
@@ -155,7 +157,7 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
 def test_a_flood_of_lines_that_resemble_the_delimiter_ends_the_search() -> None:
     message = split(multipart(b"--b\n\none\n" + b"--bx\n" * 10_000 + b"--b\n\ntwo\n--b--"), DEFAULT_LIMITS)
     assert len(message.leaves) == 1
-    assert message.defects == [b"boundary-open"]
+    assert message.defects == [b"boundary-flood", b"boundary-open"]
 
 
 def test_a_digest_holds_messages_unless_it_says_otherwise() -> None:
