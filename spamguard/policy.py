@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import exp, lgamma, log, log1p
 from typing import NamedTuple
@@ -15,6 +15,8 @@ UNSURE = "unsure"
 SPAM_FROM = 0.95
 HAM_TO = 0.1
 FEWEST_LESSONS = 3  # of each side, before any label but "unsure" is given (corpora/RESULTS.md, "Thresholds")
+# Beside so many times as many unwanted ones, few good lessons leave most good mail unsure (corpora/RESULTS.md, "People who only move")
+_FEW_GOOD, _LOPSIDED = 500, 3
 REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
 
 
@@ -35,12 +37,26 @@ def verdict(
 def _label(
     probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int], spam_from: float
 ) -> str:
-    taught_bad = sum([count for name, count in lessons.items() if name in unwanted])
-    taught_good = sum(lessons.values()) - taught_bad
-    if min(taught_bad, taught_good) < FEWEST_LESSONS or HAM_TO < probability < spam_from:
+    if min(_sides(lessons, unwanted)) < FEWEST_LESSONS or HAM_TO < probability < spam_from:
         return UNSURE
     side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
     return side[0] if len(side) == 1 else max(side, key=lambda name: probabilities[name])
+
+
+def _sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
+    """Lessons of good mail, and of unwanted."""
+    bad = sum([count for name, count in lessons.items() if name in unwanted])
+    return sum(lessons.values()) - bad, bad
+
+
+def missing(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
+    """What keeps much mail unsure for want of lessons, in a few words; empty: nothing does."""
+    good, bad = _sides(lessons, unwanted)
+    if min(good, bad) < FEWEST_LESSONS:
+        return f"everything is unsure until {FEWEST_LESSONS} good messages and {FEWEST_LESSONS} unwanted ones have been taught"
+    if good < _FEW_GOOD and bad > _LOPSIDED * good:
+        return f"much good mail is unsure: {good:,} good messages have been taught beside {bad:,} unwanted ones"
+    return ""
 
 
 def distance(log_odds: float, spam_from: float = SPAM_FROM) -> float:

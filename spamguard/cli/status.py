@@ -28,6 +28,7 @@ _KERNELS = {
     "numpy": "numpy (no C compiler was there at the installation: the same verdicts, slower)",
 }
 _ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
+_REMEDY = "teach what people have filed (teach-folders), or let reading and answering teach (ham_evidence)"
 EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -50,6 +51,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard import __version__, kernel
     from spamguard.bayes.profiles import PROFILES
     from spamguard.ledger.migration import SCHEMA_VERSION
+    from spamguard.policy import missing
 
     found = spam_filter.status()
     return {
@@ -60,6 +62,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "profile": profile,
         "profiles": {one.name: one.about for one in PROFILES.values()},
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
+        "missing": missing(found.classes, found.unwanted),
         "events": found.events,
         "unsettled": found.unsettled,
         "threshold": _bound(spam_filter),
@@ -118,6 +121,7 @@ def _text(values: dict[str, Any]) -> str:
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
+            *([f"{values['missing']}: {_REMEDY}"] if values["missing"] else []),
             "",
             *_table_lines(values["tables"]),
             *_import_lines(values["imports"]),

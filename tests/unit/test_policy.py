@@ -77,6 +77,23 @@ def test_few_lessons_of_a_side_give_no_label_but_a_probability(lessons: dict[str
         assert verdict.probability == pytest.approx(bad)
 
 
+@pytest.mark.parametrize(
+    ("lessons", "told"),
+    [
+        ({}, "everything is unsure"),
+        ({"ham": 1000, "spam": FEW - 1}, "everything is unsure"),
+        ({"ham": 20, "news": 10, "spam": 80, "promo": 11}, "much good mail is unsure: 30 good messages have been taught beside 91"),
+        ({"ham": 20, "news": 10, "spam": 80, "promo": 10}, ""),
+        ({"ham": 500, "spam": 5000}, ""),
+        ({"ham": 5000, "spam": 5}, ""),
+    ],
+)
+def test_what_keeps_mail_unsure_for_want_of_lessons(lessons: dict[str, int], told: str) -> None:
+    found = policy.missing(lessons, BAD)
+    assert found.startswith(told)
+    assert bool(found) is bool(told)
+
+
 @repeatable
 @given(st.floats(-1000, 1000))
 def test_probability_is_the_logistic_function_of_the_log_odds(odds: float) -> None:

@@ -268,9 +268,10 @@ class UserShape(TypedDict):
 
 
 class ModelShape(TypedDict):
-    """What has been learnt. tables: by set of tokens."""
+    """What has been learnt. missing: what keeps much mail unsure, or empty. tables: by set of tokens."""
 
     classes: dict[str, ClassShape]
+    missing: str
     tables: dict[str, TableShape]
     events: int
     unsettled: int

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from spamguard import explained
 from spamguard.history import Row
+from spamguard.policy import missing
 from spamguard.records import LATEST, Explanation, Verdict, Word
 from spamguard.web.api.layouts import (
     ClassesShape,
@@ -196,6 +197,7 @@ def model(found: Model) -> ModelShape:
     """Of what was learnt."""
     return {
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
+        "missing": missing(found.classes, found.unwanted),
         "tables": {name: {"used": found.vocabulary.get(name, 0), "load": load} for name, load in found.load.items()},
         "events": found.events,
         "unsettled": found.unsettled,

@@ -39,6 +39,15 @@ def test_text(run, taught, counts):
     assert "multinomial-ml" in out
 
 
+def test_what_is_missing_is_told_and_what_helps(run, taught, tmp_path):
+    Filter.open(tmp_path / "new").close()
+    out = run(tmp_path / "new", "status").out
+    assert "\neverything is unsure until 3 good messages and 3 unwanted ones have been taught: teach what people have filed (teach-f" in out
+    assert run(tmp_path / "new", "status", "--json").json["missing"].startswith("everything is unsure until 3 good messages")
+    assert run(taught, "status", "--json").json["missing"] == ""
+    assert "unsure" not in run(taught, "status").out
+
+
 def test_which_kernel_is_in_force(run, taught, monkeypatch):
     for name, words in (("numpy", r"numpy \(no C compiler .*\)"), ("compiled", "compiled")):
         monkeypatch.setattr(kernel, "in_force", lambda name=name: name)

@@ -14,6 +14,7 @@ import pytest
 
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
 from spamguard.web.pages.routing import VIEWS
+from spamguard.web.service.values import Model, Person
 from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
 
 MAIL = b"Subject: Solar\r\nFrom: a@b.example\r\n\r\nHello\r\n"
@@ -290,6 +291,16 @@ def test_what_was_not_looked_through_leads_on(tmp_path: Path, service: Fixed) ->
 
 
 # ---- the rest
+
+
+def test_the_model_says_what_is_missing(service: Fixed, tmp_path: Path) -> None:
+    async def lopsided(_person: Person) -> Model:
+        return replace(await Fixed().model(OPERATOR), classes={"ham": 20, "spam": 300})
+
+    assert "unsure" not in get(service, tmp_path, "/model")[0].text.partition("<main")[2]
+    service.model = lopsided  # type: ignore[method-assign]
+    (page,) = get(service, tmp_path, "/model")
+    assert "Much good mail is unsure: 20 good messages have been taught beside 300 unwanted ones. Run <code>" in page.text
 
 
 def test_undo_is_shown_before_it_is_done(tmp_path: Path, service: Fixed) -> None:
