@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import encodebytes
 from email import message_from_bytes
 
 import pytest
@@ -158,6 +159,18 @@ def test_a_flood_of_lines_that_resemble_the_delimiter_ends_the_search() -> None:
     message = split(multipart(b"--b\n\none\n" + b"--bx\n" * 10_000 + b"--b\n\ntwo\n--b--"), DEFAULT_LIMITS)
     assert len(message.leaves) == 1
     assert message.defects == [b"boundary-flood", b"boundary-open"]
+
+
+@pytest.mark.parametrize("kind", [b"message/rfc822", b"message/global"])
+def test_a_message_within_may_be_encoded(kind: bytes) -> None:
+    inner = b"Subject: inside\r\nContent-Type: text/html\r\n\r\n<p>hello</p>\r\n"
+    fields = b"Content-Type: " + kind, b"Content-Transfer-Encoding: base64"
+    for body in (encodebytes(inner), inner.replace(b"\r\n", b"\n")):  # nor is every one encoded that says so
+        message = split(header(*fields, body=body), DEFAULT_LIMITS)
+        assert [(leaf.type.media, leaf.named[b"subject"], leaf.body) for leaf in message.leaves] == [
+            (b"text/html", b"inside", b"<p>hello</p>\n")
+        ]
+        assert message.defects == []
 
 
 def test_a_digest_holds_messages_unless_it_says_otherwise() -> None:
