@@ -38,7 +38,7 @@ def teach(spam_filter: Filter, lessons: Sequence[tuple[str, bytes]], user: str =
 def bits_of(tables: Tables) -> dict[str, Any]:
     """Everything in the tables, comparable bit for bit; how much room a histogram has in reserve is nobody's business."""
     arrays = {name: getattr(tables, name) for name in (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")}
-    width = max(1, *(arrays["histogram"].any(axis=0).nonzero()[0] + 1).tolist())
+    width = max([1, *(arrays["histogram"].any(axis=0).nonzero()[0] + 1).tolist()])
     arrays["histogram"] = arrays["histogram"][:, :width]
     arrays |= {f"column {at}": column for at, column in enumerate(tables.columns)}
     return {"rows": tables.rows.tobytes(), "classes": tables.classes, **{name: array.tobytes() for name, array in arrays.items()}}
