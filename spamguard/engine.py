@@ -200,7 +200,7 @@ class Filter:
         verdict = self._verdict(own.added(joint) if own else joint)
         favoured, against = self._sides(verdict)
         found = dissect(weighed, tables, known, seen, favoured, against)
-        return verdicts.explanation(tables, verdict, self._spam_from, (favoured, against), verdicts.Found(seen, found, own), texts)
+        return verdicts.explanation(tables, verdict, self._unwanted, self._spam_from, verdicts.Found(seen, found, own), texts)
 
     def _refresh(self) -> None:
         """Take in what was committed, lessons and classes, here or elsewhere."""

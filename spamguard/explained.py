@@ -34,9 +34,11 @@ def rounded(parts: Iterable[float], whole: float) -> list[int]:
 
 def flip(why: Explanation) -> str:
     """What would have to go for another label, in one sentence."""
+    if why.few:
+        return "no words would change it: everything is unsure while so little has been taught"
     way = "fall" if why.to_threshold < 0 else "rise"
     distance = f"for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
     if why.flip is None:
         return distance + "its words alone do not keep it from that"
-    words = f"{why.flip:,} strongest word{'' if why.flip == 1 else 's'}"
+    words = "strongest word" if why.flip == 1 else f"{why.flip:,} strongest words"
     return distance + f"without its {words} {'for' if way == 'fall' else 'against'} {why.favoured} they would"

@@ -37,10 +37,15 @@ def verdict(
 def _label(
     probabilities: Mapping[str, float], probability: float, unwanted: frozenset[str], lessons: Mapping[str, int], spam_from: float
 ) -> str:
-    if min(_sides(lessons, unwanted)) < FEWEST_LESSONS or HAM_TO < probability < spam_from:
+    if too_few(lessons, unwanted) or HAM_TO < probability < spam_from:
         return UNSURE
     side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
     return side[0] if len(side) == 1 else max(side, key=lambda name: probabilities[name])
+
+
+def too_few(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
+    """Whether everything is unsure for want of lessons, whatever its probability."""
+    return min(_sides(lessons, unwanted)) < FEWEST_LESSONS
 
 
 def _sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
@@ -52,7 +57,7 @@ def _sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
 def missing(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
     """What keeps much mail unsure for want of lessons, in a few words; empty: nothing does."""
     good, bad = _sides(lessons, unwanted)
-    if min(good, bad) < FEWEST_LESSONS:
+    if too_few(lessons, unwanted):
         return f"everything is unsure until {FEWEST_LESSONS} good messages and {FEWEST_LESSONS} unwanted ones have been taught"
     if good < _FEW_GOOD and bad > _LOPSIDED * good:
         return f"much good mail is unsure: {good:,} good messages have been taught beside {bad:,} unwanted ones"

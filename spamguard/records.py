@@ -117,7 +117,7 @@ class Explanation:
     prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases. Judged for a user
     who has said anything that counts, "personal" is one more expert: of what the user's own votes say (score), as far as it is believed.
     biases: of the experts, and what bounds have added to their scores: no feature's part. clues: strongest first. flip: how many of the
-    strongest clues would have to go for another label, None: all together do not do it.
+    strongest clues would have to go for another label, None: all together do not do it. few: no words would, for want of lessons.
     """
 
     verdict: Verdict
@@ -133,6 +133,7 @@ class Explanation:
     numbers: Mapping[str, float]
     to_threshold: float
     flip: int | None
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True)

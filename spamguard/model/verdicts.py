@@ -31,8 +31,11 @@ def verdict(tables: Tables, joint: list[float], unwanted: frozenset[str], spam_f
     probabilities = {name: exp(value - whole) for name, value in zip(classes, joint, strict=True)}
     bad = _log_sum([value for name, value in zip(classes, joint, strict=True) if name in unwanted])
     good = _log_sum([value for name, value in zip(classes, joint, strict=True) if name not in unwanted])
-    lessons = dict(zip(classes, tables.messages.tolist(), strict=True))
-    return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), unwanted, lessons, spam_from)
+    return policy.verdict(probabilities, min(max(bad - good, -_CERTAIN), _CERTAIN), unwanted, _lessons(tables), spam_from)
+
+
+def _lessons(tables: Tables) -> dict[str, int]:
+    return dict(zip(tables.classes, tables.messages.tolist(), strict=True))
 
 
 def _log_sum(values: list[float]) -> float:
@@ -58,24 +61,24 @@ class Found(NamedTuple):
 
 
 def explanation(
-    tables: Tables, verdict: Verdict, spam_from: float, sides: tuple[int, int], found: Found, texts: Mapping[int, str]
+    tables: Tables, verdict: Verdict, unwanted: frozenset[str], spam_from: float, found: Found, texts: Mapping[int, str]
 ) -> Explanation:
-    """Why a verdict. sides: numbers of the class favoured and the one against it. texts: of those tokens whose text is known."""
-    parts = found.parts
+    """Why a verdict, by the likeliest class of each side. texts: of those tokens whose text is known."""
+    parts, names = found.parts, sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, buckets = parts.log_odds, parts.buckets
     if found.own:
-        shares[PERSONAL] = float(found.own.between(found.own.moved, *sides))
-        scores[PERSONAL] = float(found.own.between(found.own.evidence, *sides))
+        numbers = [tables.classes.index(name) for name in names]
+        shares[PERSONAL] = float(found.own.between(found.own.moved, *numbers))
+        scores[PERSONAL] = float(found.own.between(found.own.evidence, *numbers))
         log_odds += shares[PERSONAL]
-        buckets[found.own.places] += found.own.between(found.own.parts, *sides)
+        buckets[found.own.places] += found.own.between(found.own.parts, *numbers)
     clues = _clues(tables, texts, found)
-    distance = policy.distance(verdict.log_odds, spam_from)
+    distance, few = policy.distance(verdict.log_odds, spam_from), policy.too_few(_lessons(tables), unwanted)
     return Explanation(
         verdict,
-        tables.classes[sides[0]],
-        tables.classes[sides[1]],
+        *names,
         log_odds,
         parts.prior,
         parts.biases,
@@ -85,7 +88,8 @@ def explanation(
         dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
         dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
         distance,
-        policy.flips([clue.part for clue in clues], distance),
+        None if few else policy.flips([clue.part for clue in clues], distance),
+        few,
     )
 
 

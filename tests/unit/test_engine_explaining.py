@@ -72,6 +72,15 @@ def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Pat
         assert flipped > 5
 
 
+def test_no_words_would_change_what_is_unsure_for_want_of_lessons(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        for label, raw, few in (("ham", HAM[:9], True), ("spam", SPAM[: policy.FEWEST_LESSONS - 1], True), ("spam", SPAM[5:6], False)):
+            teach(one, [(label, each) for each in raw])
+            found = one.explain(SPAM[-1])
+            assert found.few is few
+            assert not few or (found.flip, found.verdict.label) == (None, "unsure")
+
+
 def _nearest_border(odds: float) -> float:
     borders = [log(at / (1 - at)) for at in (policy.HAM_TO, policy.SPAM_FROM)]
     return min(borders, key=lambda border: abs(border - odds))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spamguard import explained
@@ -26,6 +28,7 @@ def test_rounded_parts_add_up() -> None:
 
 
 def test_what_would_flip_it() -> None:
-    assert explained.flip(why()).endswith("fall by 1.500: without its 1 strongest word for spam they would")
+    assert explained.flip(why()).endswith("fall by 1.500: without its strongest word for spam they would")
     assert explained.flip(why(flip=3, to_threshold=2)).endswith("rise by 2.000: without its 3 strongest words against spam they would")
     assert explained.flip(why(flip=None)).endswith("its words alone do not keep it from that")
+    assert explained.flip(replace(why(), few=True)).startswith("no words would change it")
