@@ -123,7 +123,8 @@ def correct(said: Said, classes: Sequence[str], seen: Evidence, shared: Floats) 
     """What a user's votes change about one message. classes: of the tables, votes for others do not count. shared: `frequencies`."""
     buckets = seen.buckets.astype(np.uint32)
     found = said.buckets.searchsorted(buckets)
-    places = (said.buckets.take(found, mode="clip") == buckets).nonzero()[0]
+    same = said.buckets.take(found, mode="clip") == buckets if len(said.buckets) else found[:0]
+    places = same.nonzero()[0]
     expected = shared.take(places, axis=1)
     own = _log_ratios(_own_frequencies(said, classes, said.counts.take(found.take(places), axis=1), expected))
     of_all = _log_ratios(expected)

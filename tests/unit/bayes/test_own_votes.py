@@ -79,6 +79,11 @@ def test_who_has_said_nothing_about_any_of_its_tokens_changes_nothing():
     assert found.added([0.0, -3.25]) == [0.0, -3.25]
 
 
+def test_votes_about_messages_without_any_token_change_nothing():
+    lessons = made_up(1, 20)
+    assert not corrected([with_words([])[0]], lessons[0], lessons).moved.any()
+
+
 def test_votes_for_a_class_that_nobody_else_knows_do_not_count():
     lessons = made_up(1, 20)
     found = corrected([lessons[0]._replace(label="promo")], lessons[0], lessons)
