@@ -19,6 +19,7 @@ from pathlib import Path
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.process import Process, Work
 from spamguard.records import Scan
+from spamguard.relay.threads import finished
 from spamguard.settings import Scoring
 from spamguard.spool import Spool
 
@@ -268,7 +269,7 @@ class _Care:
 
 async def _fingerprint(message: Spool) -> bytes:
     """Which bytes these are. OSError when they cannot be read."""
-    return _hash(message) if message.descriptor is None else await asyncio.to_thread(_hash, message)
+    return _hash(message) if message.descriptor is None else await finished(partial(_hash, message))
 
 
 def _hash(message: Spool) -> bytes:

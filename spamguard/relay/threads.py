@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
+
+_MOST = 16  # pieces of work at once
+_threads = ThreadPoolExecutor(_MOST, "work")
+"""Not the event loop's own few: it looks up names there, and where nobody answers for names each takes one for many seconds."""
 
 Result = TypeVar("Result")
 
 
 async def finished(work: Callable[[], Result]) -> Result:
     """Blocking work, in a thread. Who is cancelled waits all the same until it is done: it reads a spool that is closed next."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    running = asyncio.get_running_loop().run_in_executor(_threads, work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
