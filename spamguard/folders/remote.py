@@ -81,9 +81,14 @@ class RemoteMailboxes:
                 self._asked.append(self._expected.popleft())
         self._asked.popleft()
         descriptors: list[int] = []
-        self._answer(packets.unpack, descriptors)
-        if not descriptors:
-            raise self._lost("an answer without what was asked for")
+        try:
+            self._answer(packets.unpack, descriptors)
+            if len(descriptors) != 1:
+                raise self._lost("an answer without what was asked for")
+        except BaseException:
+            for one in descriptors:
+                os.close(one)
+            raise
         return descriptors[0]
 
     def changes(self, timeout: float) -> Changes:

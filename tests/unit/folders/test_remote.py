@@ -15,7 +15,7 @@ import pytest
 from spamguard import unixsocket
 from spamguard.errors import MailboxesError
 from spamguard.folders import packets
-from spamguard.folders.contract import Changes, File, Place
+from spamguard.folders.contract import Changes, File, Mailbox, Place
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
@@ -140,6 +140,29 @@ def test_an_answer_that_makes_no_sense(opener, answer):
         with pytest.raises(MailboxesError):
             mailboxes.users()
         thread.join()
+
+
+@pytest.mark.parametrize("answers", [[b"?"], [b".x"], [b"!2\0no\0"], [packets.MORE, packets.LAST]], ids=repr)
+def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, answers):
+    listening = unixsocket.listening(opener.path, 0o600, socket.SOCK_SEQPACKET)
+    given, ours = os.pipe()
+
+    def serve() -> None:
+        with listening.accept()[0] as channel:
+            channel.send(packets.LAST + packets.pack([packets.fingerprint([])]))
+            channel.recv(100)
+            for answer in answers:
+                socket.send_fds(channel, [answer], [given])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
+        with pytest.raises((MailboxesError, OSError)):
+            mailboxes.open(Place(Mailbox("anna", "/anna", 0)), File("new", "x"))
+        thread.join()
+    os.close(given)
+    with closing(os.fdopen(ours, "wb", buffering=0)) as pipe, pytest.raises(BrokenPipeError):
+        pipe.write(b"x")  # somebody could still read it
 
 
 def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
