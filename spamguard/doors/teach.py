@@ -19,7 +19,7 @@ from pathlib import Path
 from spamguard import unixsocket
 from spamguard.relay.threads import finished
 from spamguard.spool import Spool
-from spamguard.teaching.lesson import LONGEST_LINE, PIPED, Header, parse
+from spamguard.teaching.lesson import LONGEST_LINE, PIPED, Header, is_user, parse
 from spamguard.teaching.queue import Queue
 
 CONNECTIONS = 100
@@ -50,9 +50,10 @@ class Speakers:
         if named and self.trusted(account):
             return named
         try:
-            return pwd.getpwuid(account).pw_name
+            name = pwd.getpwuid(account).pw_name
         except KeyError:
-            return f"#{account}"
+            name = ""
+        return name if is_user(name) else f"#{account}"  # other systems' directories have names with blanks
 
 
 class TeachingDoor:

@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +83,13 @@ def test_who_may_name_others():
     assert Speakers([]).user(0, "anna") == "anna"
     assert Speakers([]).user(os.getuid(), "anna") == "anna"
     assert Speakers([]).user(4_000_000, "anna") == "#4000000"
+
+
+def test_an_account_whose_name_has_no_place_in_a_lesson_goes_by_its_number(tmp_path, monkeypatch):
+    """Directories of other systems have names with blanks: the lesson was accepted, and dropped as none when it was to be learnt."""
+    monkeypatch.setattr(pwd, "getpwuid", lambda account: SimpleNamespace(pw_name="DOMAIN\\anna b"))
+    (found,) = served(tmp_path, handing((Header("spam", 5), b"hello")))
+    assert found.user == f"#{os.getuid()}"
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.0\n", b"TEACH spam 99999999999\n", b"TEACH SPAM 5\nhello", b"x" * 5000 + b"\n"])
