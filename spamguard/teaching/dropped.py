@@ -89,7 +89,7 @@ class _Opened:
         self._file = os.open(name, _OPEN, dir_fd=place)
         found = os.fstat(self._file)
         self.owner = found.st_uid
-        self.age = time.time() - found.st_mtime
+        self.age = time.time() - found.st_ctime  # not that of the last writing, which its owner sets as they like
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > MOST_BYTES + LONGEST_LINE:
             self.close()
             raise ValueError("it is no regular file with one name, or too large")
