@@ -10,7 +10,7 @@ from typing import TypeVar
 from spamguard import secret
 from spamguard.mail.extract import Extractor, Named
 from spamguard.mail.identity import digest
-from spamguard.mail.rewrite import without_prefix
+from spamguard.mail.rewrite import header_start, without_prefix
 from spamguard.records import Features
 
 _FIELD = re.compile(rb"[!-9;-~]+[ \t]*:")
@@ -50,7 +50,7 @@ class Preparer:
         They must be none that a message is known by (Message-ID, Date, From, Subject, MIME's): its identity stays its own.
         """
         found, words = self.extractor.read_named(_below(on_top, raw))
-        same = not on_top or _FIELD.match(raw)
+        same = not on_top or _FIELD.match(raw, header_start(raw))
         return Teaching(digest(raw, self._digest_key, found.message if same else None), found.features), words
 
     def all_ready(self, messages: Sequence[bytes]) -> list[Teaching]:
@@ -63,8 +63,13 @@ class Preparer:
 
 
 def _below(on_top: bytes, raw: bytes) -> bytes:
-    """A first line that begins with a blank must not become the tail of the field above it."""
-    return on_top + b"\r\n" + raw if on_top and raw[:1] in (b" ", b"\t") else on_top + raw
+    """Under an mbox `From ` line, where they are put when it is delivered: above it, it would end the header. A first line that begins
+    with a blank must not become the tail of the field above it."""
+    if not on_top:
+        return raw
+    start = header_start(raw)
+    gap = b"\r\n" if raw[start : start + 1] in (b" ", b"\t") else b""
+    return raw[:start] + on_top + gap + raw[start:]
 
 
 def chunks(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterator[list[Item]]:

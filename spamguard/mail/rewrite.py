@@ -44,7 +44,7 @@ def with_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) ->
     """
     first = raw.find(b"\n")
     line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
-    start = _start(raw)
+    start = header_start(raw)
     end = _end(raw, start)
     end = len(raw) if end is None else end
     lines = _without(raw[start:end], forged)
@@ -62,7 +62,7 @@ def rewritten_head(
     subject_prefix: goes before the text of the first Subject, a blank behind it, unless that begins with it already; a message
     without Subject gets one. A field of its own tells that it was put there (`without_prefix`).
     """
-    start = _start(head)
+    start = header_start(head)
     end = _end(head, start)
     if end is None and not whole:
         return None
@@ -90,7 +90,7 @@ def without_prefix(raw: bytes) -> bytes:
     return raw[:start] + raw[end + raw.startswith(b" ", end) :]
 
 
-def _start(raw: bytes) -> int:
+def header_start(raw: bytes) -> int:
     """Where the header section begins."""
     envelope = _ENVELOPE.match(raw)
     return envelope.end() if envelope else 0

@@ -88,6 +88,13 @@ def test_fields_on_top_are_evidence_and_no_part_of_the_identity(taught: Filter) 
             assert found.packed != taught.scan(raw).packed
 
 
+@pytest.mark.parametrize("line", [b"From anna@example.com Mon Jan  1 10:00:00 2024\n", b">From anna\r\n"])
+def test_fields_on_top_stand_below_an_envelope_line(taught: Filter, line: bytes) -> None:
+    for raw in (MAIL[0][1], MAIL[1][1], JAPANESE, b" blank first\n\nx"):
+        found, without = taught.scan(line + raw, on_top=RECEIVED), taught.scan(raw, on_top=RECEIVED)
+        assert (found.verdict, found.digest, found.packed) == (without.verdict, without.digest, without.packed)
+
+
 def test_a_first_line_that_begins_with_a_blank_is_no_tail_of_what_is_on_top(taught: Filter) -> None:
     assert taught.scan(b" viagra\n\nbody\n", on_top=RECEIVED).verdict == taught.judge(RECEIVED + b"\r\n viagra\n\nbody\n")
 
