@@ -9,9 +9,9 @@ that of somebody else's mail. Messages should be free of the verdicts of other f
 
 from __future__ import annotations
 
+import argparse
 import io
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -65,10 +65,14 @@ def _after(subject: Filter, ready: list[tuple[str, Teaching]], first: int, last:
 
 def main() -> None:
     """Print one line for each list and key."""
-    messages = labelled(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("index", type=Path, metavar="CORPUS/index", help="TREC index")
+    parser.add_argument("others", type=Path, nargs="*", metavar="OTHER/index", help="whose whole lists are imported as well")
+    options = parser.parse_args()
+    messages = labelled(options.index)
     half = len(messages) // 2
     lists = {"nothing": b"", "own first half": word_list(messages[:half])}
-    lists |= {f"somebody else's ({name})": word_list(labelled(Path(name))) for name in sys.argv[2:]}
+    lists |= {f"somebody else's ({other})": word_list(labelled(other)) for other in options.others}
     print(f"{'imported':40} " + "".join(f"{number:>9}" for number in LESSONS))
     for name, known in lists.items():
         for key in KEYS:
