@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 _MOST = 16  # pieces of work at once
-_threads = ThreadPoolExecutor(_MOST, "work")
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
 """Not the event loop's own few: it looks up names there, and where nobody answers for names each takes one for many seconds."""
 
 Result = TypeVar("Result")
@@ -17,7 +18,10 @@ Result = TypeVar("Result")
 
 async def finished(work: Callable[[], Result]) -> Result:
     """Blocking work, in a thread. Who is cancelled waits all the same until it is done: it reads a spool that is closed next."""
-    running = asyncio.get_running_loop().run_in_executor(_threads, work)
+    loop = asyncio.get_running_loop()
+    if loop not in _threads:
+        _threads[loop] = ThreadPoolExecutor(_MOST, "work")
+    running = loop.run_in_executor(_threads[loop], work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 
 from spamguard.relay.threads import finished
+from tests.support.killing import killed_at
 
 
 def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
@@ -46,3 +48,15 @@ def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
         assert done == [True]
 
     asyncio.run(main())
+
+
+def test_a_child_of_a_process_that_has_worked_has_threads_too() -> None:
+    def work() -> None:
+        asyncio.run(finished(lambda: None))
+
+    def in_time() -> None:
+        signal.alarm(20)  # ends the child
+        work()
+
+    work()
+    assert killed_at(1 << 30, in_time) == 0
