@@ -6,7 +6,7 @@ import pytest
 
 from corpora.synthetic import generate
 from spamguard.mail.rewrite import rewritten_head
-from spamguard.prepare import Preparer
+from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer, chunks
 from tests.unit.filters import KEY
 
 MAIL = [raw for _, raw in generate(5, 3)]
@@ -68,3 +68,20 @@ def test_a_message_is_recognised_after_transport() -> None:
     for raw in MAIL:
         delivered = (b"Received: from a by b\nX-Spam-Status: No\n" + raw).replace(b"\n", b"\r\n")
         assert preparer.digest(delivered) == preparer.digest(raw)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths"),
+    [
+        ([], []),
+        ([9] * (2 * CHUNK + 1), [CHUNK, CHUNK, 1]),
+        ([9, CHUNK_BYTES, 9], [2, 1]),
+        ([CHUNK_BYTES // 2] * 4, [2, 2]),
+        ([CHUNK_BYTES // 2 - 1] * 4, [3, 1]),
+    ],
+)
+def test_chunks_are_not_many_and_not_much(sizes: list[int], lengths: list[int]) -> None:
+    items = [(number, bytes(size)) for number, size in enumerate(sizes)]
+    found = list(chunks(items, lambda item: item[1]))
+    assert [len(chunk) for chunk in found] == lengths
+    assert [item for chunk in found for item in chunk] == items

@@ -29,7 +29,7 @@ from tests.unit.mail.support import repeatable, seconds
         ("caf&eacute; &#86;&#x69;agra &amp; co&nbsp;x", "café viagra & co x"),
         ("a&amp&nbsp;b&nbsp&nbsp;&amp;nbsp;c", "a& b  &nbsp;c"),
         ("v&shy;i&#8203;agra", "viagra"),
-        ("&#" + "9" * 5000 + ";x", "&#" + "9" * 5000 + ";x"),
+        ("&#" + "9" * 5000 + ";x", "\ufffd" + "9" * 4970 + ";x"),
         ("&#1114112;", "\ufffd"),
         ("<a href='x'", ""),
         ("", ""),
@@ -37,7 +37,7 @@ from tests.unit.mail.support import repeatable, seconds
 )
 def test_visible_text(markup: str, visible: str) -> None:
     found = html.read(markup).visible
-    assert found if visible.startswith("&#9") else " ".join(found.split()) == " ".join(visible.split())
+    assert " ".join(found.split()) == " ".join(visible.split())
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ def names(raw: bytes) -> set[str]:
         (0, False, False, "leaves_html"),
         (31, True, True, "leaves_html"),
         (0, True, True, "leaves_html no_words_picture little_text_picture little_text_picture_link"),
+        (1, True, False, "leaves_html scarce_words_picture little_text_picture little_text_picture_alone"),
         (3, True, False, "leaves_html scarce_words_picture little_text_picture little_text_picture_alone"),
+        (4, True, False, "leaves_html few_words_picture little_text_picture little_text_picture_alone"),
         (10, True, False, "leaves_html few_words_picture little_text_picture little_text_picture_alone"),
+        (11, True, True, "leaves_html some_words_picture little_text_picture little_text_picture_link"),
         (30, True, True, "leaves_html some_words_picture little_text_picture little_text_picture_link"),
     ],
 )
