@@ -32,7 +32,7 @@ DIRECTORY = "quarantine"
 MOST = 1000  # entries that are listed at once
 
 _log = logging.getLogger("spamguard.quarantine")
-_MESSAGE, _NOTE, _DRAFT = ".eml", ".json", ".new"
+_MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Quarantine:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._cleared = False  # of what was deleted by half
 
     def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float, listener: str = "") -> None:
         """Hold a message: all of it is on the disk afterwards, or OSError, and nothing is. Blocks.
@@ -121,8 +122,12 @@ class Quarantine:
     def delete(self, name: str) -> None:
         """Throw a message away, for good. QuarantineError: there is none, or it is being released at this moment."""
         with self._alone(name):
-            for ending in (_NOTE, _MESSAGE, _DRAFT):  # without its note it is gone
-                self._path(name, ending).unlink(missing_ok=True)
+            self._path(name, _NOTE).rename(self._path(name, _DELETED))  # without its note it is gone
+            left = set() if self._cleared else set(self._ids(ending=_DELETED))  # also by who did not live to finish it
+            for one in left | {name}:
+                for ending in (_MESSAGE, _DRAFT, _DELETED):
+                    self._path(one, ending).unlink(missing_ok=True)
+            self._cleared = True
             sync_directory(self._directory)
 
     async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
@@ -152,11 +157,11 @@ class Quarantine:
             raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
         return self._directory / (name + ending)
 
-    def _ids(self, before: str) -> Iterator[str]:
+    def _ids(self, before: str = "", ending: str = _NOTE) -> Iterator[str]:
         with suppress(FileNotFoundError), os.scandir(self._directory) as found:
             for one in found:
-                name, ending = os.path.splitext(one.name)  # noqa: PTH122  a Path for each of many is slow
-                if ending == _NOTE and is_id(name) and (not before or name < before):
+                name, found_ending = os.path.splitext(one.name)  # noqa: PTH122  a Path for each of many is slow
+                if found_ending == ending and is_id(name) and (not before or name < before):
                     yield name
 
     def _make(self) -> None:

@@ -281,6 +281,27 @@ def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> 
     assert seen == {(-9, 0), (-9, 1), (0, 1)}
 
 
+def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path: Path) -> None:
+    """What is left goes with the next message that is deleted."""
+    seen = set()
+    for step in range(60):
+        place = tmp_path / str(step)
+        place.mkdir()
+        quarantine = Quarantine(place / "q")
+        for number in (1, 2):
+            quarantine.store(name(number), content(place), ENVELOPE, "spam", 0)
+        status = killed_at(step, partial(quarantine.delete, name(1)))
+        found = {entry.id for entry in quarantine.entries()}
+        assert found in ({name(2)}, {name(1), name(2)})
+        quarantine.delete(name(2))
+        left = {path.stem for path in place.glob("q/*")}
+        assert left == found - {name(2)}
+        seen.add((status, len(left)))
+        if status == 0:
+            break
+    assert seen == {(-9, 1), (-9, 0), (0, 0)}
+
+
 def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path: Path) -> None:
     counts = set()
     for step in range(80):
