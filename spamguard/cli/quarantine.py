@@ -106,12 +106,11 @@ def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse
 
 async def _release_all(quarantine: Quarantine, entries: Sequence[Entry], teacher: Filter | None, options: argparse.Namespace) -> bool:
     """Whether every recipient has got its messages."""
-    import socket
-
+    from spamguard.hostname import hostname
     from spamguard.relay.factory import next_hop
     from spamguard.settings import Hop
 
-    hop = next_hop(Hop(options.next_hop), socket.gethostname())
+    hop = next_hop(Hop(options.next_hop), hostname())
     complete = True
     try:
         for entry in entries:

@@ -3,7 +3,6 @@ for more than some seconds."""
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.cli import rim
+from spamguard.hostname import hostname
 
 _INDENT = " " * 11
 
@@ -52,7 +52,7 @@ def _unreachable(listeners: list[dict[str, Any]]) -> list[str]:
     from spamguard.settings import Hop, Tls, parse_endpoint
 
     hops = [Hop(parse_endpoint(one["next_hop"]), Tls(one["tls"])) for one in listeners]
-    return asyncio.run(readiness.unreachable(hops, socket.gethostname()))
+    return asyncio.run(readiness.unreachable(hops, hostname()))
 
 
 def lines(told: dict[str, Any] | None) -> list[str]:

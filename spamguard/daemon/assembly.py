@@ -23,6 +23,7 @@ from spamguard.doors.rspamd import Statistics, open_rspamd
 from spamguard.doors.smtp.door import open_door
 from spamguard.doors.spamd import open_spamd
 from spamguard.history import HistoryWriter
+from spamguard.hostname import hostname
 from spamguard.metrics.counters import MASTER, STAGES, Slot
 from spamguard.proxy.asking import Asking
 from spamguard.proxy.contract import Proxy
@@ -54,7 +55,7 @@ async def assemble(
     settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
 ) -> AsyncIterator[Sequence[Door]]:
     """Doors that are not open yet (`contract.Assemble`)."""
-    hostname = socket.gethostname()
+    machine = hostname()
     spool = settings.state / "spool"
     spool.mkdir(mode=0o700, exist_ok=True)
     async with AsyncExitStack() as stack:
@@ -62,7 +63,7 @@ async def assemble(
         pools = _Pools(settings, stack)
         doors: list[Door] = []
         for listener, listening in zip(settings.listeners, sockets, strict=False):  # those of scanners follow
-            name = listener.hostname or hostname
+            name = listener.hostname or machine
             hop = next_hop(listener.next_hop, name, partial(_failed, counters, str(listener.next_hop.endpoint)))
             stack.push_async_callback(hop.close)
             _in_background(_seen(hop), stack)
@@ -72,7 +73,7 @@ async def assemble(
             doors.append(open_door(listener, proxy, [listening], spool, name, partial(counters.took, _RECEIVE)))
         lessons = Lessons(settings.state)
         for scanner, listening in zip(settings.scanners, sockets[len(settings.listeners) :], strict=True):
-            asking = Asking(scanner, await pools.of(scanner.policy), tools, lessons, scanner.hostname or hostname)
+            asking = Asking(scanner, await pools.of(scanner.policy), tools, lessons, scanner.hostname or machine)
             doors.append(open_scanner(asking, [listening], spool, partial(_statistics, counters, lessons)))
         _in_background(_beating(counters, pools.all), stack)
         yield doors

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from spamguard import __version__
 from spamguard.daemon import children, parent
 from spamguard.errors import SpamguardError
+from spamguard.hostname import hostname
 from spamguard.lately import Lately
 from spamguard.metrics import exposition, liveness, page, readiness
 from spamguard.metrics.counters import MASTER, REPORTER, Board, Slot
@@ -85,7 +86,7 @@ class Reporter:
         return await asyncio.to_thread(self._looker.look)
 
     async def _knock(self) -> list[str]:
-        return await readiness.unreachable(self._hops, socket.gethostname())
+        return await readiness.unreachable(self._hops, hostname())
 
 
 def _told(wrong: list[str], well: str) -> Answer:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.hostname import hostname
 from spamguard.metrics import readiness
 from spamguard.settings import Settings
 
@@ -113,7 +113,7 @@ def dovecot(settings: Settings | None) -> Step:
 def next_hops(settings: Settings) -> Iterator[Step]:
     """Whether each welcomes us, or can be written. Nothing is sent but a greeting."""
     hops = [listener.next_hop for listener in settings.listeners]
-    for endpoint, trouble in asyncio.run(readiness.troubles(hops, socket.gethostname())).items():
+    for endpoint, trouble in asyncio.run(readiness.troubles(hops, hostname())).items():
         if trouble:
             yield failed("next hop", f"{endpoint}: {trouble}", "start it, or correct `next_hop` in the configuration")
         else:

@@ -11,6 +11,7 @@ from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.connection import READ_BYTES
 from spamguard.doors.smtp.session import Terms
 from spamguard.doors.smtp.transactions import MailSession
+from spamguard.hostname import hostname as own_name
 from spamguard.proxy.contract import Proxy
 from spamguard.reception.clients import Load, Networks
 from spamguard.reception.door import Door
@@ -38,7 +39,7 @@ def open_door(
     terms = Terms(
         proxy=proxy,
         lmtp=listener.endpoint.protocol is Protocol.LMTP,
-        hostname=listener.hostname or hostname or socket.gethostname(),
+        hostname=listener.hostname or hostname or own_name(),
         limits=listener.limits,
         load=Load(listener.limits),
         odd_bytes=odd_bytes,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable
+from spamguard.hostname import hostname
 from spamguard.proxy.journal import subject_of
 from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
@@ -92,7 +92,7 @@ class Holding:
 
     async def release(self, person: Person, entry: Entry) -> tuple[Entry, Released]:
         """Hand it on; how it is held then. UsageError: it is not known where to."""
-        hop = next_hop(self._hop(entry), socket.gethostname())
+        hop = next_hop(self._hop(entry), hostname())
         try:
             with _told_to_wait(entry):
                 replies = await self._quarantine.release(entry.id, hop)
