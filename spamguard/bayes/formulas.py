@@ -76,11 +76,6 @@ def log_posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
     return np.asarray(joint - np.log(np.exp(joint).sum(axis=-1, keepdims=True)))
 
 
-def posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
-    """The probabilities whose logarithms `log_posterior` gives."""
-    return np.asarray(np.exp(log_posterior(log_joint, log_prior)))
-
-
 def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
     """Sum over features of weight times log-probability, where no times impossible is 0: the multinomial likelihood.
 

@@ -45,7 +45,7 @@ class TestPosterior:
     prior = np.log([0.25, 0.75])
 
     def test_normalises(self) -> None:
-        answer = formulas.posterior(np.log([[0.1, 0.3], [1e-300, 3e-300]]), self.prior)
+        answer = np.exp(formulas.log_posterior(np.log([[0.1, 0.3], [1e-300, 3e-300]]), self.prior))
         np.testing.assert_allclose(answer, [[0.25, 0.75], [0.25, 0.75]], rtol=1e-12)
 
     def test_far_below_the_floats(self) -> None:
@@ -53,11 +53,11 @@ class TestPosterior:
 
     def test_where_all_is_impossible_the_prior_answers(self) -> None:
         joint = np.array([[-np.inf, -np.inf], [-np.inf, -3.0]])
-        np.testing.assert_allclose(formulas.posterior(joint, self.prior), [[0.25, 0.75], [0.0, 1.0]], rtol=1e-14)
+        np.testing.assert_allclose(np.exp(formulas.log_posterior(joint, self.prior)), [[0.25, 0.75], [0.0, 1.0]], rtol=1e-14)
 
     def test_where_the_prior_is_impossible_too_all_are_equal(self) -> None:
         nothing = np.array([-np.inf, -np.inf])
-        assert formulas.posterior(nothing, nothing).tolist() == [0.5, 0.5]
+        assert np.exp(formulas.log_posterior(nothing, nothing)).tolist() == [0.5, 0.5]
         assert formulas.posterior(nothing, formulas.class_log_prior([0, 0], 0.0)).tolist() == [0.5, 0.5]
 
 
