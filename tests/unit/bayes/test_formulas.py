@@ -58,7 +58,7 @@ class TestPosterior:
     def test_where_the_prior_is_impossible_too_all_are_equal(self) -> None:
         nothing = np.array([-np.inf, -np.inf])
         assert np.exp(formulas.log_posterior(nothing, nothing)).tolist() == [0.5, 0.5]
-        assert formulas.posterior(nothing, formulas.class_log_prior([0, 0], 0.0)).tolist() == [0.5, 0.5]
+        assert np.exp(formulas.log_posterior(nothing, formulas.class_log_prior([0, 0], 0.0))).tolist() == [0.5, 0.5]
 
 
 def test_no_occurrence_of_the_impossible_costs_nothing() -> None:
