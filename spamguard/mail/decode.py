@@ -69,6 +69,7 @@ _WIDER = {
     "ascii": "ascii",
 }
 _WESTERN = frozenset(("latin_1", "cp1252"))  # any bytes fit them, and programs that do not know write them
+_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
 _PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
 _MAX_PIECES = 100  # encodings in a row in one part
@@ -91,9 +92,10 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     """Bytes in a declared charset to text; strict first, then UTF-8, then whatever can be read.
 
     8-bit text that is unlabelled, mislabelled or labelled as Western is UTF-8 if it is valid UTF-8 (practically never by chance), else what
-    its bytes look like, else as declared or Windows-1252.
+    its bytes look like, else as declared or Windows-1252. Text that begins with the mark of UTF-16 is that, whatever it is called (WHATWG
+    Encoding Standard, section 6).
     """
-    declared = codec_name(charset) if charset else None
+    declared = "utf-16" if _is_marked(data) else codec_name(charset) if charset else None
     defects = [b"charset-unknown"] if charset and declared is None else []
     if declared in (None, "ascii", "utf-8") and data.isascii():  # the usual case
         return data.decode("ascii"), defects
@@ -104,6 +106,10 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
         if text is not None:
             return text, defects if codec == declared or text.isascii() else wrong
     return _damaged(data, declared), wrong
+
+
+def _is_marked(data: bytes) -> bool:
+    return data.startswith(_MARKS) and data[2:4] != b"\0\0"  # UTF-32 begins with one of them, too
 
 
 def _likelier(data: bytes, declared: str) -> list[str]:
