@@ -118,7 +118,7 @@ def _statistics(counters: Slot, lessons: Lessons) -> Statistics:
         began = slot.began if slot.number == MASTER else began
         for (label, _), number in slot.named("messages"):
             messages[label] += number
-    return Statistics(max(0, int(time.time()) - began), messages, lessons.learnt())
+    return Statistics(max(0, int(time.time()) - began), messages, *lessons.learnt())
 
 
 def _failed(counters: Slot, endpoint: str, trouble: Exception) -> None:

@@ -6,9 +6,11 @@ Must never say that a lesson is taken before it is on the disk.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Set
 from enum import Enum, auto
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 from spamguard import secret
 from spamguard.errors import LedgerError, SpamguardError
@@ -31,6 +33,13 @@ class Taught(Enum):
     LATER = auto()  # local trouble
 
 
+class Learnt(NamedTuple):
+    """lessons: by class. unwanted: classes."""
+
+    lessons: Mapping[str, int]
+    unwanted: Set[str]
+
+
 class Lessons:
     """All that a process takes. state: directory of the filter."""
 
@@ -48,14 +57,14 @@ class Lessons:
         _log.info("lesson user=%s by=%s class=%s message=%s: taken", user, origin, label or "-", digest.hex()[:12])
         return Taught.LEARNT
 
-    def learnt(self) -> dict[str, int]:
-        """How many lessons each class has; nothing where that cannot be told."""
+    def learnt(self) -> Learnt:
+        """Nothing where it cannot be told."""
         try:
             with self._ledger() as ledger:
-                return ledger.lesson_counts()
+                return Learnt(ledger.lesson_counts(), {"spam", *(name for name, unwanted in ledger.classes().items() if unwanted)})
         except SpamguardError as error:
             _log.warning("how much was learnt cannot be told: %s", error)
-            return {}
+            return Learnt({}, {"spam"})
 
     def _ledger(self) -> SqliteLedger:
         """LedgerError; there is none yet: it is never made from here."""

@@ -29,6 +29,9 @@ from spamguard.teaching.lesson import Lesson
 from spamguard.teaching.queue import DIRECTORY, Queue
 
 KEY = b"k" * 32
+STATISTICS = Statistics(
+    7, {"spam": 2, "scam": 4, "ham": 3, "news": 1, "unsure": 6, "not-scanned": 8}, {"spam": 5}, frozenset(("spam", "scam"))
+)
 
 
 def verdict(probability: float) -> Verdict:
@@ -124,7 +127,7 @@ async def serving(
     said, entries, settled = judge or ScriptedJudge(), list[Entry](), list[bool]()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         made = asking(state, scanner(protocol, **settings), said, entries=entries, settled=settled, people=people)
-        door = open_scanner(made, [listening], state, lambda: Statistics(7, {"spam": 2, "ham": 3}, {"spam": 5}))
+        door = open_scanner(made, [listening], state, lambda: STATISTICS)
         await door.start()
         assert isinstance(door, Door)
         try:

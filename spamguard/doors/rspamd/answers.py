@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from spamguard import __version__
-from spamguard.policy import REQUIRED
+from spamguard.policy import REQUIRED, UNSURE
 from spamguard.proxy import reports
 from spamguard.proxy.asking import Judged
+from spamguard.proxy.journal import NOT_SCANNED
 from spamguard.settings import Action
 
 _MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE)
@@ -18,11 +19,12 @@ _REFUSALS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 
 
 class Statistics(NamedTuple):
-    """What the daemon has done. uptime: seconds. messages: by label; learnt: lessons by class."""
+    """What the daemon has done. uptime: seconds. messages: by label; learnt: lessons by class. unwanted: classes."""
 
     uptime: int
     messages: Mapping[str, int]
     learnt: Mapping[str, int]
+    unwanted: Set[str]
 
 
 def action(judged: Judged) -> str:
@@ -67,7 +69,8 @@ def before_http(judged: Judged, header: bytes) -> bytes:
 
 def statistics(found: Statistics) -> dict[str, Any]:
     """The answer of /stat: what of it means something here, and the rest as its readers need it."""
-    spam, ham = found.messages.get("spam", 0), found.messages.get("ham", 0)
+    spam = sum(number for label, number in found.messages.items() if label in found.unwanted)
+    ham = sum(number for label, number in found.messages.items() if label not in (*found.unwanted, UNSURE, NOT_SCANNED))
     learnt = sum(found.learnt.values())
     return {
         "version": __version__,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.engine import Filter
 from spamguard.proxy import teachers
+from spamguard.proxy.lessons import Lessons
 from spamguard.teaching.lesson import Lesson
 from tests.support.scanners import Served
 from tests.unit.doors.rspamd.talking import MAIL, Answer, parse, request, run, said
@@ -67,3 +69,13 @@ def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.M
         assert asyncio.get_running_loop().time() - begun > 1.5  # one after the other
 
     run(tmp_path, talk, password_file=tmp_path / "password")
+
+
+def test_numbers_know_all_unwanted_classes(tmp_path: Path) -> None:
+    assert Lessons(tmp_path).learnt() == ({}, {"spam"})
+    with Filter.open(tmp_path) as spam_filter:
+        assert Lessons(tmp_path).learnt() == ({}, {"spam"})
+        spam_filter.define_class("scam", unwanted=True)
+        spam_filter.define_class("news", unwanted=False)
+        spam_filter.learn(b"Subject: x\r\n\r\nhello\r\n", "scam")
+    assert Lessons(tmp_path).learnt() == ({"scam": 1}, {"spam", "scam"})

@@ -170,7 +170,8 @@ def test_the_other_pages(tmp_path: Path) -> None:
     ping = said(tmp_path, request("/ping", b"", method="GET"))
     assert (ping.status, ping.body) == (200, b"pong\r\n")
     stat = said(tmp_path, request("/stat", b"", method="GET")).json
-    assert (stat["scanned"], stat["learned"], stat["spam_count"], stat["ham_count"], stat["uptime"]) == (5, 5, 2, 3, 7)
+    assert (stat["scanned"], stat["learned"], stat["spam_count"], stat["ham_count"], stat["uptime"]) == (24, 5, 6, 4, 7)
+    assert stat["actions"] == {"add header": 6, "no action": 18}
     assert said(tmp_path, request("/auth", b"", method="GET")).json["auth"] == "failed"
     assert said(tmp_path, request("/auth", b"", method="GET"), teachers=("127.0.0.1",)).json["auth"] == "ok"
 
