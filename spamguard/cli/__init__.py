@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"spamguard {__version__}")
     top.add_argument(
         "--state",
-        type=Path,
+        type=rim.directory,
         metavar="DIR",
         help="directory of the filter (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
     )

@@ -81,6 +81,13 @@ def add_user(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def directory(text: str) -> Path:
+    """An argument that names a directory. An empty one, as of a variable that is not set, would name the one we happen to be in."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a directory is empty")
+    return Path(text)
+
+
 def whole(text: str) -> int:
     """An argument that is a number of things."""
     if not (text.isascii() and text.isdecimal()):

@@ -65,9 +65,10 @@ def test_wrong_usage_is_status_2(arguments, capsys):
         (("evaluate", "--delay", "1.5", "index"), "argument --delay: '1.5' is no whole number from 0 on"),
         (("evaluate", "--share", "half", "index"), "argument --share: 'half' is no number between 0 and 1"),
         (("evaluate", "--share", "nan", "index"), "argument --share: 'nan' is no number between 0 and 1"),
+        (("--state", "", "status"), "argument --state: the name of a directory is empty"),
     ],
 )
-def test_numbers_that_are_none(arguments, told, capsys):
+def test_values_that_are_none(arguments, told, capsys):
     with pytest.raises(SystemExit) as stop:
         main(list(arguments))
     assert stop.value.code == 2
