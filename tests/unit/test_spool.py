@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_a_large_message_leaves_memory(spool: Spool) -> None:
     assert spool.descriptor is not None
     assert spool.head(IN_MEMORY + 1) == b"x" * IN_MEMORY + b"y"
     assert max(map(len, spool.chunks())) < IN_MEMORY
+
+
+def test_memory_is_given_back_once_it_lies_in_a_file(spool: Spool) -> None:
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            spool.write(b"x" * (IN_MEMORY // 8))
+        assert tracemalloc.get_traced_memory()[0] >= IN_MEMORY
+        spool.write(b"y")
+        assert tracemalloc.get_traced_memory()[0] < IN_MEMORY // 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_no_file_is_ever_seen(tmp_path: Path) -> None:
