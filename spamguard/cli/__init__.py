@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from pathlib import Path
 
 from spamguard import __version__
 from spamguard.cli import filter as filtering
