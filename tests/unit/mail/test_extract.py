@@ -111,6 +111,7 @@ def test_ideographs_are_words_and_hangul_words_stay_beside_their_syllables() -> 
             header("Subject: 今日".encode("big5"), b"Content-Type: text/html", body=b"<meta charset=big5>" + "天空".encode("big5")),
             {"天", "subject:今"},
         ),
+        (header(b"Content-Type: text/html; charset=US-ASCII", body=b"<meta charset=big5>" + "天空".encode("big5")), {"天"}),
         (header(b"A: 1", body="こんにちは".encode("iso-2022-jp")), {"こん"}),
         (header(b"A: 1", b"no field"), {"clue:defect_header_line"}),
         (header(b"Content-Type: multipart/mixed"), {"clue:defect_no_boundary", "hello"}),

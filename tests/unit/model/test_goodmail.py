@@ -62,3 +62,20 @@ def test_only_good_mail_counts_and_only_when_both_sides_were_known(tmp_path: Pat
         teach(one, [("news", ham[31][1])])
         assert measured(one).confirmed == 6
         assert len(one.good_mail().highest) == 6
+
+
+def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
+    messages = [raw for _, raw in MAIL[60:]]
+    scores = taught._first_scores([taught._preparer.ready(raw) for raw in messages])
+    assert taught.as_fused_now(scores) == pytest.approx([taught.judge(raw).log_odds for raw in messages])
+
+
+def test_scores_of_a_time_with_fewer_classes_are_those_of_spam_against_ham(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        messages = [raw for _, raw in MAIL[60:]]
+        scores = one._first_scores([one._preparer.ready(raw) for raw in messages])
+        before = one.as_fused_now(scores)
+        one.define_class("promo", unwanted=True)
+        teach(one, [("promo", MAIL[40][1])])
+        assert one.as_fused_now([b"", b"\0" * 5, *scores]) == pytest.approx(before, rel=0.1)  # one lesson more, with somewhat other trust
