@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from spamguard.doors.rspamd import session as rspamd
+from spamguard.doors.spamd import session as spamd
+from spamguard.reception import conversation
 from spamguard.reception.conversation import Conversation
 from spamguard.settings import Protocol, ScannerLimits
 from tests.support.scanners import serving
@@ -53,3 +57,44 @@ def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, 
 
     asyncio.run(asyncio.wait_for(main(), 30))
     assert "fault" not in caplog.text
+
+
+@pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
+def test_who_is_sent_away_while_sending_hears_that_all_was_said(
+    tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait for more of the answer for as long as we still hear it out."""
+    monkeypatch.setattr(conversation, "_HEAR_OUT_SECONDS", 3600.0)
+
+    async def main() -> None:
+        async with serving(tmp_path, protocol, clients=("192.0.2.0/24",)) as served:
+            reader, writer = await served.connect()
+            await asyncio.wait_for(reader.read(), 10)  # to its end
+            writer.write(b"more of the request")
+            writer.close()
+            while served.door.connections:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
+def test_who_takes_no_answer_is_dropped_at_once(tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not sent is not waited for once more, when the conversation ends."""
+    monkeypatch.setattr(conversation, "_LINGER_SECONDS", 3600.0)
+    large = b"x" * (64 << 20)
+    monkeypatch.setattr(spamd.SpamdSession, "turned_away", lambda *_: large)
+    monkeypatch.setattr(rspamd.RspamdSession, "turned_away", lambda *_: large)
+    monkeypatch.setattr(conversation, "_HEAR_OUT_SECONDS", 0.1)
+
+    async def main() -> None:
+        limits = ScannerLimits(data_seconds=0.2)
+        async with serving(tmp_path, protocol, clients=("192.0.2.0/24",), limits=limits) as served:
+            with socket.create_connection(served.address):
+                while not served.door.connections:
+                    await asyncio.sleep(0.01)
+                async with asyncio.timeout(30):
+                    while served.door.connections:
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
