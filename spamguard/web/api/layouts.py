@@ -92,7 +92,7 @@ class ClueShape(TypedDict):
 
 class ExplanationShape(VerdictShape):
     """prior and shares of the experts sum to `sum`; so do words, other_words, traits, numbers, biases and prior. flip: how many of the
-    strongest words would have to go for another label, null: all together do not do it."""
+    strongest words would have to go for another label, null: all together do not do it, or too little has been taught for any."""
 
     favoured: str
     against: str
