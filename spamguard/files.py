@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
+_ABANDONED = 86_400.0  # seconds since anybody has written to one
 
 
 def create_private(path: Path) -> BinaryIO:
@@ -33,3 +39,15 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sweep_drafts(directory: Path) -> None:
+    """Remove files that were to get another name when they were whole (.NAME.new) and that nobody lived to finish. OSError: it cannot be
+    looked at."""
+    with os.scandir(directory) as entries:
+        drafts = [entry for entry in entries if _DRAFT.fullmatch(entry.name)]
+    for draft in drafts:
+        with suppress(OSError):  # it was finished meanwhile, or stays: it harms nobody
+            found = draft.stat(follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > _ABANDONED:
+                Path(draft.path).unlink()

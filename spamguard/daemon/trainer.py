@@ -1,4 +1,5 @@
-"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE`): out of the way of the mail, at low priority.
+"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE`), out of the way of the mail, at low priority;
+then it removes what processes that were killed have left beside it.
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -11,10 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from spamguard import log
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
+from spamguard.files import sweep_drafts
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -30,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with Filter.open(state) as spam_filter:
             done = spam_filter.settle_if_due()
+        sweep_drafts(Path(state))
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1
