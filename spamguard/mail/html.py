@@ -18,7 +18,8 @@ from spamguard.mail.decode import fold
 
 # Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
 _UNSEEN = re.compile(
-    r"<(?:!--((?:[^-]++|-(?!-!?>))*+)(?:--!?>)?|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2))*+)(?:</\2[^<>]*+>?)?)"
+    r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>))*+)(?:--!?>)?)"  # "<!-->" is a whole one (HTML Standard, section 13.2.5.43)
+    r"|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2))*+)(?:</\2[^<>]*+>?)?)"
 )
 _TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
