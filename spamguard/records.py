@@ -116,8 +116,8 @@ class Explanation:
 
     prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases. Judged for a user
     who has said anything that counts, "personal" is one more expert: of what the user's own votes say (score), as far as it is believed.
-    biases: of the experts, and what bounds have added to their scores: no feature's part. clues: strongest first. flip: how many of the
-    strongest clues would have to go for another label, None: all together do not do it. few: no words would, for want of lessons.
+    clues: strongest first. flip: how many of the strongest clues would have to go for another label, None: all together do not do it.
+    few: no words would, for want of lessons.
     """
 
     verdict: Verdict

@@ -66,7 +66,7 @@ class Bounds(NamedTuple):
     """Within what a score counts in judging, for each class but the first, all (K-1,), in 1/STEPS nats.
 
     lowest, highest: of any expert. below, above: how far an expert of tokens may be below the third lowest of them, and above the
-    third highest.
+    third highest, as far as that does not turn it round.
     """
 
     lowest: Integers
@@ -237,7 +237,7 @@ def _believed(row: list[int], lowest: int, highest: int, below: int, above: int)
     inside = _inside(row, lowest, highest)
     of_tokens = inside[:_OF_TOKENS]
     ranked = sorted(of_tokens)
-    return _inside(of_tokens, ranked[_THIRD] - below, ranked[-1 - _THIRD] + above) + inside[_OF_TOKENS:]
+    return _inside(of_tokens, min(ranked[_THIRD] - below, 0), max(ranked[-1 - _THIRD] + above, 0)) + inside[_OF_TOKENS:]
 
 
 def quantised(raw: Floats) -> Integers:
@@ -251,7 +251,8 @@ def believed(scores: Integers, limits: Bounds) -> Integers:
     inside = np.minimum(np.maximum(scores, lowest), highest)
     of_tokens = inside[..., :_OF_TOKENS]
     ranked = np.sort(of_tokens, axis=-1)
-    least, most = ranked[..., _THIRD, np.newaxis] - below, ranked[..., -1 - _THIRD, np.newaxis] + above
+    least = np.minimum(ranked[..., _THIRD, np.newaxis] - below, 0)  # no expert is turned round
+    most = np.maximum(ranked[..., -1 - _THIRD, np.newaxis] + above, 0)
     inside[..., :_OF_TOKENS] = np.minimum(np.maximum(of_tokens, least), most)
     return np.asarray(inside)
 

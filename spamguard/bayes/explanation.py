@@ -1,8 +1,6 @@
 """Why: the fused log-odds of one message taken apart, into parts that sum to it.
 
-Compares two classes. A part that was clipped or rounded on its way is scaled, so that the sum stays true. An expert whose score was
-moved beyond what its features say, or to the other side, by what other experts confirm, has no feature to show for that: it stands
-among the biases, and never turns a word of good mail into one of spam.
+Compares two classes. A part that was clipped or rounded on its way is scaled, so that the sum stays true.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
-from spamguard.bayes.experts import CLIP, EXPERTS, STEPS, Floats, Parameters
+from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Parameters
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, read_rows
 
 _NO_BIASES = (0.0,) * SETS
@@ -26,8 +24,7 @@ class Dissection:
     """Parts in nats, for one class against another; all of them sum to `log_odds`.
 
     prior: what the message has no part in. experts (EXPERTS,): each expert's share, itself the sum of its features' parts and
-    biases. scores (EXPERTS,): what each says, before fusion. biases: of the experts, and what bounds have added to their scores.
-    buckets (n,): what each token adds over all experts, traits (T,), numbers (D,) likewise. counts (K, n).
+    biases. buckets (n,): what each token adds over all experts, traits (T,), numbers (D,) likewise. counts (K, n).
     """
 
     log_odds: float
@@ -75,7 +72,7 @@ def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evid
     total = np.zeros(len(seen.buckets))
     for number, sign in ((favoured, 1.0), (against, -1.0)):
         if number:
-            factor = _kept(weighed.parts, weighed.scores, seen, tables, number - 1).damped * _trust(tables, known, number)[1]
+            factor = _factors(weighed.parts, weighed.scores, seen, tables, number - 1)[1] * _trust(tables, known, number)[1]
             total += sign * _buckets(weighed.parts, seen, factor, number - 1)
     return total
 
@@ -115,11 +112,11 @@ def _plus(total: Dissection, more: Dissection, sign: float, prior: float) -> Dis
 
 def _one_class(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, weights: Floats, row: int) -> Dissection:
     """One class against the first, without the prior."""
-    kept = _kept(found, scores, seen, tables, row)
+    kept, damped = _factors(found, scores, seen, tables, row)
     nats = np.array(scores[row]) / STEPS
-    factor = kept.damped * weights
+    factor = damped * weights
     shares = weights * nats
-    bias = float((weights * kept.factors)[SETS : 2 * SETS] @ (tables.biases[row] / logistic.ONE) + weights @ kept.added)
+    bias = float((weights * kept)[SETS : 2 * SETS] @ (tables.biases[row] / logistic.ONE))
     return Dissection(
         float(shares.sum()),
         0.0,
@@ -133,31 +130,16 @@ def _one_class(found: experts.Parts, scores: list[list[int]], seen: Evidence, ta
     )
 
 
-class _Kept(NamedTuple):
-    """What clipping, rounding and bounds left of each expert's sum, as a factor, all (EXPERTS,). damped: the same times the damping.
-    added: nats that bounds put to a score, and no feature says."""
-
-    factors: Floats
-    damped: Floats
-    added: Floats
-
-
-def _kept(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, row: int) -> _Kept:
+def _factors(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
+    """What clipping and rounding left of each expert's sum, as a factor; the same times the damping."""
     damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
     words, weights = experts.set_sums(np.stack((found.multinomial[row], found.logistic[row])), seen).tolist()
     traits, numbers = float(found.categorical[row].sum()), float(found.gaussian[row].sum())
     sums = (*words, *[weight / logistic.ONE for weight in weights], traits, numbers)
     biases = (*_NO_BIASES, *[bias / logistic.ONE for bias in tables.biases[row].tolist()], 0.0, 0.0)
     raw = [part * factor + bias for part, factor, bias in zip(sums, damping.tolist(), biases, strict=True)]
-    said = list(map(_said, scores[row], raw))
-    factors = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(said, raw, strict=True)])
-    return _Kept(factors, factors * damping, np.subtract(scores[row], said) / STEPS)
-
-
-def _said(score: int, raw: float) -> int:
-    """So much of a score as its features say, who say `raw` in all: no more than that, and nothing for the other side."""
-    whole = round(min(max(raw, -CLIP), CLIP) * STEPS)
-    return min(max(score, min(whole, 0)), max(whole, 0))
+    kept = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(scores[row], raw, strict=True)])
+    return kept, kept * damping
 
 
 def _buckets(found: experts.Parts, seen: Evidence, factor: Floats, row: int) -> Floats:

@@ -111,7 +111,7 @@ def _features(why: Explanation, words: int) -> list[Part]:
         (other, OTHERS, f"{len(why.clues) - len(shown):,} of them"),
         *((part, f"trait: {name}", "") for part, name, _ in _sorted(why.traits)),
         *((part, f"number: {name}", "") for part, name, _ in _sorted(why.numbers)),
-        (why.biases, "biases and bounds of the experts", ""),
+        (why.biases, "biases of the experts", ""),
         (why.prior, "prior", ""),
     ]
 

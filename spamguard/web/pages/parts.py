@@ -45,7 +45,7 @@ def told(why: Explanation, then: Judgement | None, words: int) -> Told:
         (OTHERS, other, {}, f"{len(why.clues) - len(shown):,} of them"),
         *((name, part, {}, "trait") for name, part in _sorted(why.traits)),
         *((name, part, {}, "number") for name, part in _sorted(why.numbers)),
-        ("biases and bounds of the experts", why.biases, {}, ""),
+        ("biases of the experts", why.biases, {}, ""),
         ("prior", why.prior, {}, "before anything was read"),
     ]
     rows = _rows(heads, why.log_odds, before)

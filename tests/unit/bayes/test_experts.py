@@ -54,7 +54,8 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int
     for row, name, floor, ahead in zip(exact, tables.classes[1:], FLOOR / np.sqrt(trust), AHEAD / np.sqrt(trust), strict=True):
         row[:] = np.clip(row, -floor, CLIP if name == "spam" else floor)
         ranked = sorted(row[: 2 * SETS])
-        row[: 2 * SETS] = np.clip(row[: 2 * SETS], ranked[2] - ahead, np.inf if name == "spam" else ranked[-3] + ahead)
+        most = np.inf if name == "spam" else max(ranked[-3] + ahead, 0)
+        row[: 2 * SETS] = np.clip(row[: 2 * SETS], min(ranked[2] - ahead, 0), most)
     assert np.abs(found / STEPS - exact).max() <= 1.5 / STEPS + 1e-6  # of the score, of the third's and of how far ahead it may be
 
 
@@ -109,6 +110,10 @@ def test_good_words_move_a_verdict_by_no_more_than_a_third_expert_confirms() -> 
     others = [3, 12, 1, -1, 2, 4]
     assert of_spam(-12, -12, *others) == of_spam(-5, -5, *others) == [-1 - AHEAD, -1 - AHEAD, *others]
     assert of_spam(-12, *others, 0) == [-AHEAD, *others, 0]
+
+
+def test_no_expert_is_turned_round() -> None:
+    assert of_spam(-12, -3, 4, 9, 9, 9, 9, 9) == [0, 0, 4, 9, 9, 9, 9, 9]
 
 
 def test_what_three_experts_say_for_good_mail_counts_as_far_as_the_floor() -> None:

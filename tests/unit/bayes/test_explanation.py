@@ -63,8 +63,8 @@ def test_a_clipped_expert_shares_out_what_was_kept(sign: int, kept: float | None
 
 
 @pytest.mark.parametrize("words", [12, 0])
-def test_what_bounds_move_to_the_other_side_turns_no_feature_round(words: int) -> None:
-    """Words of good mail alone, or none at all, in what all else knows for spam: their experts count with what others confirm."""
+def test_what_no_other_expert_confirms_counts_for_nothing(words: int) -> None:
+    """Words of good mail alone, or none at all, in what all else knows for spam."""
     tables = replayed(made_up(1, 60))
     borders = np.arange(5) << (tables.bits - 2)
     tables.rows[: borders[1]] = 40, 0, -3 * logistic.ONE, 0
@@ -75,8 +75,8 @@ def test_what_bounds_move_to_the_other_side_turns_no_feature_round(words: int) -
     seen, known = evidence(message, tables.bits), experts.parameters(tables)
     weighed = weigh(tables, known, seen)
     found = dissect(weighed, tables, known, seen, 1, 0)
-    assert found.scores[0] > 0  # though its words speak for good mail
-    assert (found.buckets[:words] <= 0).all()
+    assert found.scores[0] == 0
+    assert not found.buckets[:words].any()
     assert (found.buckets[words:] > 0).all()
     assert bucket_parts(weighed, tables, known, seen, 1, 0) == pytest.approx(found.buckets)
     whole = found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
