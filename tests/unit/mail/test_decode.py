@@ -121,6 +121,8 @@ def test_a_damaged_uuencoded_line_ends_the_text() -> None:
         (b"=?iso-8859-1?q?=FC?= =?utf-8?q?=C3=BC?=", "üü"),
         (b"=?utf-8*de?q?a?=", "a"),
         (b"=?nonsense?q?a?=", "a"),
+        (b"=?utf-8?Q?gr=C3=BCn? ja?!?=", "grün? ja?!"),  # a question mark should be encoded there, and often is not
+        (b"=?utf-8?Q?open =?utf-8?Q?gr=C3=BCn??=", "=?utf-8?Q?open grün?"),
         (b"=?utf-8?x?a?=", "=?utf-8?x?a?="),
         (b"=?utf-8?q?open", "=?utf-8?q?open"),
         (b"=?utf-8?b?w7x!?=", "ü"),
