@@ -17,6 +17,7 @@ from spamguard.proxy.contract import Message, Proxy
 from spamguard.relay.threads import finished
 from spamguard.settings import Listener, Position, TeachByMail, TeachingUser
 from spamguard.spool import Spool
+from spamguard.teaching import lesson
 from spamguard.teaching.lesson import MAILED, Header, is_user
 from spamguard.teaching.queue import Queue
 from spamguard.wire.values import Client, Recipient, Reply, Sender
@@ -67,7 +68,7 @@ class TeachingProxy:
         """Put what is attached, else what was forwarded as text, into the queue; how many messages. OSError: not all of them are there."""
         user = self._user(sender)
         raw = message.read()
-        found = attached(raw) or [one for one in (inline(raw),) if one]
+        found = [one for one in attached(raw) or [inline(raw) or b""] if 0 < len(one) <= lesson.MOST_BYTES]
         for one in found:
             self._queue.put(Header(label, len(one), user), MAILED, [one])
         _log.info("lessons by mail user=%s class=%s messages=%d", user, label, len(found))

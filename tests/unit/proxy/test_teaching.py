@@ -12,6 +12,7 @@ import pytest
 from spamguard.proxy.teaching import TeachingProxy
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, TeachByMail, TeachingUser
 from spamguard.spool import Spool
+from spamguard.teaching import lesson
 from spamguard.teaching.lesson import Lesson
 from spamguard.teaching.queue import Queue
 from spamguard.wire.values import Client, Recipient, Reply, Sender
@@ -100,10 +101,20 @@ def test_what_is_attached_is_learnt_and_not_handed_on(tmp_path):
     assert found.behind.said == ["end"]
 
 
+def test_what_is_larger_than_a_lesson_may_be_is_not_taken_for_one(tmp_path, monkeypatch):
+    """It would be dropped when it is to be learnt, after we have said that it is taken."""
+    monkeypatch.setattr(lesson, "MOST_BYTES", len(TWO))
+    large = TWO + b"x" * 500
+    assert [reply.code for reply in send(tmp_path, "spam@example.org", raw=forward(large)).replies] == [550]
+    found = send(tmp_path, "spam@example.org", raw=forward(large, TWO))
+    assert [reply.lines for reply in found.replies] == [(b"2.0.0 Taken: 1 to learn",)]
+    assert [one.raw for one in found.lessons] == [TWO]
+
+
 def test_the_user_may_be_the_local_part(tmp_path):
     teach = TeachByMail(TEACH.addresses, TEACH.senders, user=TeachingUser.LOCAL_PART)
-    (lesson,) = send(tmp_path, "ham@example.org", sender="ben@example.net", teach=teach).lessons
-    assert (lesson.user, lesson.label) == ("ben", "ham")
+    (found,) = send(tmp_path, "ham@example.org", sender="ben@example.net", teach=teach).lessons
+    assert (found.user, found.label) == ("ben", "ham")
 
 
 @pytest.mark.parametrize("sender", ["", "anna@sub.example.org", "carl@example.net", "anna@example.org.evil.example", "example.org"])
