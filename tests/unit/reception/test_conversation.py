@@ -48,7 +48,9 @@ def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, 
         async with serving(tmp_path, protocol) as served:
             _, writer = await served.connect()
             writer.write(begun)
-            await asyncio.sleep(0.1)
+            while not served.door.connections:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # until it waits for more
             (session,) = served.door._sessions.values()
             assert isinstance(session, Conversation)
             session._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))  # as the event loop does
