@@ -15,7 +15,7 @@ from spamguard.records import Verdict
 from spamguard.settings import Action, Position, Rule
 from spamguard.signature import Signed
 from spamguard.wire.values import Reply
-from tests.unit.proxy.test_exchange import DIGEST, HAM, KEY, NO, OK, RAW, SPAM, Case, FakeHop, FakeJudge, at, before_queue, scan
+from tests.unit.proxy.exchanged import DIGEST, HAM, KEY, NO, OK, RAW, SPAM, Case, FakeHop, FakeJudge, at, before_queue, scan
 
 ANNA, BEN, CARL = "anna@example.net", "ben@example.net", "carl@example.net"
 LATER = Reply.of(451, "4.4.2 later")

@@ -23,7 +23,7 @@ from spamguard.spool import Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, Delivered, FakeHop
 from tests.unit.bayes.support import repeatable
-from tests.unit.proxy.test_exchange import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
+from tests.unit.proxy.exchanged import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
 
 PEOPLE = ("anna", "ben", "carl", "dora")
 UNSURE = replace(SPAM, label="unsure", probability=0.5, log_odds=0.0)

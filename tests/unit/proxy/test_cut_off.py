@@ -11,7 +11,7 @@ import pytest
 
 from spamguard.spool import Content
 from spamguard.wire.values import Client, Reply, Sender
-from tests.unit.proxy.test_exchange import RAW, Case, FakeHop, FakeTransaction
+from tests.unit.proxy.exchanged import RAW, Case, FakeHop, FakeTransaction
 
 
 @dataclass
