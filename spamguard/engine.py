@@ -301,7 +301,7 @@ class Filter:
         return self._unwanted
 
     def _read_rules(self) -> None:
-        self._unwanted = frozenset({"spam", *(name for name, unwanted in self._ledger.classes().items() if unwanted)})
+        self._unwanted = policy.unwanted_of(self._ledger.classes())
         self._spam_from = self.threshold(self._one_wrong_in).spam_from
 
     def threshold(self, one_wrong_in: int) -> policy.Threshold:

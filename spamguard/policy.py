@@ -48,6 +48,11 @@ def too_few(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
     return min(_sides(lessons, unwanted)) < FEWEST_LESSONS
 
 
+def unwanted_of(classes: Mapping[str, bool]) -> frozenset[str]:
+    """Names of the unwanted ones among classes of which is known whether they are; spam always is."""
+    return frozenset({"spam", *(name for name, unwanted in classes.items() if unwanted)})
+
+
 def _sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
     """Lessons of good mail, and of unwanted."""
     bad = sum([count for name, count in lessons.items() if name in unwanted])

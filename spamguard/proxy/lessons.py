@@ -15,6 +15,7 @@ from typing import NamedTuple
 from spamguard import secret
 from spamguard.errors import LedgerError, SpamguardError
 from spamguard.ledger import SqliteLedger
+from spamguard.policy import unwanted_of
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
 from spamguard.teaching.lesson import MOST_BYTES, Header, is_class, is_user
@@ -61,10 +62,10 @@ class Lessons:
         """Nothing where it cannot be told."""
         try:
             with self._ledger() as ledger:
-                return Learnt(ledger.lesson_counts(), {"spam", *(name for name, unwanted in ledger.classes().items() if unwanted)})
+                return Learnt(ledger.lesson_counts(), unwanted_of(ledger.classes()))
         except SpamguardError as error:
             _log.warning("how much was learnt cannot be told: %s", error)
-            return Learnt({}, {"spam"})
+            return Learnt({}, unwanted_of({}))
 
     def _ledger(self) -> SqliteLedger:
         """LedgerError; there is none yet: it is never made from here."""
