@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard import sources
@@ -93,13 +94,15 @@ def _report(options: argparse.Namespace, trials: list[Trial], other: list[Scored
     runs = {name: metrics.measures(gold, score, labels, probability=probability)}
     matrix = metrics.confusion([row.gold for row in rows], labels)
     curve = metrics.learning_curve(gold, score, labels)
-    gain = comparison.difference(rows, other) if other is not None else None
+    gain = None
     try:
         if options.scores:
             report.write_scores(options.scores, rows)
         if options.plots:
             plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
-    finally:  # the work was done: its figures are told even if a disk is full
+        if other is not None:
+            gain = comparison.difference(rows, other)
+    finally:  # the work was done: its figures are told even if a disk is full, or the other run was one on other mail
         if options.json:
             print(json.dumps(report.document(runs, matrix, curve, gain)))
         else:
@@ -120,6 +123,9 @@ def _messages(options: argparse.Namespace) -> Messages:
         return lambda: _labelled(options.paths)
     if not (options.ham and options.spam):
         raise UsageError("name a TREC index, or folders with both --ham and --spam")
+    for path in (*options.ham, *options.spam):
+        if path == "-" or Path(path).is_fifo():
+            raise UsageError(f"{path}: evaluate reads its mail twice, which a pipe cannot give: name a file or a directory")
     return lambda: _folders(options.ham, options.spam)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from spamguard.errors import UsageError
@@ -36,7 +38,9 @@ def test_without_another_run_nothing_is_said_of_one(run, state, corpus, tmp_path
 
 
 def test_scores_of_other_mail_and_no_scores_are_refused(run, state, corpus, scores, tmp_path):
-    assert run(state, "evaluate", corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores).failed("other mail")
+    other_mail = run(state, "evaluate", corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores)
+    assert other_mail.failed("other mail")
+    assert "1-ROCA" in other_mail.out  # the work was done
     assert run(state, "evaluate", corpus / "index", "--against", tmp_path / "absent.csv").failed("cannot be read")
     assert run(state, "evaluate", corpus / "index", "--against", corpus / "index").failed("n,gold,label,score,trained")
 
@@ -61,3 +65,10 @@ def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(run, state,
     done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
     assert done.status == 2
     assert "1-ROCA" in done.out
+
+
+def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for once in ("-", tmp_path / "pipe"):
+        done = run(state, "evaluate", "--ham", corpus / "ham.mbox", "--spam", once, stdin=(corpus / "ham.mbox").read_bytes())
+        assert done.failed(str(once), "reads its mail twice")
