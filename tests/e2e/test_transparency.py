@@ -1,209 +1,25 @@
-"""What the client says reaches the next hop as it was said, what the next hop says comes back as it is, and nothing is smuggled.
-
-One daemon with a listener for each position, and next hops that say what a test wants.
-"""
+"""What the client says reaches the next hop as it was said, and what the next hop says comes back as it is."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e import daemon
-from tests.e2e.peers import ANY_END, USUAL, Client, Hop, Said
-from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE
-from tests.unit.wire.smuggling import ENDS
-
-POSITIONS = ("before-queue", "after-queue", "standalone")
-REFUSING = ("before-queue", "standalone")
-MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
-
-
-@dataclass
-class Place:
-    """The daemon, its ports by name, and what stands behind them."""
-
-    running: daemon.Daemon
-    ports: dict[str, int]
-    hop: Hop
-    each: Hop
-    poor: Hop
-
-    def client(self, name: str = "before-queue") -> Client:
-        """A client past its EHLO."""
-        return Client(self.ports[name]).hello(b"LHLO" if name.startswith("lmtp") else b"EHLO")
+from tests.e2e.passing import MESSAGE, POSITIONS, Place, body, heard, passing
+from tests.e2e.peers import USUAL, Said
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    directory = tmp_path_factory.mktemp("transparency")
-    state = daemon.taught(directory / "state", messages=60)
-    hop, each, poor = Hop(), Hop(each=True), Hop({"EHLO": b"250 hop\r\n"})
-    ports = {name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp", "poor")}
-    lines = ["workers: 1", "listeners:"]
-    for name, port in ports.items():
-        behind = {"lmtp": f"lmtp://127.0.0.1:{each.port}", "smtp-to-lmtp": f"lmtp://127.0.0.1:{each.port}"}
-        target = behind.get(name, f"smtp://127.0.0.1:{poor.port if name == 'poor' else hop.port}")
-        lines += [
-            f"  - listen: {'lmtp' if name.startswith('lmtp') else 'smtp'}://127.0.0.1:{port}",
-            f"    position: {name if name in POSITIONS else 'before-queue'}",
-            f"    next_hop: {{to: '{target}', command: 5s, data: 5s}}",
-            "    limits: {wrong_commands: 1000, idle_commands: 1000}",
-        ]
-    file = directory / "spamguard.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    with hop.serving(), each.serving(), poor.serving(), daemon.running(state, "--config", str(file), port=ports["poor"]) as running:
-        yield Place(running, ports, hop, each, poor)
+    with passing(tmp_path_factory.mktemp("transparency")) as found:
+        yield found
 
 
 @pytest.fixture
-def place(shared: Place) -> Iterator[Place]:
-    """The daemon as it was at the beginning: next hops have heard nothing and say what is usual."""
-    for hop in (shared.hop, shared.each, shared.poor):
-        hop.forget()
-        hop.answers = dict(USUAL)
-    shared.poor.answers["EHLO"] = b"250 hop\r\n"
-    return shared
-
-
-def body(raw: bytes) -> bytes:
-    return raw.partition(b"\r\n\r\n")[2]
-
-
-def heard(hop: Hop, count: int = 1, seconds: float = PATIENCE) -> list[bytes]:
-    """The messages of the hop, once there are so many."""
-    until = time.monotonic() + seconds
-    while len(hop.messages) < count and time.monotonic() < until:
-        time.sleep(0.01)
-    assert len(hop.messages) == count
-    return hop.messages
-
-
-# ---- smuggling
-
-
-def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
-    """The blob cut in two at every place in or beside the odd bytes, and into single bytes there."""
-    start = blob.index(around)
-    for at in range(start - 1, start + len(around) + 2):
-        yield [blob[:at], blob[at:]]
-    middle = blob[start - 1 : start + len(around) + 1]
-    yield [blob[: start - 1], *[bytes([one]) for one in middle], blob[start + len(around) + 1 :]]
-
-
-@pytest.mark.parametrize("odd", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("position", POSITIONS)
-def test_nothing_but_the_end_is_an_end(place: Place, position: str, odd: bytes) -> None:
-    smuggled = b"MAIL FROM:<evil@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: evil\r\n\r\nevil\r\n"
-    blob = b"Subject: x\r\n\r\nhello" + odd + smuggled + b".\r\n"
-    sent = 0
-    with place.client(position) as client:
-        for cut in pieces(blob, odd):
-            client.begin()
-            assert client.ask(b"DATA").startswith(b"354")
-            for piece in cut:
-                client.send(piece)
-                time.sleep(0.002)
-            reply = client.reply()
-            sent += 1
-            assert reply.startswith(b"554 5.6.0" if position in REFUSING else b"250"), (cut, reply)
-            assert client.ask(b"NOOP").startswith(b"250"), cut
-    if position in REFUSING:
-        assert place.hop.messages == []
-        return
-    heard(place.hop, sent)
-    for session in place.hop.sessions:
-        for message in session.messages:
-            assert not ANY_END.search(message.replace(b"\0", b"")[:-2]), message
-            assert b"\0" not in message
-            assert message.count(b"\r") == message.count(b"\n") == message.count(b"\r\n")
-    assert len({body(message) for message in place.hop.messages}) == 1
-    assert all(line.startswith(b"MAIL FROM:<a@example.org>") for line in place.hop.lines(b"MAIL"))
-
-
-COMMANDS = [
-    b"MAIL FROM:<a\r@example.org>",
-    b"MAIL FROM:<a\n@example.org>",
-    b"MAIL FROM:<a\0@example.org>",
-    b'MAIL FROM:<"a\rb"@example.org>',
-    b'MAIL FROM:<"a\\\rb"@example.org>',
-    b'MAIL FROM:<"a\nRCPT TO:<evil@example.net>"@example.org>',
-    b'MAIL FROM:<"a@example.org>',
-    b"MAIL FROM:<a@b",
-    b"MAIL FROM:<a@b>>",
-    b"MAIL FROM:<<a@b>",
-    b"MAIL FROM:a@b",
-    b"MAIL FROM:<a@b> SIZE=1\rX",
-    b"MAIL FROM:<a@b> SIZE=1\nRCPT TO:<c@d>",
-    b"MAIL FROM:<a@b> SIZE=-1",
-    b"MAIL FROM:<a@b> SIZE=1 SIZE=2",
-    b"MAIL FROM:<a@b> BODY=8BITMIME\0",
-    b"MAIL FROM:<a@b> ENVID=a\tb",
-    b"MAIL FROM:<a@b>SIZE=1",
-    b"MAIL FROM:<a b@example.org>",
-    b"MAIL FROM:<a@example.org\x85>",
-    b"MAIL FROM:<a@exa\xff.org>",
-    b"MAIL FROM:<gr\xc3\xbcn@example.org>",
-    b"MAIL FROM:<gr\xc3\xbcn\xe2\x80\xa8@example.org> SMTPUTF8",
-    b"MAIL FROM:<a\x7f@example.org>",
-    b"MAIL FROM:<" + b"a" * 600 + b"@example.org>",
-    b"MAIL FROM: <> RET=MAYBE",
-    b"EHLO a\rb",
-    b"EHLO a b",
-    b"EHLO a\0",
-    b"EHLO " + b"a" * 300,
-    b"XFORWARD NAME=a\rb",
-    b"XFORWARD NAME=a\nMAIL",
-    b"XFORWARD NAME",
-    b"XFORWARD EVIL=1",
-    b"XFORWARD ADDR=999.1.1.1",
-    b"XFORWARD PORT=evil",
-    b"\x00",
-    b"\xff\xfe",
-    b"A" * 70000,
-]
-
-
-@pytest.mark.parametrize("line", COMMANDS, ids=range(len(COMMANDS)))
-def test_odd_commands_are_refused_and_never_passed_on(place: Place, line: bytes) -> None:
-    with place.client() as client:
-        assert client.ask(line)[:1] == b"5"
-        assert client.ask(b"NOOP") == b"250 2.0.0 Ok\r\n"
-        client.begin()
-    assert place.hop.lines(b"MAIL") == [b"MAIL FROM:<a@example.org>"]
-    assert [one for session in place.hop.sessions for one in session.lines if b"evil" in one] == []
-
-
-@pytest.mark.parametrize(
-    "line", [b"<>", b"", b"<@>", b"<b@c", b'<"b\r"@c>', b"<b@c>\r", b"<b\n@c>", b"<b@c> NOTIFY=NEVER,SUCCESS", b"<b@c> ORCPT=x", b"<b@[]>"]
-)
-def test_odd_recipients_are_refused_and_never_passed_on(place: Place, line: bytes) -> None:
-    with place.client() as client:
-        client.begin()
-        assert client.ask(b"RCPT TO:" + line)[:1] == b"5"
-        assert client.data(MESSAGE).startswith(b"250")
-    assert place.hop.lines(b"RCPT") == [b"RCPT TO:<b@example.net>"]
-
-
-def test_what_xforward_says_is_passed_on_in_full_without_its_odd_bytes(place: Place) -> None:
-    place.hop.answers["EHLO"] = b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
-    place.hop.answers["DATA"] = None  # the sessions of before are to go
-    with place.client() as client:
-        client.begin().data(MESSAGE)
-    place.hop.answers["DATA"] = USUAL["DATA"]
-    place.hop.forget()
-    with place.client() as client:
-        assert client.ask(b"XFORWARD NAME=mail+0D+0AMAIL.example ADDR=192.0.2.7 HELO=a+00b+E2+80+A8").startswith(b"250")
-        assert client.begin().data(MESSAGE).startswith(b"250")
-        assert client.begin().data(MESSAGE).startswith(b"250")
-    first, second = place.hop.lines(b"XFORWARD")
-    assert first == b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=[UNAVAILABLE] HELO=a?b? " + (
-        b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]"
-    )
-    assert b"192.0.2.7" not in second
+def place(shared: Place) -> Place:
+    return shared.renewed()
 
 
 # ---- what the next hop says
@@ -419,3 +235,21 @@ def test_the_bytes_below_our_fields_are_those_that_came(place: Place, name: str,
     assert raw[:top] + raw[end:] == raw[:top] + gap + message[top:]
     assert raw[:top] == message[:top]
     assert top == 0 or message.startswith(b"From ")
+
+
+def test_what_xforward_says_is_passed_on_in_full_without_its_odd_bytes(place: Place) -> None:
+    place.hop.answers["EHLO"] = b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
+    place.hop.answers["DATA"] = None  # the sessions of before are to go
+    with place.client() as client:
+        client.begin().data(MESSAGE)
+    place.hop.answers["DATA"] = USUAL["DATA"]
+    place.hop.forget()
+    with place.client() as client:
+        assert client.ask(b"XFORWARD NAME=mail+0D+0AMAIL.example ADDR=192.0.2.7 HELO=a+00b+E2+80+A8").startswith(b"250")
+        assert client.begin().data(MESSAGE).startswith(b"250")
+        assert client.begin().data(MESSAGE).startswith(b"250")
+    first, second = place.hop.lines(b"XFORWARD")
+    assert first == b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=[UNAVAILABLE] HELO=a?b? " + (
+        b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]"
+    )
+    assert b"192.0.2.7" not in second

@@ -6,12 +6,10 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -341,101 +339,7 @@ def test_who_drips_is_cut_off_and_keeps_nobody_waiting(place: Place, within: byt
         assert said.startswith(b"421 4.4.2")
 
 
-# ---- the process
-
-
-def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) -> None:
-    """Each has a session with the next hop and perhaps a spool file; service managers and shells allow 1,024 in all."""
-    port, hop = free_port(), Hop()
-    arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
-    few_files = ("bash", "-c", 'ulimit -S -n 64 && exec "$@"', "bash")
-    with hop.serving(), ExitStack() as stack:
-        state = daemon.taught(tmp_path / "state", messages=10)
-        stack.enter_context(daemon.running(state, *arguments, port=port, before=few_files))
-        clients = [stack.enter_context(Client(port)) for _ in range(100)]
-        for client in clients:
-            client.hello().begin()
-        assert clients[-1].data(MESSAGE).startswith(b"250")
-
-
-def test_stopping_finishes_what_is_under_way_and_sends_the_others_away(tmp_path: Path) -> None:
-    port, hop = free_port(), Hop({"dot": _slow})
-    arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
-    with (
-        hop.serving(),
-        daemon.running(daemon.taught(tmp_path / "state", messages=10), *arguments, port=port) as running,
-        ExitStack() as stack,
-    ):
-        clients = {name: stack.enter_context(Client(port)) for name in ("greeted", "served", "recipients", "data", "dot", "gone")}
-        for name, client in clients.items():
-            if name != "greeted":
-                client.hello()
-            if name in ("recipients", "data", "dot", "gone"):
-                client.begin()
-            if name in ("data", "dot", "gone"):
-                assert client.ask(b"DATA").startswith(b"354")
-                client.send(MESSAGE + (b"" if name == "data" else b".\r\n"))
-        clients["greeted"].reply()
-        assert clients["served"].begin().data(MESSAGE).startswith(b"250")
-        clients["gone"].close()
-        running.process.send_signal(signal.SIGTERM)
-        assert clients["served"].reply().startswith(b"421")
-        clients["data"].send(b".\r\n")
-        assert clients["recipients"].data(MESSAGE).startswith(b"250")
-        assert [clients[name].reply()[:3] for name in ("data", "dot", "greeted")] == [b"250", b"250", b"421"]
-        assert [clients[name].reply()[:3] for name in ("data", "dot", "recipients", "greeted")] == [b"421", b"421", b"421", b""]
-        assert running.process.wait(PATIENCE) == 0
-    assert len(hop.messages) == 5
-
-
-def _slow(heard: object, line: bytes) -> bytes:
-    time.sleep(0.5)
-    return b"250 2.0.0 ok\r\n"
-
-
-def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) -> None:
-    ports, hop = [free_port() for _ in range(2)], Hop()
-    file = tmp_path / "spamguard.yaml"
-
-    def configure(number: int) -> None:
-        lines = [
-            f"  - {{listen: 'smtp://127.0.0.1:{port}', position: before-queue, next_hop: 'smtp://127.0.0.1:{hop.port}'}}\n"
-            for port in ports
-        ]
-        file.write_text("workers: 2\nlisteners:\n" + "".join(lines[:number]))
-
-    stop, wrong, sent = threading.Event(), list[str](), list[int]()
-
-    def keep_sending() -> None:
-        while not stop.is_set():
-            try:
-                with Client(ports[0]) as client:
-                    assert client.hello().begin().data(MESSAGE).startswith(b"250")
-                sent.append(1)
-            except (AssertionError, OSError) as error:
-                wrong.append(repr(error))
-
-    configure(1)
-    with hop.serving(), daemon.running(daemon.taught(tmp_path / "state", messages=10), "--config", str(file), port=ports[0]) as running:
-        threads = [threading.Thread(target=keep_sending) for _ in range(4)]
-        running.lines("serving smtp")
-        for thread in threads:
-            thread.start()
-        try:
-            for number in (2, 1):
-                configure(number)
-                old = set(children(running.process.pid))
-                running.process.send_signal(signal.SIGHUP)
-                eventually(lambda before=old: not before & set(children(running.process.pid)))
-                running.lines("serving smtp", number % 2 + 2)
-            with pytest.raises(ConnectionRefusedError):
-                Client(ports[1])
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-    assert wrong == []
-    assert len(hop.messages) == len(sent) > 0
+# ---- what is left behind
 
 
 def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) -> None:

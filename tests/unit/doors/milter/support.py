@@ -15,6 +15,7 @@ from tests.unit.doors.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
 SPAM = Judged("1", FIELDS, Action.TAG)
+RAW = b"Received: from x\r\n\tby y; date\r\nSubject:no blank\r\nX-Empty:\r\nFrom:  two blanks\r\n\r\nbody\xff\r\n\r\n.\r\nend"
 
 
 class ScriptedAsking:
@@ -72,3 +73,13 @@ async def serving(directory: Path, asking: ScriptedAsking, path: Path | None = N
             for server in served.servers:
                 await server.close()
             await door.drain(asyncio.get_running_loop().time() + 2)
+
+
+def run(directory, asking, talk, **options):
+    """What comes of `talk` with a door."""
+
+    async def main():
+        async with serving(directory, asking, **options) as served:
+            return await asyncio.wait_for(talk(served), 60)
+
+    return asyncio.run(main())

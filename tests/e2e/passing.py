@@ -1,0 +1,76 @@
+"""One daemon with a listener for each position, and next hops that say what a test wants, for tests of what passes through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e import daemon
+from tests.e2e.peers import USUAL, Client, Hop
+from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE
+
+POSITIONS = ("before-queue", "after-queue", "standalone")
+MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
+
+
+@dataclass
+class Place:
+    """The daemon, its ports by name, and what stands behind them."""
+
+    running: daemon.Daemon
+    ports: dict[str, int]
+    hop: Hop
+    each: Hop
+    poor: Hop
+
+    def client(self, name: str = "before-queue") -> Client:
+        """A client past its EHLO."""
+        return Client(self.ports[name]).hello(b"LHLO" if name.startswith("lmtp") else b"EHLO")
+
+    def renewed(self) -> Place:
+        """As at the beginning: next hops have heard nothing and say what is usual."""
+        for hop in (self.hop, self.each, self.poor):
+            hop.forget()
+            hop.answers = dict(USUAL)
+        self.poor.answers["EHLO"] = b"250 hop\r\n"
+        return self
+
+
+@contextmanager
+def passing(directory: Path) -> Iterator[Place]:
+    """The daemon, while it runs."""
+    state = daemon.taught(directory / "state", messages=60)
+    hop, each, poor = Hop(), Hop(each=True), Hop({"EHLO": b"250 hop\r\n"})
+    ports = {name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp", "poor")}
+    lines = ["workers: 1", "listeners:"]
+    for name, port in ports.items():
+        behind = {"lmtp": f"lmtp://127.0.0.1:{each.port}", "smtp-to-lmtp": f"lmtp://127.0.0.1:{each.port}"}
+        target = behind.get(name, f"smtp://127.0.0.1:{poor.port if name == 'poor' else hop.port}")
+        lines += [
+            f"  - listen: {'lmtp' if name.startswith('lmtp') else 'smtp'}://127.0.0.1:{port}",
+            f"    position: {name if name in POSITIONS else 'before-queue'}",
+            f"    next_hop: {{to: '{target}', command: 5s, data: 5s}}",
+            "    limits: {wrong_commands: 1000, idle_commands: 1000}",
+        ]
+    file = directory / "spamguard.yaml"
+    file.write_text("\n".join(lines) + "\n")
+    with hop.serving(), each.serving(), poor.serving(), daemon.running(state, "--config", str(file), port=ports["poor"]) as running:
+        yield Place(running, ports, hop, each, poor)
+
+
+def body(raw: bytes) -> bytes:
+    """Of a message."""
+    return raw.partition(b"\r\n\r\n")[2]
+
+
+def heard(hop: Hop, count: int = 1, seconds: float = PATIENCE) -> list[bytes]:
+    """The messages of the hop, once there are so many."""
+    until = time.monotonic() + seconds
+    while len(hop.messages) < count and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(hop.messages) == count
+    return hop.messages
