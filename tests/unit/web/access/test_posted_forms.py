@@ -1,0 +1,29 @@
+"""Forms as nobody's browser sends them: refused, at once, and no fault of ours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.unit.web.served import served
+
+
+def multipart(value: bytes) -> bytes:
+    return b'--b\r\nContent-Disposition: form-data; name="link"\r\n\r\n' + value + b"\r\n--b--\r\n"
+
+
+def fields(charset: str) -> dict[str, str]:
+    return {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", '"utf-8"'])
+def test_a_form_that_names_its_charset(tmp_path: Path, charset: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Python has some that raise what is no fault of the bytes, and one that takes
+    the square of a field's length (punycode): minutes, in which nobody is answered. Nobody needs to be known for that."""
+    caplog.set_level(logging.ERROR)
+    with served(tmp_path) as running:
+        answer = running.client().post("/login", content=multipart(b"a."), headers=fields(charset))
+    assert answer.status_code == 400
+    assert not caplog.records
