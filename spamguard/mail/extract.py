@@ -30,12 +30,11 @@ Whole = TypeVar("Whole", np.uint32, np.uint64)
 
 
 class Extractor:
-    """Reads messages with the installation's key. trusted: authserv-ids whose Authentication-Results count."""
+    """Reads messages with the installation's key."""
 
-    def __init__(self, key: bytes, limits: Limits = DEFAULT_LIMITS, trusted: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, key: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
         self._hasher = TokenHasher(key)
         self._limits = limits
-        self._trusted = frozenset(host.lower() for host in trusted)
 
     def features(self, raw: bytes) -> Features:
         """All features of a message: every token set, traits and numbers."""
@@ -58,7 +57,7 @@ class Extractor:
 
     def _reading(self, raw: bytes, content: Content, tokens: NDArray[np.uint32]) -> Reading:
         size = _body_size(content, raw, self._limits)
-        return Reading(content.message, Features(tokens, traits(content, self._trusted), numbers(content, size)))
+        return Reading(content.message, Features(tokens, traits(content), numbers(content, size)))
 
     def read_named(self, raw: bytes) -> tuple[Reading, Named]:
         """The features of one message, and a way to its words."""

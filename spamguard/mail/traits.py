@@ -7,7 +7,6 @@ holds one byte for each. Numbers are log-scaled, quantised and bounded: one huge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from math import log2
 
@@ -32,7 +31,8 @@ _MEDIA = (
 _ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
 _CHARSETS = ("absent", "us-ascii", "utf-8", "western", "central", "cyrillic", "japanese", "chinese", "korean")
 _ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
-_OUTCOMES = ("absent", "pass", "fail", "softfail", "neutral", "none")
+# Receipts of extractor 2 have room for three outcomes that are not looked at (RESULTS.md, "Outcomes of SPF, DKIM and DMARC").
+_EMPTY = ("absent",)
 
 TRAITS: dict[str, tuple[str, ...]] = {
     "media type": (*_MEDIA, "other"),
@@ -45,9 +45,9 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "subject": ("absent", "reply", "forward", "capitals", "other"),
     "list": ("none", "list", "bulk", "other"),
     "date": ("absent", "zone", "other"),
-    "spf": (*_OUTCOMES, "other"),
-    "dkim": (*_OUTCOMES, "other"),
-    "dmarc": (*_OUTCOMES, "other"),
+    "spf": _EMPTY,
+    "dkim": _EMPTY,
+    "dmarc": _EMPTY,
 }
 """Name of each trait and its values; a value's code is its position. At most 16 values."""
 
@@ -107,16 +107,14 @@ _KIND_OF_EXTENSION = {extension: kind for kind, extensions in _EXTENSIONS.items(
 _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
-_OUTCOME = re.compile(rb"\b(spf|dkim|dmarc)\s*=\s*([a-z]+)", re.I)
-_NO_OUTCOMES = ["absent"] * 3
 _UPPER_CASE = bytes(range(65, 91))
 _DIGITS = b"0123456789"
 _ASCII = bytes(range(128))
 _CODES = [({value: code for code, value in enumerate(values)}, len(values) - 1) for values in TRAITS.values()]
 
 
-def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]:
-    """Codes of all traits, uint8, shape (len(TRAITS),). trusted: authserv-ids whose results count (RFC 8601 section 1.6)."""
+def traits(content: Content) -> NDArray[np.uint8]:
+    """Codes of all traits, uint8, shape (len(TRAITS),)."""
     named = content.message.named
     sender = owner(named.get(b"from", b""))
     charset = content.text_types[0].parameters.get(b"charset") if content.text_types else None
@@ -132,7 +130,7 @@ def traits(content: Content, trusted: Iterable[bytes] = ()) -> NDArray[np.uint8]
         _subject(named.get(b"subject")),
         _list(named),
         ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
-        *_authentication(content, trusted),
+        *(_EMPTY * 3),
     )
     return np.array([table.get(value, other) for (table, other), value in zip(_CODES, values, strict=True)], np.uint8)
 
@@ -177,24 +175,6 @@ def _list(named: Named) -> str:
         return "list"
     bulk = b"list-unsubscribe" in named or named.get(b"precedence", b"").strip().lower() in (b"bulk", b"list", b"junk")
     return "bulk" if bulk else "none"
-
-
-def _authentication(content: Content, trusted: Iterable[bytes]) -> list[str]:
-    """Outcomes of SPF, DKIM and DMARC as trusted Authentication-Results fields give them, topmost first (RFC 8601)."""
-    if not trusted:
-        return _NO_OUTCOMES
-    outcomes: dict[bytes, bytes] = {}
-    for name, value in content.message.fields:
-        if name == b"authentication-results" and _server(value) in trusted:
-            for method, result in _OUTCOME.findall(value):
-                outcomes.setdefault(method.lower(), result.lower())
-    return [outcomes.get(method, b"absent").decode() for method in (b"spf", b"dkim", b"dmarc")]
-
-
-def _server(value: bytes) -> bytes:
-    """The authserv-id of an Authentication-Results field, without the version that may follow it."""
-    words = value[:1000].partition(b";")[0].split()
-    return words[0].lower() if words else b""
 
 
 def numbers(content: Content, size: int) -> NDArray[np.int16]:
