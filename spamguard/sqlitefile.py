@@ -22,6 +22,14 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None)
 
 
+def use_log(db: sqlite3.Connection) -> None:
+    """Mode WAL, in which readers and writers do not wait for each other; nothing if the file has it already, unless somebody meddled.
+
+    Of a new file last: closing says nothing when a full disk keeps what is in the log out of the file.
+    """
+    db.execute("PRAGMA journal_mode = WAL")
+
+
 def copy(path: Path, target: Path, busy_seconds: float) -> None:
     """Copy the database at `path`, as it is at one moment whoever writes, into an empty file, and wait for the disk."""
     with closing(_to_be_read(path, busy_seconds)) as source, closing(connect(target, busy_seconds)) as new:

@@ -23,7 +23,7 @@ from spamguard.files import create_private
 from spamguard.history.row import COLUMNS, FOLDED, LARGE, Columns, with_folded
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
-from spamguard.sqlitefile import transaction
+from spamguard.sqlitefile import transaction, use_log
 
 PAGE = 16384  # bytes; as for the ledger, whose rows have the same size
 SMALL = tuple(name for name in COLUMNS if name not in LARGE)
@@ -70,7 +70,7 @@ def connect(path: Path) -> sqlite3.Connection:
                 raise HistoryError(
                     f"history {path}: it is of another program or another version of this one: move it away, a new one will be made"
                 )
-            db.execute("PRAGMA journal_mode = WAL")  # as it is already, unless somebody meddled
+            use_log(db)
         except BaseException:
             db.close()
             raise
@@ -98,7 +98,7 @@ def _fill(draft: Path) -> None:
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_VERSION}")
         db.executescript(_TABLES)
-        db.execute("PRAGMA journal_mode = WAL")  # last: closing says nothing when a full disk keeps what is in the log out of the file
+        use_log(db)
     finally:
         db.close()
 

@@ -18,6 +18,7 @@ from spamguard.ledger.failures import explained
 from spamguard.ledger.migration import EVENTS_OF_USERS, SCHEMA_VERSION, schema_of, upgrade
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
+from spamguard.sqlitefile import use_log
 
 APPLICATION = 0x7367_6C64  # "sgld" in the file's header, so that `file` and we know whose it is
 BUSY_SECONDS = 30
@@ -64,7 +65,7 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
         try:
             _refuse_strangers(db, path, fingerprint)
             upgrade(db, path, BUSY_SECONDS)
-            db.execute("PRAGMA journal_mode = WAL")  # as it is already, unless somebody meddled
+            use_log(db)
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         except BaseException:
             db.close()
@@ -100,7 +101,7 @@ def _fill(draft: Path, fingerprint: str) -> None:
         db.execute(EVENTS_OF_USERS)
         first = {"ledger.fingerprint": fingerprint, "ledger.node": secrets.token_hex(8), "ledger.clock": "0", "ledger.compacted": "0"}
         db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
-        db.execute("PRAGMA journal_mode = WAL")  # last: closing says nothing when a full disk keeps what is in the log out of the file
+        use_log(db)
     finally:
         db.close()
 
