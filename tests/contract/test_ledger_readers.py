@@ -1,0 +1,257 @@
+"""What every ledger promises to who reads it, in any order and while it grows or is compacted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.errors import LedgerError
+from spamguard.ledger import Lesson, NewVote
+from spamguard.records import Vote
+from tests.contract.ledgers import fixed, fold, lessons, new_vote, packed, told
+
+# Folding
+
+
+def test_changes_tell_before_and_after(ledger):
+    ledger.append([new_vote("spam"), new_vote("ham"), new_vote(None)])
+    spam, ham = (Lesson(b"d", label, packed(1, 2), b"\1\0") for label in ("spam", "ham"))
+    assert list(ledger.changes_after(0)) == [(1, None, spam), (2, spam, ham), (3, ham, None)]
+    assert list(ledger.changes_after(1)) == [(2, spam, ham), (3, ham, None)]
+    assert list(ledger.changes_after(1, limit=1)) == [(2, spam, ham)]
+    assert list(ledger.changes_after(3)) == []
+
+
+def test_a_reader_ahead_of_the_ledger_is_told(ledger):
+    ledger.append([new_vote("spam")])
+    with pytest.raises(LedgerError, match="again from the first"):
+        list(ledger.changes_after(2))
+
+
+def test_walks_over_many_events_while_the_same_object_writes(ledger):
+    ledger.append([new_vote(("spam", "ham")[index % 2], digest=index.to_bytes(2)) for index in range(1, 701)])
+    tables, seen = {}, 0
+    for change in ledger.changes_after(0):
+        seen += 1
+        fold(tables, [change])
+        if seen % 100 == 0:
+            ledger.append([new_vote("news", digest=seen.to_bytes(2))])
+    assert seen == 700
+    for _ in zip(ledger.votes(), ledger.lessons(), strict=False):
+        ledger.set_meta("note", "x")
+    fold(tables, ledger.changes_after(700))
+    assert tables == lessons(ledger)
+    assert ledger.lesson_counts() == {"spam": 343, "ham": 350, "news": 7}
+
+
+def test_lessons_as_of_an_earlier_event(ledger):
+    ledger.append([new_vote("spam"), new_vote("ham", digest=b"e"), new_vote("ham"), new_vote(None, digest=b"e")])
+    for upto in range(5):
+        tables = {}
+        fold(tables, ledger.changes_after(0, limit=upto))
+        assert lessons(ledger, upto_seq=upto) == tables
+
+
+votes_from_anywhere = st.lists(
+    st.builds(
+        told,
+        st.sampled_from(["spam", "ham", "news", None]),
+        st.sampled_from([b"d", b"e"]),
+        st.sampled_from(["", "anna", "bert"]),
+        st.integers(1, 5),
+        node=st.sampled_from("mn"),
+        extractor=st.sampled_from([1, 2]),
+    ),
+    max_size=12,
+    unique_by=lambda vote: (vote.digest, vote.user, vote.version),
+)
+
+
+@fixed
+@given(votes_from_anywhere, st.randoms(use_true_random=False), st.integers(0, 12))
+def test_merging_in_any_order_and_twice_gives_the_same_lessons(shelf, votes, shuffler, cut):
+    first, second = shelf.new(), shelf.new()
+    assert first.merge(votes) == len(votes)
+    shuffled = votes[:]
+    shuffler.shuffle(shuffled)
+    second.merge(shuffled[:cut])
+    assert second.merge(shuffled) == len(votes) - len(shuffled[:cut])
+    assert second.merge(iter(votes)) == 0
+    for extractor in (None, 1, 2):
+        tables = {}
+        fold(tables, second.changes_after(0, extractor=extractor))
+        assert tables == lessons(first, extractor=extractor) == lessons(second, extractor=extractor)
+
+
+def test_two_nodes_that_exchange_their_logs_agree(shelf):
+    here, there = shelf.open("here"), shelf.open("there")
+    assert here.node != there.node
+    here.append([new_vote("spam"), new_vote("spam", digest=b"e", user="anna")])
+    there.append([new_vote("ham", digest=b"e", user="bert"), new_vote("ham"), new_vote(None)])
+    assert here.merge(there.votes()) == 3
+    assert there.merge(here.votes()) == 2
+    assert lessons(here) == lessons(there)
+    assert here.vote(b"d", "") == there.vote(b"d", "")
+
+
+def test_the_clock_rises_to_the_highest_seen(ledger):
+    ledger.merge([told("ham", clock=40)])
+    assert ledger.append([new_vote("spam")]) == [True]
+    assert ledger.vote(b"d", "").clock == 41
+    assert ledger.merge([told("ham", clock=7, node="late")]) == 1
+    assert ledger.vote(b"d", "").label == "spam"
+
+
+@pytest.mark.parametrize("clock", [0, -1, 2**62, 2**80])
+def test_an_impossible_clock_is_refused(ledger, clock):
+    with pytest.raises(LedgerError, match="clock"):
+        ledger.merge([told(None, clock=clock)])
+
+
+def test_an_unreadable_receipt_from_elsewhere_is_refused(ledger):
+    damaged = told("ham").packed[:-1]
+    with pytest.raises(LedgerError, match="damaged"):
+        ledger.merge([told("ham", b"e"), Vote(b"d", "", 1, "n", "ham", damaged, b"", "", 0, 1)])
+    assert ledger.last_seq() == 0
+
+
+# Growing
+
+
+def test_grown_is_true_once_after_each_change_here(ledger):
+    assert not ledger.grown()
+    writes = [
+        lambda: ledger.append([new_vote("spam")]),
+        lambda: ledger.merge([told("ham", clock=9)]),
+        lambda: ledger.define_class("spam", True),
+        lambda: ledger.set_meta("note", "x"),
+        lambda: ledger.append([new_vote(None), new_vote("ham")]),
+    ]
+    for write in writes:
+        write()
+        assert ledger.grown()
+        assert not ledger.grown()
+    ledger.append([new_vote("ham")])
+    ledger.merge([told("ham", clock=9)])
+    assert not ledger.grown()
+    assert ledger.compact(4) == 3
+    assert ledger.grown()
+    assert ledger.compact(4) == 0
+    assert not ledger.grown()
+
+
+def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
+    def first(label, scores, user=""):
+        ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, 1)])
+        return ledger.first_scores([b"other", b"d"]).get(b"d")
+
+    assert ledger.first_scores([b"d"]) == {}
+    assert first("spam", b"\1\0") == b"\1\0"
+    assert first("ham", b"\2\0", "anna") == b"\1\0"
+    assert first("ham", b"\3\0") == b"\2\0"
+    assert first(None, b"", "anna") == b"\3\0"
+    assert first(None, b"") is None
+    assert first("spam", b"") == b""
+    assert ledger.first_scores([b"other"]) == ledger.first_scores([]) == {}
+
+
+def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
+    def vote(label, digest, user="", scores=b"\1\0", extractor=1) -> NewVote:
+        return NewVote(digest, user, label, packed(1), scores, "cli", 5, extractor)
+
+    ledger.append([vote("spam", b"z", "anna"), vote("ham", b"y"), vote("ham", b"x", scores=b""), vote("ham", b"w", extractor=2)])
+    ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0")])
+    ledger.append([vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
+    ledger.append([vote("spam", digest.to_bytes(2)) for digest in range(300)])  # more than are read at a time
+    assert list(ledger.scored_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
+
+
+def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger):
+    def vote(label, number) -> NewVote:
+        return NewVote(number.to_bytes(2), "", label, packed(1), b"\1\0", "cli", 5, 1)
+
+    ledger.append([vote("spam", number) for number in range(300)])
+    walk = ledger.scored_lessons(1)
+    found = [next(walk)]
+    ledger.append([vote("ham", 0), vote("ham", 299), vote("ham", 300)])
+    assert len([*found, *walk]) == 300
+
+
+def test_touched_tells_of_events_on_one_message_between_two_others(ledger):
+    for digest in (b"a", b"b", b"a"):
+        ledger.append([new_vote("spam" if ledger.last_seq() else "ham", digest)])
+    for after, before, touched in ((0, 2, True), (1, 3, False), (1, 4, True), (0, 1, False), (3, 9, False)):
+        assert ledger.touched(b"a", after, before) is touched
+    assert not ledger.touched(b"c", 0, 9)
+
+
+def test_grown_is_true_once_after_a_change_elsewhere(shelf, ledger):
+    other = shelf.open("a")
+    for label in ("spam", "ham"):
+        other.append([new_vote(label)])
+        assert ledger.grown()
+        assert not ledger.grown()
+    assert ledger.vote(b"d", "").label == "ham"
+    other.append([new_vote("ham")])
+    assert not ledger.grown()
+
+
+# Compacting
+
+
+def test_compact_drops_what_was_superseded_and_keeps_tombstones(ledger):
+    ledger.append([new_vote("spam"), new_vote("ham"), new_vote(None), new_vote("ham", digest=b"e")])
+    assert ledger.compact(2) == 1
+    assert ledger.compact(4) == 1
+    assert ledger.compact(4) == 0
+    assert [vote.label for vote in ledger.votes()] == [None, "ham"]
+    ledger.merge([told("spam", clock=1, node="late")])
+    assert list(lessons(ledger)) == [b"e"]
+
+
+@pytest.mark.parametrize("late", [told("spam", clock=2, node="m"), told("spam", clock=1, node="z")])
+def test_compact_goes_by_version_not_by_arrival(ledger, late):
+    ledger.merge([told("ham", clock=2, node="n")])
+    ledger.merge([late])
+    ledger.append([new_vote("news", digest=b"e")])
+    assert ledger.compact(3) == 1
+    assert [vote.label for vote in ledger.votes()] == ["ham", "news"]
+
+
+def test_a_number_is_never_given_twice(ledger):
+    ledger.append([new_vote("spam")])
+    ledger.append([new_vote("ham")])
+    ledger.merge([told("spam", clock=1, node="late")])
+    assert ledger.compact(3) == 1  # the late one is superseded too, but it carries the highest number
+    ledger.append([new_vote("news")])
+    assert ledger.last_seq() == 4
+
+
+def test_a_reader_that_had_folded_less_starts_again(ledger):
+    ledger.append([new_vote("spam"), new_vote("ham"), new_vote("ham", digest=b"e")])
+    ledger.compact(3)
+    with pytest.raises(LedgerError, match="again from the first"):
+        list(ledger.changes_after(1))
+    with pytest.raises(LedgerError, match="again from the first"):
+        list(ledger.lessons(upto_seq=2))
+    tables = {}
+    assert fold(tables, ledger.changes_after(0)) == 3
+    assert tables == lessons(ledger)
+
+
+@fixed
+@given(votes_from_anywhere, st.integers(0, 12), st.integers(0, 12), st.sampled_from([None, 1, 2]))
+def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(shelf, votes, cut, behind, extractor):
+    whole, compacted = shelf.new(), shelf.new()
+    for ledger in (whole, compacted):
+        ledger.merge(votes[:cut])
+    folded = compacted.last_seq()
+    tables = {}
+    fold(tables, compacted.changes_after(0, extractor=extractor))
+    compacted.compact(max(folded - behind, 0))
+    for ledger in (whole, compacted):
+        ledger.merge(votes[cut:])
+    assert list(compacted.changes_after(folded, extractor=extractor)) == list(whole.changes_after(folded, extractor=extractor))
+    fold(tables, compacted.changes_after(folded, extractor=extractor))
+    from_nothing = {}
+    fold(from_nothing, compacted.changes_after(0, extractor=extractor))
+    assert tables == from_nothing == lessons(compacted, extractor=extractor) == lessons(whole, extractor=extractor)
