@@ -27,7 +27,7 @@ from spamguard.wire.values import Client, Recipient, Reply, Sender
 
 _KNOWN_FOR = 60.0  # seconds until a probe looks again
 _LAST_LOOK = 1.0  # seconds for a probe that is under way when we close
-_LAST_WORDS = 1.0  # seconds for the rest of a reply that began in the middle of the data
+_LAST_WORDS = 1.0  # seconds for the rest of a reply that began in the middle of the data, and for replies behind a 421
 
 _log = logging.getLogger("spamguard.relay")
 
@@ -211,7 +211,12 @@ class StreamTransaction:
         whole = await session.pour(stuffed(content.chunks()), count)
         deadline = session.connection.deadline(self._hop.settings.data_seconds if whole else _LAST_WORDS)
         for _ in range(count):
-            replies.append(await session.reply(deadline, positive=2 if whole else 4))
+            try:
+                replies.append(await session.reply(deadline, positive=2 if whole else 4))
+            except Closing as closing:  # said of one recipient; others may have the message, and would get it again
+                self._log(closing)
+                replies.append(closing.reply)
+                deadline = min(deadline, session.connection.deadline(_LAST_WORDS))
 
     def _log(self, trouble: Exception) -> None:
         _log.warning("next hop %s: %s: %s", self._hop.settings.endpoint, type(trouble).__name__, trouble)

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
+from spamguard.relay.client import StreamHop
 from spamguard.wire.values import Recipient, Reply, Sender
 from tests.support.hops import EVERYTHING, Act, Answer, FakeHop, Then
-from tests.unit.relay.talks import LOST, MESSAGE, UNREACHABLE, codes, hand_on, parameters, talk
+from tests.unit.relay.talks import CLIENT, LOST, MESSAGE, UNREACHABLE, codes, hand_on, parameters, talk
 
 REFUSED = b"550-5.7.1 no, and here\r\n550 5.7.1 is why\r\n"
 FINE = Reply.of(250, "2.0.0 fine")
@@ -122,6 +123,21 @@ def test_lmtp_replies_that_do_not_come_are_temporary_failures(count: int) -> Non
     fake = FakeHop({"DOT": [*[b"250 ok\r\n"] * count, Act.DROP]}, lmtp=True)
     replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]))
     assert replies[4:] == [Reply.of(250, "ok")] * count + [LOST] * (3 - count)
+
+
+@pytest.mark.parametrize(("behind", "told"), [(b"250 ok\r\n", [250, 250]), (Act.DROP, [451, 451]), (Act.STALL, [451, 451])])
+def test_a_421_for_one_recipient_by_lmtp_does_not_hide_what_became_of_the_others(behind: Answer, told: list[int]) -> None:
+    """A proxy passes on what one of its servers has said. Whoever has the message must not be sent it again."""
+    fake = FakeHop({"DOT": [b"421 4.3.2 bye\r\n", behind]}, lmtp=True)
+
+    async def two_messages(hop: StreamHop) -> list[Reply]:
+        first = await hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"])
+        await (following := hop.transaction(CLIENT)).mail(Sender("next@s.example"))
+        await following.end()
+        return first
+
+    assert codes(talk(fake, two_messages, data_seconds=60.0))[4:] == [451, *told]
+    assert len(fake.sessions) == 2  # one that has said so serves no other message
 
 
 def test_lmtp_data_that_is_refused_is_refused_for_each() -> None:
