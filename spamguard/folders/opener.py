@@ -25,7 +25,7 @@ _NO_FOLDERS = frozenset(("new", "cur", "tmp"))
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 12  # folders within folders
-_MOST_FOLDERS = 10_000  # of a mailbox
+_MOST_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
 _WILD = re.compile(r"[*?]")
 _KEYWORDS = "dovecot-keywords"
@@ -69,12 +69,13 @@ class LocalMailboxes:
 
     def folders(self, mailbox: Mailbox) -> list[Place]:
         """Directories that have a `cur`, however deep; Maildir++ has them side by side, other layouts within one another."""
+        left = iter(range(_MOST_DIRECTORIES))
         with self._opened(mailbox, ()) as root:
-            found = [Place(mailbox, directory) for directory in self._walk(root, mailbox, "", 0)]
+            found = [Place(mailbox, directory) for directory in self._walk(root, mailbox, "", 0, left)]
         if not found:
             self._tell_format(mailbox)
-        if len(found) >= _MOST_FOLDERS:
-            self._once.warn(mailbox, "%s: has more than %d folders: the others are not looked at", mailbox.path, _MOST_FOLDERS)
+        if next(left, None) is None:
+            self._once.warn(mailbox, "%s: has more than %d folders: the others are not looked at", mailbox.path, _MOST_DIRECTORIES)
         return found
 
     def names(self, place: Place) -> dict[str, list[str]]:
@@ -155,16 +156,18 @@ class LocalMailboxes:
         elif error.errno != errno.ENOTDIR:
             self._once.warn(path, "%s: cannot be looked at (%s): its mail teaches nothing", path, error.strerror)
 
-    def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int) -> Iterator[str]:
-        """Watched first, then listed: what comes in between is told."""
+    def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int, left: Iterator[int]) -> Iterator[str]:
+        """Watched first, then listed: what comes in between is told. left: an item for each directory that may be entered yet."""
         self._watches.add(directory, os.path.join(mailbox.path, name) if name else mailbox.path, mailbox, above=True)
         below = _directories(directory, links=True)
         if "cur" in below and self._watch_parts(directory, Place(mailbox, name)):
             yield name
         for one in sorted(below - _NO_FOLDERS) if depth < _DEEPEST else ():
+            if next(left, None) is None:
+                return
             try:
                 with _below(directory, (one,)) as folder:
-                    yield from self._walk(folder, mailbox, os.path.join(name, one), depth + 1)
+                    yield from self._walk(folder, mailbox, os.path.join(name, one), depth + 1, left)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from spamguard.folders import watches
+from spamguard.folders import opener, watches
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from tests.contract.test_mailboxes import drained, everything, told
 from tests.unit.folders.maildirs import maildir
+
+
+def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, monkeypatch, caplog):
+    """Else whoever makes a million has all watches of the machine, and the memory of a process with more rights."""
+    monkeypatch.setattr(opener, "_MOST_DIRECTORIES", 5)
+    box = maildir(tmp_path / "anna", *(f".f{number}" for number in range(4)))
+    (box / "empty" / "deeper" / "deepest").mkdir(parents=True)
+    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+        (anna,) = mailboxes.users()
+        before = len(mailboxes._watches._watched)
+        assert [place.directory for place in mailboxes.folders(anna)] == ["", ".f0", ".f1", ".f2", ".f3"]
+        assert len(mailboxes._watches._watched) - before == 1 + 2 + 4 * 3 + 1
+    assert "has more than 5 folders: the others are not looked at" in caplog.text
 
 
 def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
