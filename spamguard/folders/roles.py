@@ -226,14 +226,15 @@ def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, sp
 
     configured: pattern to role, the first that fits is taken; levels are parted by "/", `*` stands for anything, case does not
     matter, and a folder below the INBOX may be called as if it were at the top. special: name to special use, as `doveconf` found it.
-    A folder of which nothing is known has the role of the nearest one above it of which something is, the INBOX apart.
+    A folder of which nothing is known has the role of the nearest one above it of which something is, the INBOX apart. Ham is in doubt
+    where the names below it say something else: Archive/Spam is neutral.
     """
     wanted = _below_inbox(name)
     uses = {_folded(_below_inbox(folder)): use for folder, use in (special or {}).items()}
     for length in range(len(wanted), 0, -1):
         found = _own_role(_folded(wanted[:length]), configured or {}, uses)
         if found is not None and (length == len(wanted) or wanted[:length] != INBOX):
-            return found
+            return NEUTRAL if found == HAM and any(map(_is_usual, wanted[length:])) else found
     return NEUTRAL
 
 
@@ -243,6 +244,11 @@ def _own_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]
             return found
     known = [SPECIAL_USES[use] for use in uses.get(name, "").lower().split() if use in SPECIAL_USES]
     return known[0] if known else _usual().get(name)
+
+
+def _is_usual(name: str) -> bool:
+    """Whether a folder of that name is usually for anything but ham."""
+    return _usual().get(_folded((name,)), HAM) != HAM
 
 
 @cache

@@ -116,6 +116,14 @@ def test_children_have_the_role_of_the_nearest_of_which_one_is_known() -> None:
     assert role(("Archive", "Sent"), {}, {("Archive",): "\\Sent"}) == IGNORED
 
 
+def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
+    """Whoever keeps old spam there would teach all of it as ham."""
+    for name in (("Archive", "Spam"), ("Archives", "2024", "Junk"), ("Archive", "Trash"), ("Archive", "Sent"), ("Kept", "Spam", "2024")):
+        assert role(name, {"Kept": HAM}) == NEUTRAL
+    assert role(("Archive", "Archiv"), {}) == role(("Archive", "Spam"), {"Archive/*": HAM}) == HAM
+    assert role(("Junk", "Archive"), {"Junk/Archive": SPAM}) == SPAM
+
+
 def test_roles_in_words() -> None:
     assert [parse_role(text) for text in ("spam", "ham", "newsletters")] == [SPAM, HAM, NEWS]
     assert [parse_role(text) for text in ("neutral", "trash", "ignored")] == [NEUTRAL, TRASH, IGNORED]
