@@ -56,7 +56,7 @@ def _filed_in(mailboxes: Mailboxes, place: Place, label: str) -> list[Filed]:
 
 def _counts(place: Place, file: File) -> bool:
     name = names.message(file.name)
-    return name is not None and (place.directory != "" or _READ in name.flags)
+    return name is not None and (names.parts(place.directory) != names.INBOX or _READ in name.flags)
 
 
 def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collection[str]) -> Iterator[tuple[Filed, bytes | None]]:

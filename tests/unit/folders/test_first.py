@@ -52,6 +52,15 @@ def test_only_folders_of_a_class_teach_and_inbox_only_what_was_read(tmp_path, sp
     assert lessons(spam_filter, box) == [(".Junk", "spam", 0), ("", "ham", 6), (".Archive", "ham", 1)]
 
 
+def test_an_inbox_in_a_directory_of_its_own_is_one(tmp_path, spam_filter):
+    """Dovecot's INBOX=…/.INBOX and, with LAYOUT=fs, …/INBOX."""
+    box = maildir(tmp_path / "anna", ".INBOX", "INBOX")
+    for number, folder in enumerate((".INBOX", "INBOX")):
+        deliver(box / folder, MAIL[2 * number], "cur")
+        deliver(box / folder, MAIL[2 * number + 1], "cur", "S")
+    assert lessons(spam_filter, box) == [(".INBOX", "ham", 1), ("INBOX", "ham", 3)]
+
+
 def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch):
     box = maildir(tmp_path / "anna", ".Junk", ".Junk.old")
     for folder in (".Junk", ".Junk.old"):
