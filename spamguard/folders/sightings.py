@@ -56,6 +56,7 @@ _LATER_TABLES = (  # of files that were made before there was a use for them
 _SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
+_OF_NAMED = "folder IN (SELECT f.id FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?)"
 
 
 class SightingsError(SpamguardError):
@@ -146,7 +147,8 @@ class Sightings:
             missed = [(numbers[folder], name) for folder, name in gone if folder in numbers]
             rows = [row for key in missed for row in self._db.execute(f"{_SELECT} WHERE folder = ? AND name = ?", key)]
             wanted = {row[2] for row in rows}.union(digests) - {b""}
-            rows += [row for digest in wanted for row in self._db.execute(f"{_SELECT} WHERE digest = ? AND digest != x''", (digest,))]
+            query, name = f"{_SELECT} WHERE digest = ? AND digest != x'' AND {_OF_NAMED}", os.fsencode(mailbox)
+            rows += [row for digest in wanted for row in self._db.execute(query, (digest, name))]
             return _copies(rows, {number: folder for folder, number in numbers.items()})
 
     def digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:

@@ -77,6 +77,17 @@ def test_names_in_memory_are_those_of_the_file_whatever_happens(tmp_path: Path) 
                 assert sightings.names("anna", "").tolist() == other.names("anna", "").tolist()
 
 
+def test_a_message_that_everybody_has_costs_nobody_more(tmp_path: Path) -> None:
+    """A circular to 20,000 people would take minutes, were those of all others read for each of them."""
+    steps = []
+    with opened(tmp_path) as sightings:
+        for number in range(300):
+            sightings.update(f"user{number}", [PLAIN], [])
+        sightings._db.set_progress_handler(lambda: steps.append(1), 10)
+        assert sightings.copies("user200", [A], []) == [PLAIN]
+    assert len(steps) < 30
+
+
 def test_mailboxes_are_kept_apart_and_forgotten(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("bert", "anna \udcff"):
