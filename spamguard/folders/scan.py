@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
@@ -29,6 +30,7 @@ from spamguard.signature import Signed
 
 _HELD_BYTES = 32 << 20  # of messages that may have to be taught, so that most are read once
 _HEAD_BYTES = 64 << 10
+_DAY = 86_400
 _MOST_FIELDS = 4  # ours is the first, whoever wrote the others
 _FIELD = re.compile(rb"^X-Spamguard:((?:[^\r\n]|\r?\n[ \t])*)", re.MULTILINE | re.IGNORECASE)
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
@@ -167,7 +169,8 @@ class Scanner:
             self._once.warn((place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
         elif not isinstance(error, FileNotFoundError):
             why = "is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror
-            self._once.warn((place, file), "%s: cannot be read (%s)", where, why)
+            today = int(time.time()) // _DAY  # told once a day of a folder, however many there are
+            self._once.warn((place, (error.errno, today)), "%s: cannot be read (%s); others like it there are not told", where, why)
 
     def read_signed(self, place: Place, file: File) -> tuple[bytes, bytes, Signed | None] | None:
         """A message, its digest and what we once said about it; None: it cannot be read, or not yet."""

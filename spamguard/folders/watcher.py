@@ -225,6 +225,7 @@ class Watcher:
         """Remember what lies where. What was moved meanwhile comes out afterwards."""
         box.is_new = True
         try:
+            yield  # before anything is listed: only one of those that begin holds the names of its files
             for place in list(box.places.values()):
                 found = self._look(box, [place]).new
                 for start in range(0, len(found), STEP):

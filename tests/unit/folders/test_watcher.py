@@ -12,7 +12,7 @@ import pytest
 from corpora import synthetic
 from spamguard import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons
+from spamguard.folders import lessons, notes
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
 from tests.unit.folders.maildirs import deliver, maildir, move
@@ -123,8 +123,22 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
     watched.rest()
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == len(set(told)) == 4
+    assert len(told) == len(set(told)) == 3  # of two that are no regular files one
     assert sum("is encrypted" in text for text in told) == 1
+
+
+def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, monkeypatch):
+    """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and stays a warning of `status`."""
+    for number in range(30):
+        (watched.box / "cur" / f"{number}:2,S").symlink_to("/etc/passwd")
+    real = time.time
+    for days in (0, 2):
+        monkeypatch.setattr(time, "time", lambda days=days: real() + days * 86_400)
+        watched.watcher._note(Changes(everything=True))
+        watched.rest()
+        (trouble,) = notes.troubles(watched.watcher._once.standing(), int(time.time()))
+        assert "is a symbolic link" in trouble.text
+    assert caplog.text.count("is a symbolic link") == 2
 
 
 def test_a_message_that_is_half_there_is_waited_for(watched):
@@ -252,6 +266,23 @@ def test_a_verdict_changes_at_once(tmp_path):
     assert one.filter.judge(sibling).probability > before
     one.stop()
     one.filter.close()
+
+
+def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
+    """Else the names of all files of thousands of users are held at once."""
+    monkeypatch.setattr(module, "STEP", 1)
+    for user in ("ben", "cleo", "dora"):
+        for raw in MAIL[:4]:
+            deliver(maildir(watched.place / "home" / user, ".Junk"), raw)
+    listed = []
+    real = watched.mailboxes.names
+    monkeypatch.setattr(watched.mailboxes, "names", lambda place: listed.append(place.mailbox) or real(place))
+    most = 0
+    while len(watched.watcher._sightings.mailboxes()) < 4:
+        watched.watcher.turn(DEBOUNCE)
+        under_way = [box for box in watched.watcher._boxes.values() if box.is_new and box.mailbox in listed]
+        most = max(most, len(under_way))
+    assert most == 1
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
