@@ -44,21 +44,39 @@ class Done(NamedTuple):
     back: str | None
 
 
-def reversal(votes: Sequence[Vote], chosen: Chosen, now: int) -> NewVote | None:
-    """The vote that leaves in force what would be without the chosen ones; None when that is so already.
+def reversal(votes: Sequence[Vote], chosen: Chosen, now: int) -> list[NewVote]:
+    """Votes that leave in force what would be without the chosen ones, so that no later undoing brings those back; none if they are gone.
 
-    votes: all that are known of one user on one message, at least one. A vote that comes back does so with everything it had, the
-    time too: it is the old one.
+    votes: all that are known of one user on one message, at least one. What comes back does so with everything it had, the time too.
     """
-    standing = max(votes, key=attrgetter("version"))
-    before = max((vote for vote in votes if not chosen.has(vote)), key=attrgetter("version"), default=None)
-    if standing.label == (before.label if before else None):
-        return None
-    if before is None or before.label is None:
-        return NewVote(standing.digest, chosen.user, None, b"", b"", ORIGIN, now, standing.extractor)
-    return NewVote(
-        before.digest, chosen.user, before.label, before.packed, before.scores, before.origin, before.time, before.extractor
-    )  # fmt: skip
+    said = _said(votes)
+    kept = [vote for vote in said if not chosen.has(vote)]
+    if len(kept) == len(said):
+        return []
+    taken_back = NewVote(votes[0].digest, chosen.user, None, b"", b"", ORIGIN, now, votes[0].extractor)
+    last = kept[-1:]
+    if last and kept == said[: len(kept)] and last[0].label != said[-1].label:
+        return [_anew(last[0], votes)]
+    return [taken_back, *(_anew(vote, votes) for vote in kept)]  # what was said since, or said anew, stays
+
+
+def _said(votes: Sequence[Vote]) -> list[Vote]:
+    """What was said, oldest first, without what has been taken back: behind that came what had been there before, once more."""
+    said: list[Vote] = []
+    for vote in sorted(votes, key=attrgetter("version")):
+        same = attrgetter("label", "origin", "time")
+        place = next((place for place, one in enumerate(said) if same(one) == same(vote)), len(said))
+        said[place:] = [vote]
+        if vote.origin == ORIGIN:
+            said.clear()
+    return said
+
+
+def _anew(vote: Vote, votes: Sequence[Vote]) -> NewVote:
+    """The same once more, by the features of the newest extractor that are known of its message."""
+    read = max(votes, key=lambda one: (one.extractor, one is vote)) if vote.label is not None else vote
+    read = read if read.packed else vote
+    return NewVote(vote.digest, vote.user, vote.label, read.packed, read.scores, vote.origin, vote.time, read.extractor)
 
 
 def messages(spam_filter: Filter, chosen: Chosen) -> list[bytes]:
@@ -75,13 +93,13 @@ def undo(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen, *, dry: 
     for start in range(0, len(digests), BATCH):
         with spam_filter.ledger.alone() as cast:  # what is said from now on counts, and is not taken back
             found = [_reversed(spam_filter, digest, chosen) for digest in digests[start : start + BATCH]]
-            votes = [(taken, vote) for taken, vote in found if vote is not None]
             if not dry:
-                cast([vote for _, vote in votes])
-        yield [Done(vote.digest, taken, vote.label) for taken, vote in votes]
+                cast([vote for _, anew in found for vote in anew])
+        told = (Done(anew[-1].digest, label, anew[-1].label) for label, anew in found if anew)
+        yield [one for one in told if one.taken != one.back]
 
 
-def _reversed(spam_filter: Filter, digest: bytes, chosen: Chosen) -> tuple[str | None, NewVote | None]:
-    """The label that is in force, and the vote to cast."""
+def _reversed(spam_filter: Filter, digest: bytes, chosen: Chosen) -> tuple[str | None, list[NewVote]]:
+    """The label that is in force, and the votes to cast."""
     votes = spam_filter.ledger.users.votes(chosen.user, digest)
     return votes[0].label, reversal(votes, chosen, int(time.time()))

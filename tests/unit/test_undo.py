@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from itertools import permutations, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -15,7 +18,9 @@ from hypothesis import strategies as st
 
 from spamguard import Filter, engine
 from spamguard import undo as undoing
+from spamguard.ledger import NewVote, codec
 from spamguard.model import store
+from spamguard.records import EXTRACTOR
 from spamguard.undo import ORIGIN, Chosen, messages, reversal, undo
 from tests.unit.filters import held, mail, opened
 
@@ -136,7 +141,55 @@ def test_a_reversal_goes_by_version_whatever_the_clock_said(tmp_path, monkeypatc
     with opened(tmp_path) as one:
         do(one, [(9, ("anna", 0, "ham")), (2, ("anna", 0, "spam"))], monkeypatch)
         votes = one.ledger.users.votes("anna", one._preparer.digest(MAIL[0]))
-        assert reversal(votes, Chosen("anna", NOW + 5), 1) is None
-        found = reversal(votes, Chosen("anna", NOW + 1), 77)
-        assert found is not None
+        assert reversal(votes, Chosen("anna", NOW + 5), 1)[-1].label == "spam"
+        (found,) = reversal(votes, Chosen("anna", NOW + 1), 77)
         assert (found.label, found.time) == (None, 77)
+
+
+def said(one: Filter, *history: tuple[str | None, str], start: int = 0) -> None:
+    """Of one message by anna: class and origin, a second apart."""
+    for at, (label, origin) in enumerate(history, start):
+        digest = one._preparer.digest(MAIL[0])
+        features = codec.pack(one._preparer.ready(MAIL[0]).features) if label else b""
+        one.ledger.append([NewVote(digest, "anna", label, features, b"", origin, NOW + at, EXTRACTOR)])
+
+
+def stands(one: Filter) -> str | None:
+    vote = one.ledger.vote(one._preparer.digest(MAIL[0]), "anna")
+    assert vote is not None
+    return vote.label
+
+
+@pytest.mark.parametrize("order", list(permutations(["folder", "page"])))
+@pytest.mark.parametrize("history", list(product(["folder", "page", "cli"], repeat=3)))
+def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, order):
+    with opened(tmp_path) as one:
+        votes = list(zip(["spam", "ham", "news"], history, strict=True))
+        said(one, ("work", "cli"), *votes)
+        for origin in order:
+            take_back(one, Chosen("anna", origin=origin))
+        assert stands(one) == [label for label, origin in [("work", "cli"), *votes] if origin not in order][-1]
+        events = one.ledger.last_seq()
+        assert [take_back(one, Chosen("anna", origin=origin)) for origin in order] == [[], []]
+        assert one.ledger.last_seq() == events
+
+
+def test_what_a_forgetting_had_taken_back_comes_with_it(tmp_path):
+    with opened(tmp_path) as one:
+        said(one, ("ham", "page"), (None, "cli"), ("spam", "folder Junk"))
+        assert take_back(one, Chosen("anna", origin="folder")) == [("spam", None)]
+        assert take_back(one, Chosen("anna", origin="cli")) == [(None, "ham")]
+
+
+def test_what_comes_back_is_read_as_newly_as_what_goes(tmp_path):
+    """An upgrade lies in between."""
+    with opened(tmp_path) as one:
+        said(one, ("ham", "page"))
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
+            db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
+        said(one, ("spam", "folder Junk"), start=1)
+        assert take_back(one, Chosen("anna", origin="folder")) == [("spam", "ham")]
+        vote = one.ledger.vote(one._preparer.digest(MAIL[0]), "anna")
+        assert vote is not None
+        assert (vote.label, vote.origin, vote.time, vote.extractor) == ("ham", "page", NOW, EXTRACTOR)
+        assert one.status().classes["ham"] == 1
