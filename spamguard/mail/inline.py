@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from email.header import Header
 from email.utils import parsedate_tz
+from itertools import islice
 
 from spamguard.mail.decode import to_text, transfer_decode
 from spamguard.mail.html import read
@@ -20,6 +21,7 @@ _LIMITS = Limits(message_bytes=64 << 20)
 _MOST = 1 << 20  # characters that are looked at, of all parts
 _LINE = 2000  # characters of a line that may be a field
 _BLOCK = 20  # lines that a header block may have
+_STARTS = 1000  # lines that may begin one: what is forwarded stands near the top, and each of them costs a block
 _PLAIN, _HTML = b"text/plain", b"text/html"
 
 _NAMES = {
@@ -63,12 +65,11 @@ def _text(leaf: Leaf) -> str:
 
 def _forwarded(lines: Sequence[str]) -> tuple[Mapping[str, str], str] | None:
     """The first header block, by field, and the text below it."""
-    for start, line in enumerate(lines):
-        if _field(line)[0]:
-            found, end = _block(lines[start : start + _BLOCK])
-            if found.keys() >= {"From", "Subject"}:
-                below = lines[start + end :]
-                return found, "\n".join(map(_unquoted, below) if line.lstrip().startswith(">") else below).strip("\n")
+    for start, line in islice(((number, line) for number, line in enumerate(lines) if _field(line)[0]), _STARTS):
+        found, end = _block(lines[start : start + _BLOCK])
+        if found.keys() >= {"From", "Subject"}:
+            below = lines[start + end :]
+            return found, "\n".join(map(_unquoted, below) if line.lstrip().startswith(">") else below).strip("\n")
     return None
 
 

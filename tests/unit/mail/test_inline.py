@@ -120,3 +120,10 @@ def test_parts_beyond_the_first_million_characters_are_not_looked_at() -> None:
     forwarded = part % b"From: a@b.example\nSubject: roofs\n\nHello"
     assert inline(raw + forwarded) is not None
     assert inline(raw + part % (b"words\n" * 100_000) + forwarded) is None
+
+
+def test_so_many_lines_that_begin_like_a_block_are_looked_at() -> None:
+    """A megabyte of them would take seconds: each has the lines below it read."""
+    forwarded = b"From: a@b.example\nSubject: roofs\n\nHello"
+    assert inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 970 + b"\n" + forwarded) is not None
+    assert inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 1000 + b"\n" + forwarded) is None
