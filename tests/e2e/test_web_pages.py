@@ -100,6 +100,37 @@ def test_mail_shows_up_and_one_click_teaches(site: Site, browser: Chrome) -> Non
     assert complaints(browser) == []
 
 
+def test_undo_in_the_notice_changes_the_row(site: Site, browser: Chrome) -> None:
+    site.send(sibling(1), sibling(2))
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history?label=unsure")
+    seen(browser, subject(2))
+    press(browser, "Spam", row(browser, subject(1)))
+    shows(browser, "Learnt as spam.", "#notice")
+    shows(browser, "You said: spam", row(browser, subject(1)))
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back: you had said spam.", "#notice")
+    eventually(lambda: "You said" not in text(browser, row(browser, subject(1))), "undone")
+    assert "label=unsure" in browser.current_url  # what was looked for is still shown
+    assert complaints(browser) == []
+
+
+def test_no_mail_is_left_out_of_a_list_that_grows(site: Site, browser: Chrome) -> None:
+    """However much comes between two looks."""
+    site.send(sibling(1))
+    log_in(browser, site.link("--operator"))
+    browser.get(f"{site.url}/history")
+    seen(browser, subject(1))
+    site.send(*(b"From: a@b.example\r\nSubject: letter %d\r\n\r\nhello\r\n" % number for number in range(70)))
+    seen(browser, "letter 69")
+    found = set(texts(browser, ".mail .subject"))
+    while browser.find_elements("css selector", "a[rel=next]"):
+        press(browser, "Older")
+        shows(browser, "Newest")
+        found |= set(texts(browser, ".mail .subject"))
+    assert found == {subject(1), *(f"letter {number}" for number in range(70))}
+
+
 def test_why_then_and_now(site: Site, browser: Chrome) -> None:
     site.send(sibling(1))
     site.delivered(subject(1).encode())

@@ -61,8 +61,10 @@ async def taught(house: House, request: Request) -> Response:
     if label not in await house.classes(person):
         raise UsageError("choose what the message is: there is no such class")
     receipt = await house.service.learn_passed(person, name, label)
-    undo = f"/history/{name}/forget" if receipt.changed else ""
-    return _back(request, form, name, house.tell(person, Notice(learnt(receipt), receipt, undo=undo)))
+    undo = f"/history/{name}/forget{_shown(request)}" if receipt.changed else ""
+    back = {"back": ON_THE_MESSAGE} if _on_the_message(form) else {}
+    notice = Notice(learnt(receipt), receipt, undo=undo, fields=back)
+    return _back(request, form, name, house.tell(person, notice))
 
 
 async def forgotten(house: House, request: Request) -> Response:
@@ -95,7 +97,16 @@ def seen(found: Sequence[Judgement]) -> str:
 
 def _back(request: Request, form: FormData, name: str, told: str) -> Response:
     """To where the form stood: an address of ours, whatever the form says."""
-    if text_of(form, "back") == ON_THE_MESSAGE:
+    if _on_the_message(form):
         return see(f"/history/{name}", told)
+    return see(f"/history{_shown(request)}", told, f"m-{name}")
+
+
+def _on_the_message(form: FormData) -> bool:
+    return text_of(form, "back") == ON_THE_MESSAGE
+
+
+def _shown(request: Request) -> str:
+    """What of the history is shown, as the end of an address."""
     encoded = Query.of(request.query_params).encoded()
-    return see(f"/history?{encoded}" if encoded else "/history", told, f"m-{name}")
+    return f"?{encoded}" if encoded else ""

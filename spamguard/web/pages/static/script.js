@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const POLL = 3000; // milliseconds between two looks for new mail
+  const MOST = 500; // rows of a list that grows
   const $ = (id, root = document) => root.getElementById(id);
   document.documentElement.classList.add("js");
 
@@ -35,7 +36,7 @@
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
     local(page);
-    const row = form.closest("[id^='m-']") || $((new URL(answer.url)).hash.slice(1));
+    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/")[2]}`); // of the undo in a notice
     const next = row && $(row.id, page);
     const notice = $("notice", page);
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
@@ -72,7 +73,9 @@
       const before = new Set([...list.children].map((row) => row.id));
       const rows = [...page.children];
       const added = rows.filter((row) => !before.has(row.id));
-      if (added.length && over) { waiting = added.length; return false; }
+      const gap = before.size > 0 && added.length > 0 && (added.length === rows.length || before.size + added.length > MOST);
+      if (added.length && (over || (gap && list.contains(document.activeElement)))) { waiting = added.length; return false; }
+      if (gap) { location.reload(); return true; } // more may have come than one look tells, and "Older" would not lead there
       for (const row of rows) {
         const old = $(row.id);
         if (!old) {

@@ -144,7 +144,7 @@ def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
     assert service.calls == [("learn_passed", "anna", NAME, "spam")]
     assert "Learnt as spam." in page.text
     assert DIGEST[:12] in page.text
-    assert f'action="/history/{NAME}/forget"' in page.text
+    assert f'action="/history/{NAME}/forget?subject=a+%26b"' in page.text  # undone where it was done
     assert service.searches[-1].subject == "a &b"
 
 
@@ -152,6 +152,14 @@ def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
     answer = post(service, tmp_path, f"/history/{NAME}/forget", {"back": "message"})
     assert answer.headers["location"].startswith(f"/history/{NAME}?told=")
     assert service.calls == [("forget_passed", "anna", NAME)]
+
+
+def test_what_was_taught_on_a_message_is_undone_there(tmp_path: Path, service: Fixed) -> None:
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam", "back": "message"})
+
+    notice = followed(service, tmp_path, steps).text.partition('class="notice"')[2].partition("</form>")[0]
+    assert 'name="back" value="message"' in notice
 
 
 @pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "\\evil", "message\r\nX: y"])
