@@ -24,6 +24,8 @@ LARGE = ("packed", "words")
 FOLDED = ("sender", "recipients", "subject")
 """What is looked for whatever its case."""
 _PLACES = [COLUMNS.index(name) for name in FOLDED]
+_JOINERS = frozenset("\u200c\u200d")
+"""Unprintable by Unicode's word, yet without them Persian, Hindi and many emoji are not what was written."""
 _OF_SUBJECT = ("subject:",)  # how words begin, that stood there
 _OF_ADDRESSES = ("address:", "from:", "to:", "cc:", "reply-to:", "sender:")
 
@@ -107,7 +109,7 @@ def _columns(row: Row) -> Columns:
         printable(row.client, _SHORT),
         printable(row.sender, _ADDRESS),
         _json([printable(one, _ADDRESS) for one in row.recipients[:RECIPIENTS]]),
-        printable(row.subject, _SUBJECT),
+        readable(row.subject, _SUBJECT),
         row.size,
         row.digest,
         printable(row.label, _SHORT),
@@ -124,7 +126,7 @@ def _columns(row: Row) -> Columns:
 
 
 def _values(word: Word) -> tuple[int, str, float]:
-    return int(word.token), printable(word.text, _SHORT), round(float(word.part), 6)
+    return int(word.token), readable(word.text, _SHORT), round(float(word.part), 6)
 
 
 def from_columns(values: Columns) -> Row:
@@ -140,3 +142,9 @@ def printable(value: str, most: int) -> str:
     """A stranger's text without what speaks to terminals, cut to so many characters."""
     cut = value[:most]
     return cut if cut.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+
+
+def readable(value: str, most: int) -> str:
+    """The same for what is written in sentences, unlike addresses, which must not look like others: with its joiners."""
+    cut = value[:most]
+    return cut if cut.isprintable() else "".join(letter if letter in _JOINERS else printable(letter, 1) for letter in cut)

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from spamguard.errors import UsageError
+from spamguard.history.row import readable
 from spamguard.ids import is_id
 from spamguard.records import LATEST
 from spamguard.web.access.problems import refusal
@@ -59,7 +60,7 @@ def _value(parameter: Parameter, given: Mapping[str, str]) -> Any:
 
 
 def _text(text: str) -> str | None:
-    return text if text.isprintable() and len(text) <= _LONGEST_TEXT else None
+    return text if text == readable(text, _LONGEST_TEXT) else None
 
 
 def _time(text: str) -> float | None:

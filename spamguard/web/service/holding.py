@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
-from spamguard.history.row import printable
+from spamguard.history.row import printable, readable
 from spamguard.hostname import hostname
 from spamguard.proxy.journal import subject_of
 from spamguard.quarantine import DIRECTORY, Entry, Quarantine
@@ -56,8 +56,8 @@ class Holding:
     def one(self, person: Person, name: str) -> tuple[Held, str]:
         """A message and its header section."""
         entry = self.entry(person, name)
-        lines = self._head(entry).decode("utf-8", "replace").splitlines()
-        return self._held(person, entry), "\n".join(printable(line.replace("\t", " "), _TEXT) for line in lines)
+        lines = self._head(entry).decode("utf-8", "replace").split("\r\n")  # nothing else ends a line here, whatever Unicode says
+        return self._held(person, entry), "\n".join(readable(line.replace("\t", " "), _TEXT) for line in lines)
 
     def entry(self, person: Person, name: str) -> Entry:
         """NotThereError: there is none, or it is not theirs."""
@@ -124,7 +124,7 @@ class Holding:
             printable(entry.envelope.sender.address, _TEXT),
             tuple(printable(one, _TEXT) for one in self._theirs(person, entry)),
             tuple(printable(one, _TEXT) for one in waiting),
-            printable(subject_of(self._head(entry)), _TEXT),
+            readable(subject_of(self._head(entry)), _TEXT),
             entry.size,
             printable(entry.reason, _TEXT),
             entry.released,

@@ -10,6 +10,7 @@ import numpy as np
 
 from spamguard.engine import Filter
 from spamguard.errors import UsageError
+from spamguard.history.row import readable
 from spamguard.mail.fields import joined
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.prepare import Preparer
@@ -64,7 +65,7 @@ FEWEST = 5  # lessons that must have a word before who is no operator is told in
 def counted(spam_filter: Filter, word: str, fewest: int = 1) -> Sequence[Counted]:
     """All tokens of a word, or of two neighbours, that so many lessons have; most counted first. UsageError: it is no word."""
     wanted = " ".join(word.split())
-    if not wanted or len(wanted) > _LONGEST or not wanted.isprintable():
+    if not wanted or wanted != readable(wanted, _LONGEST):
         raise UsageError(f"a word has 1 to {_LONGEST} letters")
     found = [_one(spam_filter, token, text) for token, text in _tokens(Preparer(spam_filter.key), wanted).items()]
     return sorted((one for one in found if _lessons(one.counts) >= fewest), key=lambda one: (-_lessons(one.counts), one.where))

@@ -16,6 +16,7 @@ import pytest
 
 from spamguard.errors import HistoryError
 from spamguard.history import History, Row
+from spamguard.history.looks import Wanted
 from spamguard.history.row import COLUMNS, RECIPIENTS
 from spamguard.history.store import LEAST
 from spamguard.records import Word
@@ -66,6 +67,17 @@ def test_an_id_that_is_known_stays_as_it_is(tmp_path: Path) -> None:
         history.append([row(1, label="ham"), row(2)])
         assert history.find(row(1).id) == row(1)
         assert history.find(row(2).id) == row(2)
+
+
+def test_joiners_are_a_part_of_what_is_written(tmp_path: Path) -> None:
+    """In Persian, Hindi and emoji; but no address looks like another."""
+    subject = "می\u200cخواهم \U0001f468\u200d\U0001f469"
+    with opened(tmp_path) as history:
+        history.append([row(1, subject=subject, sender="a\u200cb@example.org", words=(Word(1, subject, 1.0),))])
+        found = history.find(row(1).id)
+        assert found is not None
+        assert (found.subject, found.words[0].text, found.sender) == (subject, subject, "a\ufffdb@example.org")
+        assert [one.id for one in history.looks.look(Wanted(subject="می\u200cخواهم"), 5).rows] == [found.id]
 
 
 def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:

@@ -107,6 +107,14 @@ def test_a_long_list_is_looked_through_in_pieces(held: Path, monkeypatch: pytest
     assert [one.id for one in asked(held, lambda service: service.quarantine(BEN)).messages] == [name(1), name(2)]
 
 
+def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
+    """What only Unicode calls the end of a line begins no line that was never there; joiners are a part of what is written."""
+    hold(state, 0, "Subject: می\u200cخواهم\r\nX: a\x85From: b\u2028Received: c\r\n\r\nbody".encode(), "anna@example.org")
+    found, header = asked(state, lambda service: service.held(OPERATOR, name(0)))
+    assert found.subject == "می\u200cخواهم"
+    assert header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
+
+
 def test_strangers_text_is_printable(state: Path) -> None:
     hold(
         state, 0, b"Subject: \x1b[31m\x00=?utf-8?q?=E2=80=AEx?=\r\nX-Odd: \x9b1m\x07\r\n\r\nbody", "anna@example.org", "\x1b[1m@example.org"
