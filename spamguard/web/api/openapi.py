@@ -84,9 +84,9 @@ def _answer(one: Operation, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _problems(one: Operation) -> dict[str, Any]:
     told = dict(_ALWAYS)
-    if "{id}" in one.path or one.name == "forget":
+    if "{id}" in one.path:
         told["404"] = "Not there, or not yours"
-    if one.parameters or one.takes_message:
+    if one.parameters or one.takes_message or "{id}" in one.path:
         told["422"] = "Cannot be done with this"
     if one.takes_message:
         told |= _WITH_MESSAGE

@@ -73,6 +73,21 @@ def test_an_address_that_is_too_long_is_described_too(server: Served, described:
     assert {"414", "431"} <= described["paths"][ROOT + operation.path][operation.method.lower()]["responses"].keys()
 
 
+@pytest.mark.parametrize("name", ["why", "learnPassed", "forgetPassed", "release"])
+def test_what_cannot_be_done_is_described(server: Served, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With a message that was not scanned, or of which it is not known where it was to go."""
+
+    async def refuses(*_: object) -> None:
+        raise UsageError("was not scanned, so nothing is known of what it says")
+
+    for method in ("why", "learn_passed", "forget_passed", "release"):
+        monkeypatch.setattr(server.service, method, refuses)
+    (one,) = (one for one in OPERATIONS if one.name == name)
+    path, params = (ROOT + one.path).replace("{id}", NAME), {"class": "spam"} if one.parameters else {}
+    assert problem(server.client(OPERATOR).request(one.method, path, params=params)) == 422
+    assert "422" in described["paths"][ROOT + one.path][one.method.lower()]["responses"]
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_everything_answers_as_described(server: Served, described: dict[str, Any], operation: Any) -> None:
     """Called as the description says, by an operator; held against the schema of the answer, which allows no more keys."""
