@@ -22,7 +22,7 @@ from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
-from spamguard.model import goodmail, snapshot, verdicts
+from spamguard.model import firstscores, goodmail, snapshot, verdicts
 from spamguard.model.directory import bytes_of_tables, is_new, least_bits
 from spamguard.model.personal import People
 from spamguard.model.store import TableStore
@@ -251,7 +251,7 @@ class Filter:
         now = int(time.time())
         votes = [
             NewVote(one.digest, user, label, codec.pack(one.features), scores, origin, now, EXTRACTOR)
-            for one, scores in zip(lessons, self._first_scores(lessons), strict=True)
+            for one, scores in zip(lessons, self.first_scores(lessons), strict=True)
         ]
         return self._cast(votes, unheard=unheard)
 
@@ -260,17 +260,18 @@ class Filter:
         now = int(time.time())
         return self._cast([NewVote(name, user, None, b"", b"", origin, now, EXTRACTOR) for name in digests])
 
-    def _first_scores(self, lessons: Sequence[Teaching]) -> list[bytes]:
+    def first_scores(self, lessons: Sequence[Teaching]) -> list[bytes]:
         """What the experts said before each message was taught: kept in its receipt, the truth about how good they are.
 
-        Of a message that is taught already, whatever as and by whomever: what they said then.
+        Of a message that is taught already, whatever as and by whomever: what they said of it then.
         """
         if not lessons:
             return []
         placed = blocks.side_by_side([one.features for one in lessons], self._store.tables.bits)
-        now = blocks.scores(self._store.tables, self._parameters(), placed) / experts.STEPS
-        then = self._ledger.first_scores([one.digest for one in lessons])
-        return [then[one.digest] if one.digest in then else codec.pack_scores(row.ravel()) for one, row in zip(lessons, now, strict=True)]
+        now = blocks.scores(self._store.tables, self._parameters(), placed)
+        then = self._ledger.first_scores([one.digest for one in lessons], EXTRACTOR)
+        classes = self._store.tables.classes
+        return [then[one.digest] if one.digest in then else firstscores.packed(row, classes) for one, row in zip(lessons, now, strict=True)]
 
     def _cast(self, votes: list[NewVote], *, unheard: bool = False) -> list[bool]:
         self.refuse_without_receipts()

@@ -30,6 +30,12 @@ class NewVote(NamedTuple):
     extractor: int
 
 
+def versioned(vote: NewVote, clock: int, node: str) -> Vote:
+    """The vote with its version; one that is taken back keeps no features."""
+    packed, scores = (vote.packed, vote.scores) if vote.label is not None else (b"", b"")
+    return Vote(vote.digest, vote.user, clock, node, vote.label, packed, scores, vote.origin, vote.time, vote.extractor)
+
+
 class Lesson(NamedTuple):
     """What one message teaches everybody.
 

@@ -25,7 +25,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
 from spamguard.ledger.arriving import refuse_unusable
 from spamguard.ledger.failures import explained, failure
-from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons
+from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons, versioned
 from spamguard.ledger.users import Users
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
@@ -201,10 +201,10 @@ class SqliteLedger:
         """What other filters knew, as brought here by the events up to `upto_seq` (default: all)."""
         return wordlists.standing(self._ask, self.last_seq() if upto_seq is None else upto_seq)
 
-    def first_scores(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The scores of the oldest vote in force on each of these messages that anybody teaches."""
+    def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
+        """The scores of the oldest vote in force on each of these messages that anybody teaches, of those by this extractor."""
         known = self._with_events(digests)  # hardly ever any
-        return {digest: bytes(scores) for digest in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest,))}
+        return {digest: bytes(scores) for digest in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest, extractor))}
 
     def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:
         for at in range(0, len(digests), _CHUNK):
@@ -335,6 +335,11 @@ class SqliteLedger:
         with self._transaction("BEGIN IMMEDIATE"):
             self._set_meta(key, value)
 
+    def drop_meta(self, keys: Iterable[str]) -> None:
+        """Forgets what was kept under these keys, as far as there is anything."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            self._db.executemany("DELETE FROM meta WHERE key = ?", ((key,) for key in keys if not key.startswith(_RESERVED)))
+
     def replace_meta(self, key: str, expected: str | None, value: str) -> bool:
         """As `set_meta`, but only if the value still is the expected one (None: there is none); whether it was."""
         self._refuse_reserved(key)
@@ -390,9 +395,3 @@ class SqliteLedger:
 
     def _start_again(self, why: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
-
-
-def versioned(vote: NewVote, clock: int, node: str) -> Vote:
-    """The vote with its version; one that is taken back keeps no features."""
-    packed, scores = (vote.packed, vote.scores) if vote.label is not None else (b"", b"")
-    return Vote(vote.digest, vote.user, clock, node, vote.label, packed, scores, vote.origin, vote.time, vote.extractor)

@@ -15,7 +15,7 @@ SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor
 WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"""
 
 FIRST_SCORES = """
-SELECT scores FROM events WHERE digest = ? AND label IS NOT NULL AND NOT EXISTS (
+SELECT scores FROM events WHERE digest = ? AND extractor = ? AND label IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node)) ORDER BY clock, node, user LIMIT 1"""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.ledger import statements
-from spamguard.ledger.lessons import Change, NewVote, changes
-from spamguard.ledger.sqlite import SqliteLedger, versioned
+from spamguard.ledger.lessons import Change, NewVote, changes, versioned
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.users import Receipt, Users
 from spamguard.records import Vote
 

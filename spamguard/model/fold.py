@@ -21,6 +21,7 @@ from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence,
 from spamguard.errors import LedgerError
 from spamguard.ledger import Change, Lesson, SqliteLedger, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.model import firstscores
 from spamguard.records import EXTRACTOR, Features
 
 _CHUNK = 128  # events unpacked together
@@ -61,7 +62,7 @@ def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int
         for last, before, after in chunk:
             if before != after:
                 if before is not None:
-                    scores = _first_scores(before) if is_new(before.digest, last) else _NO_SCORES
+                    scores = _first_scores(before, tables.classes) if is_new(before.digest, last) else _NO_SCORES
                     learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label, scores)
                 if after is not None:
                     learning.add(tables, evidence(next(unpacked), tables.bits), after.label)
@@ -74,9 +75,10 @@ def _chunks(changes: Iterable[Change]) -> Iterator[list[Change]]:
         yield chunk
 
 
-def _first_scores(lesson: Lesson) -> Integers:
-    """The receipt's scores in the experts' own steps."""
-    return np.asarray(np.rint(np.array(codec.unpack_scores(lesson.scores)) * STEPS), np.int64)
+def _first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
+    """The receipt's scores in the experts' own steps; none if they are of other classes."""
+    rows = firstscores.rows_of(lesson.scores, classes)
+    return np.asarray(np.rint(np.array(codec.unpack_scores(rows)) * STEPS), np.int64)
 
 
 def settled(ledger: SqliteLedger, upto_seq: int, least: int) -> Tables:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from spamguard.bayes import experts, fusion
 from spamguard.bayes.tables import BASE_CLASSES, Tables
 from spamguard.ledger import SqliteLedger
+from spamguard.model import firstscores
 from spamguard.policy import GoodMail
 from spamguard.records import EXTRACTOR
 
@@ -62,11 +63,15 @@ def _counting(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Itera
 def log_odds(scores: list[bytes], tables: Tables, unwanted: Set[str]) -> NDArray[np.float64]:
     """Fused log-odds of being unwanted, (m,), from packed scores; those that are none of ours are left out.
 
-    Where classes were added since, spam against ham has to do.
+    Where classes have come or gone since, spam against ham has to do.
     """
-    everything, two = 2 * len(experts.EXPERTS) * (len(tables.classes) - 1), 2 * len(experts.EXPERTS)
-    whole = [one for one in scores if len(one) == everything]
-    others = [one[:two] for one in scores if len(one) != everything and len(one) >= two]
+    whole, others = [], []
+    for one in scores:
+        rows, row = firstscores.rows_of(one, tables.classes), firstscores.of_spam(one)
+        if rows:
+            whole.append(rows)
+        elif row:
+            others.append(row)
     return np.concatenate((_fused(whole, tables, list(tables.classes), unwanted), _fused(others, tables, list(BASE_CLASSES), unwanted)))
 
 

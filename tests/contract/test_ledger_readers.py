@@ -140,18 +140,20 @@ def test_grown_is_true_once_after_each_change_here(ledger):
 
 
 def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
-    def first(label, scores, user=""):
-        ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, 1)])
-        return ledger.first_scores([b"other", b"d"]).get(b"d")
+    def first(label, scores, user="", extractor=1):
+        ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, extractor)])
+        return ledger.first_scores([b"other", b"d"], extractor).get(b"d")
 
-    assert ledger.first_scores([b"d"]) == {}
+    assert ledger.first_scores([b"d"], 1) == {}
     assert first("spam", b"\1\0") == b"\1\0"
     assert first("ham", b"\2\0", "anna") == b"\1\0"
     assert first("ham", b"\3\0") == b"\2\0"
     assert first(None, b"", "anna") == b"\3\0"
     assert first(None, b"") is None
     assert first("spam", b"") == b""
-    assert ledger.first_scores([b"other"]) == ledger.first_scores([]) == {}
+    assert ledger.first_scores([b"other"], 1) == ledger.first_scores([], 1) == {}
+    assert first("ham", b"\4\0", "ben", 2) == b"\4\0"  # what experts say of other features is another thing
+    assert ledger.first_scores([b"d"], 1) == {b"d": b""}
 
 
 def test_scored_lessons_come_as_first_heard_of_each_once(ledger):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from spamguard.bayes import fusion
+from spamguard.bayes.experts import EXPERTS
 from spamguard.bayes.tables import empty_tables
 from spamguard.errors import LedgerError
 from spamguard.ledger import Lesson, codec
 from spamguard.mail.traits import NUMBERS, TRAITS
-from spamguard.model import fold
+from spamguard.model import firstscores, fold
 from spamguard.records import EXTRACTOR, Features, Vote
 from tests.unit.bayes.lessons import counted
 from tests.unit.filters import BITS, bits_of, mail, opened, teach
@@ -57,9 +58,11 @@ def test_settled_tables_count_what_folding_counts(tmp_path: Path) -> None:
 
 
 def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
-    steps = np.array([0, 1, -1, 3072, -3072, 255])
-    lesson = Lesson(b"x", "ham", b"", codec.pack_scores((steps / 256).tolist()))
-    assert fold._first_scores(lesson).tolist() == steps.tolist()
+    steps = np.resize([0, 1, -1, 3072, -3072, 255], (2, len(EXPERTS)))
+    classes = ["ham", "spam", "news"]
+    lesson = Lesson(b"x", "ham", b"", firstscores.packed(steps, classes))
+    assert fold._first_scores(lesson, classes).tolist() == steps.ravel().tolist()
+    assert fold._first_scores(lesson, ["ham", "spam", "promo"]).tolist() == []  # as many classes, but others
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_only_good_mail_counts_and_only_when_both_sides_were_known(tmp_path: Pat
 
 def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
     messages = [raw for _, raw in MAIL[60:]]
-    scores = taught._first_scores([taught._preparer.ready(raw) for raw in messages])
+    scores = taught.first_scores([taught._preparer.ready(raw) for raw in messages])
     assert taught.as_fused_now(scores) == pytest.approx([taught.judge(raw).log_odds for raw in messages])
 
 
@@ -74,8 +74,24 @@ def test_scores_of_a_time_with_fewer_classes_are_those_of_spam_against_ham(tmp_p
     with opened(tmp_path) as one:
         teach(one, MAIL[:40])
         messages = [raw for _, raw in MAIL[60:]]
-        scores = one._first_scores([one._preparer.ready(raw) for raw in messages])
+        scores = one.first_scores([one._preparer.ready(raw) for raw in messages])
         before = one.as_fused_now(scores)
         one.define_class("promo", unwanted=True)
         teach(one, [("promo", MAIL[40][1])])
         assert one.as_fused_now([b"", b"\0" * 5, *scores]) == pytest.approx(before, rel=0.1)  # one lesson more, with somewhat other trust
+
+
+def test_scores_of_as_many_other_classes_are_those_of_spam_against_ham(tmp_path: Path) -> None:
+    """A class was given up, another one made: what looked like the one never looked like the other."""
+    messages = [raw for _, raw in MAIL[60:]]
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        one.define_class("promo", unwanted=True)
+        one.define_class("news", unwanted=False)
+        promo = [raw for _, raw in MAIL[40:50]]
+        teach(one, [("promo", raw) for raw in promo])
+        scores = one.first_scores([one._preparer.ready(raw) for raw in messages])
+        one.forget_ready([one._preparer.digest(raw) for raw in promo])
+        teach(one, [("news", promo[0])])
+        assert one._store.tables.classes == ["ham", "spam", "news"]
+        assert one.as_fused_now(scores).tolist() == one.as_fused_now([row[: 2 * len(experts.EXPERTS)] for row in scores]).tolist()

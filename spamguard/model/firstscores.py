@@ -1,0 +1,38 @@
+"""What the experts said of a message before it was taught, as its receipt keeps it: with a mark of the classes that they chose among.
+
+Pure. Must never take scores of some classes for those of others: classes come and go, and as many need not be the same.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+from spamguard.bayes.experts import EXPERTS, STEPS, Integers
+from spamguard.bayes.tables import BASE_CLASSES
+from spamguard.ledger import codec
+
+_ROW = 2 * len(EXPERTS)  # bytes: of one class against ham
+_MARK = 4  # bytes behind the rows where there are further classes
+
+
+def packed(scores: Integers, classes: Sequence[str]) -> bytes:
+    """scores: (K-1, E), in the experts' own steps, of `classes` but the first."""
+    return codec.pack_scores((scores / STEPS).ravel()) + _mark(classes)
+
+
+def rows_of(scores: bytes, classes: Sequence[str]) -> bytes:
+    """All rows, if they are of exactly these classes; empty if not."""
+    size, mark = _ROW * (len(classes) - 1), _mark(classes)
+    return scores[:size] if len(scores) == size + len(mark) and scores[size:] == mark else b""
+
+
+def of_spam(scores: bytes) -> bytes:
+    """The row of spam against ham, which is there whatever the other classes; empty if these are no scores of ours."""
+    return scores[:_ROW] if len(scores) >= _ROW and len(scores) % _ROW in (0, _MARK) else b""
+
+
+def _mark(classes: Sequence[str]) -> bytes:
+    further = classes[len(BASE_CLASSES) :]
+    return struct.pack("<I", zlib.crc32("\n".join(further).encode())) if further else b""
