@@ -37,8 +37,8 @@ class DataReader:
         if self.finished:
             raise ValueError("the message has ended")
         text = self._held + chunk
-        dotted = _begins_with_dot(text)
-        piece = self._certain(text, text.find(_END) if dotted else -1)
+        end, dotted = _end_and_dots(text)
+        piece = self._certain(text, end)
         found = oddities(piece)
         self.oddities |= found
         text = piece.replace(_DOT_LINE, _CRLF) if dotted else piece
@@ -99,9 +99,19 @@ def _normal(text: bytes) -> bytes:
     return text.replace(_CRLF, b"\n").translate(_BLANK_FOR_CR, b"\0").replace(b"\n", _CRLF)
 
 
+def _end_and_dots(text: bytes) -> tuple[int, bool]:
+    """Where the end is, -1 when it is not there, and whether another line begins with a dot. Of most messages the end is the only one."""
+    last = text.rfind(_DOT_LINE)
+    if last < 0:
+        return -1, False
+    if text.rfind(_DOT_LINE, 0, last) >= 0:
+        return text.find(_END), True
+    return (last, False) if text.startswith(_END, last) else (-1, True)
+
+
 def _begins_with_dot(text: bytes) -> bool:
-    """Whether a line other than the first begins with a dot; most long texts are base64 and have no dot at all."""
-    return b"." in text and _DOT_LINE in text
+    """Whether a line other than the first begins with a dot. From behind they are found in half the time."""
+    return text.rfind(_DOT_LINE) >= 0
 
 
 def _cut(text: bytes, sought: bytes) -> tuple[bytes, bytes]:
