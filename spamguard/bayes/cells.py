@@ -1,4 +1,4 @@
-"""One number of every row of a table, summed and changed over runs of buckets: the inner loop of the replay.
+"""One number of every row of a table, summed and changed over runs of buckets: the inner loop of learning and of the replay.
 
 Compiled where there is a compiler, else by numpy: whole numbers, so both give the same bits. What the numbers mean is the
 caller's business.
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spamguard import kernel
 from spamguard.bayes import experts, logistic
+from spamguard.bayes.tables import BASE_CLASSES, Tables
 
 Places = NDArray[np.intp]
 _ONE = np.int32(1)
@@ -47,14 +48,13 @@ class Cells(NamedTuple):
             self.cells[places] = found
         return found
 
-    def learn(self, places: Places, sizes: Places, steps: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
+    def learn(self, places: Places, sizes: Places, steps: NDArray[np.int32], rows: NDArray[np.int32], fades: NDArray[np.int32]) -> None:
         """Move each run of places by its step, one run after the other, as `logistic.moved`; many runs have none.
 
         The counts that shares depend on: of the class, in the cell before each; of the first class, in the first column of rows.
         No place is twice in one run.
         """
         compiled = kernel.functions()
-        fades = logistic.fades(sizes)
         if compiled is not None:
             shares, wide = logistic.SHARES, rows.shape[1]
             compiled.add_shares(self.width, self.cells, self.first, places, sizes, steps, rows, wide, shares, fades)
@@ -64,6 +64,28 @@ class Cells(NamedTuple):
             here = places[ends[run] - sizes[run] : ends[run]]
             shares = logistic.shares(first.take(here // self.width * rows.shape[1]), self.cells.take(here - 1))
             self.cells[here] += logistic.moved(steps[run : run + 1], shares, self.cells.take(here), fades[run : run + 1])
+
+    def add(self, buckets: Places, number: int) -> None:
+        """Add a number to each of these, none of which is there twice."""
+        compiled = kernel.functions()
+        if compiled is None:
+            self.cells[buckets * self.width + self.first] += np.int32(number)
+        else:
+            compiled.add_runs(self.width, self.cells, self.first, buckets, np.array([len(buckets)]), np.array([number], np.int32))
+
+
+def of_counts(tables: Tables, index: int) -> Cells:
+    """How many lessons of class number `index` each bucket has."""
+    base = len(BASE_CLASSES)
+    if index < base:
+        return Cells(tables.rows.reshape(-1), tables.rows.shape[1], np.array([index]))
+    return Cells(tables.columns[index - base].reshape(-1), 2, np.array([0]))
+
+
+def of_weights(tables: Tables) -> list[Cells]:
+    """The logistic weights of every class but the first."""
+    of_spam = Cells(tables.rows.reshape(-1), tables.rows.shape[1], np.array([len(BASE_CLASSES)]))
+    return [of_spam, *(Cells(column.reshape(-1), 2, np.array([1])) for column in tables.columns)]
 
 
 def count(rows: NDArray[np.int32], buckets: Places, sizes: Places, columns: Places) -> None:

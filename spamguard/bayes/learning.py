@@ -13,21 +13,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, logistic
+from spamguard.bayes import cells, experts, logistic
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, class_index, count, drop_empty_class, not_counted, read_rows, write_rows
+from spamguard.bayes.tables import SETS, Evidence, Tables, class_index, count, drop_empty_class, not_counted, read_counts
 
-_NO_FADES = np.zeros(1, np.int32)  # what fades could not be taken back; settling sees to it
+_NO_FADES = np.zeros(SETS, np.int32)  # what fades could not be taken back; settling sees to it
 
 
 def add(tables: Tables, seen: Evidence, name: str) -> None:
     """Teach one message as class `name`."""
     index = class_index(tables, name)
-    rows = read_rows(tables, seen.buckets)
-    roots, margins = _margins(tables, seen, rows)
-    _step(tables, seen, rows, roots, logistic.errors(margins, np.array([index])))
-    count(tables, seen, rows, index, 1)
-    write_rows(tables, seen.buckets, rows)
+    counts = read_counts(tables, seen.buckets)
+    roots, margins = _margins(tables, seen)
+    _step(tables, seen, roots, logistic.errors(margins, np.array([index])))
+    _count(tables, seen, counts, index, 1)
 
 
 def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> None:
@@ -39,34 +38,43 @@ def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> No
     if name not in tables.classes:
         raise not_counted(name)
     index = tables.classes.index(name)
-    rows = read_rows(tables, seen.buckets)
-    count(tables, seen, rows, index, -1)
-    roots, margins = _margins(tables, seen, rows)
-    _step(tables, seen, rows, roots, _errors_back(tables, seen, rows, margins, scores, np.array([index])))
-    write_rows(tables, seen.buckets, rows)
+    counts = read_counts(tables, seen.buckets)
+    _count(tables, seen, counts, index, -1)
+    counts[index] -= 1
+    roots, margins = _margins(tables, seen)
+    _step(tables, seen, roots, _errors_back(tables, seen, counts, margins, scores, np.array([index])))
     drop_empty_class(tables, index)
 
 
-def _margins(tables: Tables, seen: Evidence, rows: Rows) -> tuple[Integers, Integers]:
+def _count(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
+    """In the rows, and in the sums over them. counts (K, n): as they were before."""
+    count(tables, seen, counts, index, sign)
+    cells.of_counts(tables, index).add(seen.buckets, sign)
+
+
+def _margins(tables: Tables, seen: Evidence) -> tuple[Integers, Integers]:
     """Of every token set: 1/√size (SETS, 1), and the logistic expert's log-odds (SETS, K-1)."""
     roots = logistic.inverse_roots(seen.sizes)[:, np.newaxis]
-    return roots, logistic.margins(experts.set_sums(rows.weights, seen).T, tables.biases.T, roots)
+    sums = np.empty((len(tables.biases), SETS), np.int64)
+    for weights, found in zip(cells.of_weights(tables), sums, strict=True):
+        weights.sums(weights.places(seen.buckets), seen.starts, seen.sizes, found)
+    return roots, logistic.margins(sums.T, tables.biases.T, roots)
 
 
-def _errors_back(tables: Tables, seen: Evidence, rows: Rows, margins: Integers, scores: Integers, target: NDArray[np.intp]) -> Integers:
-    reach = np.maximum(experts.set_sums(_shares(rows), seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis], 1)
+def _errors_back(
+    tables: Tables, seen: Evidence, counts: NDArray[np.int32], margins: Integers, scores: Integers, target: NDArray[np.intp]
+) -> Integers:
+    shares = logistic.shares(counts[0], counts[1:])
+    reach = np.maximum(experts.set_sums(shares, seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis], 1)
     if len(scores) != (len(tables.classes) - 1) * len(experts.EXPERTS):  # none, or of a time with other classes
         return logistic.errors_undone(margins, target, reach)
     before = scores.reshape(-1, len(experts.EXPERTS))[:, SETS : 2 * SETS].T * (logistic.ONE // experts.STEPS)
     return logistic.errors_back(margins, before, target, reach)
 
 
-def _shares(rows: Rows) -> NDArray[np.int32]:
-    return logistic.shares(rows.counts[0], rows.counts[1:])
-
-
-def _step(tables: Tables, seen: Evidence, rows: Rows, roots: Integers, errors: Integers) -> None:
-    """Logistic steps of every token set on the rows and biases, in place. errors (SETS, K-1). rows: without the lesson's own counts."""
+def _step(tables: Tables, seen: Evidence, roots: Integers, errors: Integers) -> None:
+    """Logistic steps of every token set on weights and biases, where the lesson itself is not counted. errors (SETS, K-1)."""
     tables.biases += logistic.bias_steps(errors).T
-    steps = logistic.steps(errors, roots).T.repeat(seen.sizes, axis=1)
-    rows.weights = logistic.capped(rows.weights + logistic.moved(steps, _shares(rows), rows.weights, _NO_FADES))
+    moves = np.ascontiguousarray(logistic.steps(errors, roots).T)
+    for weights, move in zip(cells.of_weights(tables), moves, strict=True):
+        weights.learn(weights.places(seen.buckets), seen.sizes, move, tables.rows, _NO_FADES)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import blocks, cells, experts, fusion, logistic, prior
 from spamguard.bayes.blocks import Placed
-from spamguard.bayes.cells import Cells
 from spamguard.bayes.experts import Floats, Integers
-from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, base_columns, class_index, count_column, empty_tables
+from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_counts
 
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
@@ -59,12 +58,6 @@ def replay(
     return player.finish()
 
 
-def _all_weights(tables: Tables) -> list[Cells]:
-    """Of every class but the first."""
-    of_spam = Cells(tables.rows.reshape(-1), tables.rows.shape[1], np.array([len(BASE_CLASSES)]))
-    return [of_spam, *(Cells(column.reshape(-1), 2, np.array([1])) for column in tables.columns)]
-
-
 class _Step(NamedTuple):
     """m lessons that are learnt together. places: in each class's weights; starts, runs (m * SETS,): of each token set of each lesson.
 
@@ -88,7 +81,7 @@ class _Player:
             class_index(self.tables, name)
         self.number = {name: index for index, name in enumerate(self.tables.classes)}
         self.counts = [count_column(self.tables, index) for index in range(len(self.number))]
-        self.weights = _all_weights(self.tables)
+        self.weights = cells.of_weights(self.tables)
         self.lessons, self.played = lessons, 0
 
     def play(self, block: Block) -> None:
@@ -97,19 +90,12 @@ class _Player:
         placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
         targets = np.array([self.number[label] for label in block.labels], np.intp)
         fusing = self.lessons - self.played <= FUSION_LESSONS
-        raw = blocks.counting_sums(experts.parameters(tables), self._counts(placed.buckets), placed) if fusing else None
+        raw = blocks.counting_sums(experts.parameters(tables), read_counts(tables, placed.buckets), placed) if fusing else None
         margins = self._teach(placed, targets)
         if raw is not None:
             self._fuse(blocks.joined(raw, margins, placed), targets)
         self._sum_up(placed, targets)
         self.played += len(targets)
-
-    def _counts(self, buckets: NDArray[np.intp]) -> NDArray[np.int32]:
-        """How often these have been counted in each class, (K, n)."""
-        base = base_columns(self.tables, buckets, len(BASE_CLASSES))
-        if len(self.counts) == len(base):
-            return base
-        return np.concatenate((base, [column[buckets] for column in self.counts[len(base) :]]))
 
     def _teach(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
         """Weights and counts, some lessons at a time; the logistic log-odds before each step, (m, SETS, K-1)."""
@@ -160,8 +146,9 @@ class _Player:
 
     def _move(self, step: _Step, moves: NDArray[np.int32]) -> None:
         """Add a move to the weights of each run of features."""
+        fades = logistic.fades(step.runs)
         for weights, here, move in zip(self.weights, step.places, np.ascontiguousarray(moves.T), strict=True):
-            weights.learn(here, step.runs, move, self.tables.rows)
+            weights.learn(here, step.runs, move, self.tables.rows, fades)
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
         for first in range(0, len(targets), STEP):

@@ -170,15 +170,10 @@ def base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.in
     return found
 
 
-def write_rows(tables: Tables, buckets: Buckets, rows: Rows) -> None:
-    """Write back what `read_rows` gave and the caller has changed."""
-    block = np.empty((len(buckets), 4), np.int32)
-    block[:, :2] = rows.counts[:2].T
-    block[:, 2] = rows.weights[0]
-    block[:, 3] = 0
-    tables.rows.view(np.complex128).ravel()[buckets] = block.view(np.complex128).ravel()
-    for number, column in enumerate(tables.columns, start=2):
-        column[buckets] = np.stack((rows.counts[number], rows.weights[number - 1]), axis=1)
+def read_counts(tables: Tables, buckets: Buckets) -> NDArray[np.int32]:
+    """Counts of every class in these buckets, (K, n)."""
+    base = base_columns(tables, buckets, len(BASE_CLASSES))
+    return base if not tables.columns else np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
 
 
 def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
@@ -219,14 +214,13 @@ def drop_empty_class(tables: Tables, index: int) -> None:
         setattr(tables, attribute, np.delete(getattr(tables, attribute), at, axis=0))
 
 
-def count(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
-    """Count one lesson of class `index` (sign 1) or take it away (-1): rows (in place) and sums.
+def count(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
+    """Count one lesson of class `index` (sign 1) or take it away (-1) in all sums. counts (K, n): `read_counts`, which the caller changes.
 
     TableError, with nothing changed, when any count would become negative: the lesson was never counted here.
     """
-    _refuse_negative(tables, seen, rows, index, sign)
-    _count_vocabulary(tables, seen, rows, index, sign)
-    rows.counts[index] += np.int32(sign)
+    _refuse_negative(tables, seen, counts, index, sign)
+    _count_vocabulary(tables, seen, counts, index, sign)
     tables.messages[index] += sign
     tables.totals[index] += sign * seen.sizes
     tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits] += sign
@@ -236,11 +230,11 @@ def count(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> 
     tables.changes += 1
 
 
-def _refuse_negative(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
+def _refuse_negative(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
     if sign > 0:
         return
     traits = tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits]
-    least = rows.counts[index].min(initial=1)
+    least = counts[index].min(initial=1)
     if least < 1 or tables.messages[index] < 1 or traits.min(initial=1) < 1 or (tables.totals[index] < seen.sizes).any():
         raise not_counted(tables.classes[index])
 
@@ -250,16 +244,16 @@ def not_counted(name: str) -> TableError:
     return TableError(f"a lesson of class {name!r} was never counted here: the tables are damaged, run `spamguard rebuild`")
 
 
-def _count_vocabulary(tables: Tables, seen: Evidence, rows: Rows, index: int, sign: int) -> None:
-    """Keep vocabulary and histogram; `rows` still hold the counts before."""
+def _count_vocabulary(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
+    """Keep vocabulary and histogram. counts: those before."""
     words = int(seen.sizes[0])
-    everybody = np.add.reduce(rows.counts, axis=0)
+    everybody = np.add.reduce(counts, axis=0)
     changed = everybody == 0 if sign > 0 else everybody == 1  # new here; or going, since the only one is ours
     _, first, second, third = seen.starts.tolist()
     parts = (changed[:first], changed[first:second], changed[second:third], changed[third:])
     by_set = [np.count_nonzero(part) for part in parts]
     tables.vocabulary += sign * np.array(by_set)
-    before = rows.counts[index, :words]
+    before = counts[index, :words]
     width = int(before.max(initial=0)) + 2
     if width > tables.histogram.shape[1]:
         tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - tables.histogram.shape[1])))

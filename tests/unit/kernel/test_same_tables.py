@@ -14,9 +14,9 @@ from corpora.synthetic import generate
 from spamguard import Filter
 from spamguard.bayes import blocks, cells, experts, logistic
 from spamguard.bayes.cells import Cells
-from spamguard.bayes.tables import Evidence, Tables, class_index, evidence, read_rows
+from spamguard.bayes.tables import Evidence, Tables, class_index, evidence, read_counts, read_rows
 from spamguard.records import Features
-from tests.unit.bayes.lessons import counted, empty, features, learnt, made_up, replayed
+from tests.unit.bayes.lessons import Taught, counted, empty, features, folded, learnt, made_up, replayed, take_away
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
@@ -61,6 +61,7 @@ def test_rows(classes: tuple[str, ...]) -> None:
         compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))  # type: ignore[misc]
         np.testing.assert_array_equal(compiled.counts, plain.counts)
         np.testing.assert_array_equal(compiled.weights, plain.weights)
+        assert [found.tolist() for found in both(lambda seen=seen: read_counts(tables, seen.buckets))] == [plain.counts.tolist()] * 2  # type: ignore[misc]
 
 
 @repeatable
@@ -91,7 +92,7 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
         sums = np.empty(len(sizes), np.int64)
         weights.sums(places, sizes.cumsum() - sizes, sizes, sums)
         cells.count(rows, buckets, sizes, columns)
-        weights.learn(places, sizes, moves, rows)
+        weights.learn(places, sizes, moves, rows, logistic.fades(sizes))
         return sums.tolist(), rows.ravel().tolist()
 
     compiled, plain = both(work)
@@ -121,6 +122,21 @@ def test_the_settled_state(classes: tuple[str, ...]) -> None:
     for seed in range(12):
         lessons = made_up(seed, 30 * seed + 1, classes)
         compiled, plain = both(lambda lessons=lessons: bits_of(replayed(lessons)))  # type: ignore[misc]
+        assert compiled == plain
+
+
+@pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "alpha", "news", "zoo")])
+def test_lessons_one_at_a_time(classes: tuple[str, ...]) -> None:
+    for seed in range(12):
+        lessons = made_up(seed, 5 * seed + 1, classes)
+
+        def work(lessons: list[Taught] = lessons) -> tuple[object, object]:
+            tables = folded(lessons)
+            for lesson in lessons[::3]:
+                take_away(tables, lesson)
+            return bits_of(tables)
+
+        compiled, plain = both(work)
         assert compiled == plain
 
 
