@@ -336,7 +336,7 @@ class SqliteLedger:
             self._set_meta(key, value)
 
     def drop_meta(self, keys: Iterable[str]) -> None:
-        """Forgets what was kept under these keys, as far as there is anything."""
+        """Forgets what `set_meta` was given for these keys, as far as there is anything."""
         with self._transaction("BEGIN IMMEDIATE"):
             self._db.executemany("DELETE FROM meta WHERE key = ?", ((key,) for key in keys if not key.startswith(_RESERVED)))
 

@@ -24,6 +24,8 @@ from spamguard.model.fold import fold, settled
 from spamguard.records import EXTRACTOR
 
 _KEY = f"tables.{EXTRACTOR}"
+NOTES = ("tables", "goodmail", "renewed")
+"""What the ledger notes, each of one extractor: which snapshot counts, how good mail looked, how far older votes were renewed."""
 _LONG_TAIL = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _ATTEMPTS = 5
 KEPT_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
@@ -125,7 +127,17 @@ class TableStore:
             if not _settled_later(self._ledger.get_meta(_KEY), upto):
                 raise  # else another process has settled more meanwhile, and compacted what we were reading
         self._ledger.compact(upto, int(time.time()) - KEPT_SECONDS)
+        self._drop_older_extractors()
         self.catch_up()
+
+    def _drop_older_extractors(self) -> None:
+        """What nobody reads any more, since there are settled tables of this one. Should somebody go back, the ledger is still there:
+        so the notes go first, which would name files that are not."""
+        older = range(1, EXTRACTOR)
+        self._ledger.drop_meta(f"{note}.{number}" for number in older for note in NOTES)
+        for number in older:
+            for path in (*self._directory.glob(f"tables-{number}-*.bin"), *self._directory.glob(f".tables-{number}-*.new")):
+                _remove(path)
 
     def _publish_settled(self, tables: Tables, upto: int) -> None:
         lineage = secrets.token_hex(8)

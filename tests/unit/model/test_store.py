@@ -307,3 +307,20 @@ def test_whatever_several_do_in_turns_all_hold_the_same_bits(open_one: Open, mon
     several[1].settle()
     assert counted(several[1]._store.tables) == counts
     assert held(several[0]) == held(several[2]) == held(open_one())
+
+
+def test_what_an_older_extractor_left_goes_with_the_first_settling(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:5])
+        mine = f"tables.{EXTRACTOR}"
+        older, newer = (f"tables-{number}-7-abcd.bin" for number in (EXTRACTOR - 1, EXTRACTOR + 1))
+        draft = f".tables-{EXTRACTOR - 1}-7-abcd.bin.9.new"
+        for name in (older, newer, draft):
+            (tmp_path / name).write_bytes(b"x")
+        for key in (f"tables.{EXTRACTOR - 1}", f"goodmail.{EXTRACTOR - 1}", f"tables.{EXTRACTOR + 1}"):
+            one.ledger.set_meta(key, "{}")
+        one.settle()
+        assert [one.ledger.get_meta(f"{note}.{EXTRACTOR - 1}") for note in ("tables", "goodmail")] == [None, None]
+        assert one.ledger.get_meta(f"tables.{EXTRACTOR + 1}") == "{}"
+        assert json.loads(one.ledger.get_meta(mine) or "")["settled"] == 5
+        assert {path.name for path in tmp_path.iterdir()} & {older, newer, draft} == {newer}
