@@ -19,7 +19,7 @@ _MARK = 4  # bytes behind the rows where there are further classes
 
 def packed(scores: Integers, classes: Sequence[str]) -> bytes:
     """scores: (K-1, E), in the experts' own steps, of `classes` but the first."""
-    return codec.pack_scores((scores / STEPS).ravel()) + _mark(classes)
+    return codec.pack_scores((scores / STEPS).ravel().tolist()) + _mark(classes)
 
 
 def rows_of(scores: bytes, classes: Sequence[str]) -> bytes:
