@@ -82,22 +82,24 @@ class Users:
     ) -> tuple[list[Item], list[Item]]:
         """Those of a user's lessons that may be taught if at most so many votes may be cast from these places in a day, and the others.
 
-        vote: digest and class of a lesson. One that stands already changes nothing, and so costs nothing. now: seconds since 1970;
-        what was cast while the clock was far ahead does not count until the clock comes there.
+        vote: digest and class of a lesson. One that stands already changes nothing, and so costs nothing. For those that say the
+        opposite of what this user has said there is as much room again: whoever moved too much by a slip can take all of it back.
+        now: seconds since 1970; what was cast while the clock was far ahead does not count until the clock comes there.
         """
-        room = max(0, most - sum(self.cast(user, place, now - _DAY, now + _DAY, most) for place in places))
-        if room >= len(lessons):
+        done = sum(self.cast(user, place, now - _DAY, now + _DAY, 2 * most) for place in places)
+        if most - done >= len(lessons):
             return list(lessons), []
         known: list[Item] = []
+        opposite: list[Item] = []
         new: list[Item] = []
         for one in lessons:
-            (known if self._stands(user, *vote(one)) else new).append(one)
-        return [*known, *new[:room]], new[room:]
-
-    def _stands(self, user: str, digest: bytes, label: str) -> bool:
-        """Whether `SqliteLedger.append` would leave it at what this user has said: features of an older extractor are replaced."""
-        standing = self._ask(statements.STANDING_LABEL, (digest, user))
-        return bool(standing) and standing[0][0] == label and standing[0][1] >= EXTRACTOR
+            digest, label = vote(one)
+            said, extractor = next(iter(self._ask(statements.STANDING_LABEL, (digest, user))), (None, 0))
+            of_this_kind = opposite if said not in (None, label) else known if said == label and extractor >= EXTRACTOR else new
+            of_this_kind.append(one)
+        back = max(0, 2 * most - done)
+        room = max(0, most - done - len(opposite[:back]))
+        return [*known, *opposite[:back], *new[:room]], [*opposite[back:], *new[room:]]
 
     def standing(self, digests: Sequence[bytes], user: str) -> dict[bytes, Standing]:
         """How these messages stand, those that anybody ever said anything about."""

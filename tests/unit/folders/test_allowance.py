@@ -45,6 +45,18 @@ def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplo
     assert all(message.exists() for message in moved)
 
 
+def test_what_was_moved_by_a_slip_can_be_moved_back_on_the_same_day(limited):
+    messages = [deliver(limited.box, raw) for raw in MAIL[:5]]
+    limited.rest()
+    moved = [move(message, limited.box / ".Junk") for message in messages]
+    limited.rest()
+    assert list(limited.votes().values()) == ["spam"] * 3
+    for message in moved:
+        move(message, limited.box)
+    limited.rest()
+    assert list(limited.votes().values()) == ["ham"] * 3
+
+
 def test_each_user_has_a_limit_of_their_own_and_a_new_one_every_day(limited):
     ben = maildir(limited.place / "home" / "ben", ".Junk")
     limited.rest()

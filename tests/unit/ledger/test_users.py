@@ -61,6 +61,20 @@ def test_a_lesson_of_an_older_extractor_counts_when_it_is_given_again(ledger, pa
     assert within == ([b"known"], [b"old", b"new"])
 
 
+def test_beyond_the_limit_ones_own_word_can_be_taken_back(ledger, packed):
+    """Whoever has dragged a whole folder to Junk by a slip drags it back on the same day; as often again, and no more."""
+
+    def within(label: str, *lessons: bytes) -> tuple[list[bytes], list[bytes]]:
+        return ledger.users.within(3, "anna", ("cli",), 2, lessons, lambda digest: (digest, label))
+
+    cast(ledger, packed, *((name, "anna", "spam", "cli", 1) for name in (b"a", b"b", b"c")), (b"d", "ben", "spam", "cli", 1))
+    assert within("ham", b"d", b"a", b"b", b"c") == ([b"a", b"b", b"c"], [b"d"])
+    cast(ledger, packed, (b"a", "anna", "ham", "cli", 1), (b"b", "anna", "ham", "cli", 1))
+    assert within("spam", b"d", b"a", b"b") == ([b"a"], [b"b", b"d"])
+    cast(ledger, packed, (b"c", "anna", "ham", "cli", 1))
+    assert within("spam", b"a", b"c") == ([], [b"a", b"c"])
+
+
 def test_votes_of_a_user_and_on_a_message(ledger, packed):
     cast(ledger, packed, (b"a", "anna", "spam", "cli", 1), (b"a", "anna", "ham", "cli", 5), (b"a", "ben", "ham", "cli", 5))
     cast(ledger, packed, (b"a", "ben", None, "cli", 6), (b"b", "anna", "ham", "cli", 2))
