@@ -215,8 +215,7 @@ class Filter:
         return self._known
 
     def _read(self, raw: bytes) -> Features:
-        extractor = self._preparer.extractor
-        return extractor.words(raw) if self._profile.words_only else extractor.repeating(raw)
+        return self._preparer.extractor.words(raw) if self._profile.words_only else self._preparer.judged(raw)
 
     def _judgement(self, seen: Evidence) -> list[float]:
         return self._profile.judge(self._store.tables, self._parameters(), seen)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spamguard import secret
-from spamguard.mail.extract import Extractor, Named
+from spamguard.mail.extract import Extractor, Named, Reading, without_repeats
 from spamguard.mail.identity import digest
 from spamguard.mail.rewrite import header_start, without_prefix
 from spamguard.records import Features
 
 _FIELD = re.compile(rb"[!-9;-~]+[ \t]*:")
+
+# The last message that was judged is kept as it was read: whoever teaches at once what was just judged has it read once.
+_KEPT = 256 << 10  # bytes of it at most
 
 CHUNK = 32  # messages
 CHUNK_BYTES = 1 << 20  # of mail
@@ -35,14 +38,25 @@ class Preparer:
     def __init__(self, key: bytes) -> None:
         self.extractor = Extractor(secret.derived(key, b"tokens"))
         self._digest_key = secret.derived(key, b"digest")
+        self._last: tuple[bytes, Reading] | None = None
 
     def digest(self, raw: bytes) -> bytes:
         """Which message this is, whatever delivery has changed about it; 16 bytes."""
         return digest(without_prefix(raw), self._digest_key)
 
+    def judged(self, raw: bytes) -> Features:
+        """What judging one message needs; tokens may repeat."""
+        found = self.extractor.repeating(raw)
+        self._last = (bytes(raw), found) if len(raw) <= _KEPT else None  # a copy of what could be filled anew
+        return found.features
+
     def ready(self, raw: bytes) -> Teaching:
         """Everything that teaching one message needs."""
-        return self.all_ready([raw])[0]
+        written = without_prefix(raw)
+        if self._last is None or self._last[0] != written:
+            return self._teaching(written, self.extractor.read([written])[0])
+        message, said = self._last[1]
+        return self._teaching(written, Reading(message, replace(said, tokens=without_repeats(said.tokens))))
 
     def named(self, raw: bytes, on_top: bytes) -> tuple[Teaching, Named]:
         """The same with a way to its words. on_top: header fields that count as if they stood on top of the message.
@@ -56,10 +70,10 @@ class Preparer:
     def all_ready(self, messages: Sequence[bytes]) -> list[Teaching]:
         """The same for several messages, at less cost for each."""
         written = [without_prefix(raw) for raw in messages]
-        return [
-            Teaching(digest(raw, self._digest_key, found.message), found.features)
-            for raw, found in zip(written, self.extractor.read(written), strict=True)
-        ]
+        return [self._teaching(raw, found) for raw, found in zip(written, self.extractor.read(written), strict=True)]
+
+    def _teaching(self, raw: bytes, found: Reading) -> Teaching:
+        return Teaching(digest(raw, self._digest_key, found.message), found.features)
 
 
 def _below(on_top: bytes, raw: bytes) -> bytes:

@@ -40,14 +40,14 @@ class Extractor:
         """All features of a message: every token set, traits and numbers."""
         return self.read([raw])[0].features
 
-    def repeating(self, raw: bytes) -> Features:
+    def repeating(self, raw: bytes) -> Reading:
         """The same, but tokens may repeat: whoever wants buckets finds some that repeat anyway, and need not look twice."""
         content = reading.read(raw, self._limits)
         tokens = self._compiled(content)
         if tokens is None:
             tokens = self._tokens([content])[0] if content.spaceless else self._tokens_of_one(content.sections)
             tokens.sort()
-        return self._reading(raw, content, tokens).features
+        return self._reading(raw, content, tokens)
 
     def read(self, messages: Sequence[bytes]) -> list[Reading]:
         """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
@@ -240,6 +240,11 @@ def _body_size(content: Content, raw: bytes, limits: Limits) -> int:
 def unique(tokens: NDArray[Whole]) -> NDArray[Whole]:
     """Sorted, without repeats; `tokens` is sorted in place."""
     tokens.sort()
+    return without_repeats(tokens)
+
+
+def without_repeats(tokens: NDArray[Whole]) -> NDArray[Whole]:
+    """Those of sorted ones."""
     if len(tokens) < 2:
         return tokens
     keep = np.empty(len(tokens), np.bool_)

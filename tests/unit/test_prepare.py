@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from corpora.synthetic import generate
+from spamguard import kernel
+from spamguard.mail.extract import Extractor
 from spamguard.mail.rewrite import rewritten_head
-from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer, chunks
+from spamguard.prepare import CHUNK, CHUNK_BYTES, Preparer, Teaching, chunks
 from tests.unit.filters import KEY
 
 MAIL = [raw for _, raw in generate(5, 3)]
@@ -85,3 +89,43 @@ def test_chunks_are_not_many_and_not_much(sizes: list[int], lengths: list[int]) 
     found = list(chunks(items, lambda item: item[1]))
     assert [len(chunk) for chunk in found] == lengths
     assert [item for chunk in found for item in chunk] == items
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_was_judged_is_not_read_again_to_be_taught(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(kernel, "_functions", None)
+    preparer = Preparer(KEY)
+    expected = [preparer.ready(raw) for raw in MAIL]
+    reads = Counter[str]()
+    read, repeating = Extractor.read, Extractor.repeating
+    monkeypatch.setattr(Extractor, "read", lambda *given: reads.update(["read"]) or read(*given))
+    monkeypatch.setattr(Extractor, "repeating", lambda *given: reads.update(["judged"]) or repeating(*given))
+    for raw, same in zip(MAIL, expected, strict=True):
+        assert not set(same.features.tokens.tolist()) ^ set(preparer.judged(raw).tokens.tolist())
+        assert_same(preparer.ready(bytes(bytearray(raw))), same)
+    assert reads == {"judged": len(MAIL)}
+    assert_same(preparer.ready(MAIL[0]), expected[0])  # not the one that was judged last
+    assert reads["read"] == 1
+
+
+def assert_same(one: Teaching, other: Teaching) -> None:
+    assert one.digest == other.digest
+    for name in ("tokens", "traits", "numbers"):
+        assert getattr(one.features, name).tolist() == getattr(other.features, name).tolist()
+
+
+def test_nothing_large_is_held_because_it_was_judged() -> None:
+    preparer = Preparer(KEY)
+    preparer.judged(MAIL[1])
+    preparer.judged(large := MAIL[2] + b"x" * (1 << 20))
+    assert preparer._last is None
+    assert preparer.ready(large).digest == preparer.digest(large)
+
+
+def test_a_buffer_that_is_filled_anew_after_it_was_judged_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_functions", None)  # with it only bytes will do
+    preparer, buffer = Preparer(KEY), bytearray(MAIL[0])
+    preparer.judged(buffer)
+    buffer[:] = MAIL[1]
+    assert_same(preparer.ready(buffer), preparer.ready(MAIL[1]))
