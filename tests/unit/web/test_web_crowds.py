@@ -24,16 +24,26 @@ LOGIN = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x
 
 
 @contextmanager
-def connections(running: Served, number: int, content: bytes) -> Iterator[None]:
+def connections(running: Served, number: int, content: bytes) -> Iterator[list[socket.socket]]:
     """So many that send this and then nothing more."""
     opened = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(number)]
     try:
         for one in opened:
             one.sendall(content)
-        yield
+        yield opened
     finally:
         for one in opened:
             one.close()
+
+
+def hung_up(one: socket.socket) -> bool:
+    """Whether the other side has."""
+    try:
+        return one.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def descriptors() -> int:
@@ -43,15 +53,15 @@ def descriptors() -> int:
 def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake is no connection yet, and has a file descriptor all the same."""
     monkeypatch.setattr(module, "HANDSHAKES", 5)
+    monkeypatch.setattr(module, "_HANDSHAKE_SECONDS", 600.0)  # none ends by itself
     pem = self_signed(tmp_path)
     with served(tmp_path, tls=server_context(pem)) as running:
         running.verify = ssl.create_default_context(cafile=pem)
         client = running.client(ANNA)
         assert client.get(CLASSES).status_code == 200
         before = descriptors()
-        with connections(running, 60, b""):
-            time.sleep(1)  # until they are accepted
-            eventually(lambda: descriptors() <= before + 60 + 5, "the oldest are gone", 5)  # before they end by themselves
+        with connections(running, 60, b"") as idle:
+            eventually(lambda: sum(map(hung_up, idle)) == 60 - 5, "the oldest are gone")
             assert [running.client(ANNA).get(CLASSES).status_code for _ in range(3)] == [200] * 3
         eventually(lambda: descriptors() <= before + 4, "all are gone")
 
