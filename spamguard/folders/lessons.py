@@ -47,11 +47,19 @@ class Teacher:
         self.votes = 0  # that changed anything, so far
 
     def teach(
-        self, mailbox: Mailbox, places: Mapping[str, Place], outcome: Outcome, found: Sequence[Found], before: Sequence[Copy]
+        self,
+        mailbox: Mailbox,
+        places: Mapping[str, Place],
+        outcome: Outcome,
+        found: Sequence[Found],
+        before: Sequence[Copy],
+        *,
+        first: bool = False,
     ) -> Generator[None, None, set[Place]]:
         """Everything that follows from one look, some lessons at a step; folders to be looked at again, as messages have moved on.
 
-        places: the mailbox's folders by directory. before: what was remembered of these messages.
+        places: the mailbox's folders by directory. before: what was remembered of these messages. first: of the first look, which may be
+        one at a mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
         LedgerError, SightingsError: what was not taught will be found again.
         """
         changes = _Changes(outcome, before)
@@ -62,7 +70,7 @@ class Teacher:
         for batch in _batches(outcome.lessons):
             admitted = self._allowance.admitted(mailbox, batch)
             messages = finder.messages(admitted, again)
-            while learnt := self._learn(mailbox.user, messages, changes.came_from):
+            while learnt := self._learn(mailbox.user, messages, changes.came_from, unheard=first):
                 taught += learnt
                 yield
             taught += {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}  # not taken, and not asked for again
@@ -84,7 +92,7 @@ class Teacher:
             admitted = self._allowance.admitted(mailbox, batch)
             done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
             messages = self._not_our_own(admitted, places, done)
-            while learnt := self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory)):
+            while learnt := self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory), unheard=True):
                 done.update(learnt)
                 yield
         return done
@@ -101,8 +109,11 @@ class Teacher:
             else:
                 yield _Taught(lesson, raw)
 
-    def _learn(self, user: str, messages: Iterator[_Taught], came_from: Callable[[bytes], str]) -> list[bytes]:
-        """Messages that all go into one folder, as many as a step has time for; the digests of what is in the ledger now."""
+    def _learn(self, user: str, messages: Iterator[_Taught], came_from: Callable[[bytes], str], *, unheard: bool) -> list[bytes]:
+        """Messages that all go into one folder, as many as a step has time for; the digests of what is in the ledger now.
+
+        unheard: gives way to whatever was said, perhaps meanwhile and through another door.
+        """
         until = time.monotonic() + STEP_SECONDS
         lessons: list[Lesson] = []
         ready: list[Teaching] = []
@@ -114,8 +125,8 @@ class Teacher:
                 break
         if not lessons:
             return []
-        first = lessons[0]  # evidence gives way to whatever was said meanwhile, through another door
-        changed = self._filter.learn_ready(ready, first.label, user=user, origin=_origin(first), unheard=first.evidence != "")
+        first = lessons[0]
+        changed = self._filter.learn_ready(ready, first.label, user=user, origin=_origin(first), unheard=unheard)
         self.votes += sum(changed)
         for lesson in compress(lessons, changed):
             _tell(user, lesson, came_from(lesson.digest))

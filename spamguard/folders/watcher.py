@@ -23,6 +23,7 @@ from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Into, Rules, reconcile, target
+from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.sightings import FILE, Sightings
@@ -34,6 +35,7 @@ STEP = 200  # messages read at once: some tenths of a second, in which other mai
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
+_RENEWING = "lessons of an older version"
 _OTHERS = "whoever opens mailboxes"
 
 Result = TypeVar("Result")
@@ -82,6 +84,7 @@ class Watcher:
         allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
         self._weigher = Weigher(mailboxes, spam_filter.ledger, self._sightings, self._scanner, self._teacher, self._once)
+        self._renewer = Renewer(spam_filter, self._sightings, self._scanner, mailboxes)
         self._asked = [evidence.asked(watch) for watch in settings.watch]
         server = doveconf.read()
         for note in server.notes:
@@ -110,6 +113,7 @@ class Watcher:
         beginners = [box for box in self._boxes.values() if box.is_new]
         for box in [*(box for box in self._boxes.values() if not box.is_new), *beginners[:1]]:
             busy = self._tend(box, now) or busy
+        busy = busy or self._renew()
         self._settle_now_and_then()
         self._notes.beat(len(self._boxes))
         return busy
@@ -122,7 +126,8 @@ class Watcher:
 
     def _next_due(self) -> float:
         settle = self._settled + SETTLE_SECONDS if self._votes != self._teacher.votes else inf
-        return min([self._users_due, settle, self._notes.due, *(_next(box) for box in self._boxes.values())])
+        renew = self._renewer.due if self._boxes else inf
+        return min([self._users_due, settle, renew, self._notes.due, *(_next(box) for box in self._boxes.values())])
 
     def _note(self, changes: Changes) -> None:
         """Something may have changed: look after the debounce."""
@@ -260,7 +265,7 @@ class Watcher:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
         outcome = reconcile(before, arrivals, looked.gone, self._rules(box.mailbox), int(time.time()), first=first)
-        again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before)
+        again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before, first=first)
         self._scanner.let_go()
         self._once.over(_OURS)
         return looked.again | again
@@ -277,6 +282,19 @@ class Watcher:
                     until = time.monotonic() + STEP_SECONDS
             yield
         return arrivals
+
+    def _renew(self) -> bool:
+        """A step of reading anew what an older version had read; whether there was one to take."""
+        if self._renewer.due > time.monotonic() or not self._boxes:
+            return False
+        try:
+            self._teacher.votes += self._renewer.step(self._boxes)
+        except SpamguardError as error:
+            self._once.warn(_RENEWING, "%s; lessons of an older version are read anew when that is mended", error)
+            self._renewer.due = time.monotonic() + RETRY_SECONDS
+        else:
+            self._once.over(_RENEWING)
+        return True
 
     def _look_soon(self, box: _Box, places: set[Place], seconds: float = 0.0) -> None:
         when = time.monotonic() + seconds

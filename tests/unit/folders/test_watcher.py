@@ -108,6 +108,26 @@ def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
     one.filter.close()
 
 
+def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_path):
+    one = Watched(tmp_path, we_file=True)
+    one.rest()
+    messages = [deliver(one.box, signed_by(one, raw, "ham")) for raw in MAIL[:3]]
+    one.rest()
+    for message in messages[:2]:
+        move(message, one.box / ".Junk")
+    one.rest()
+    ready = [one.filter._preparer.ready(raw) for raw in MAIL[:2]]
+    one.filter.forget_ready([ready[0].digest], user="anna")
+    one.filter.learn_ready([ready[1]], "ham", user="anna", origin="web")
+    one.watcher._sightings.forget(str(one.box))
+    move(messages[2], one.box / ".Junk")
+    one.watcher._note(Changes(everything=True))
+    one.rest()
+    assert one.votes() == {"anna 0": None, "anna 1": "ham", "anna 2": "spam"}
+    one.stop()
+    one.filter.close()
+
+
 def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, caplog):
     junk = watched.box / ".Junk"
     messages = [deliver(watched.box, raw) for raw in (MAIL[0], b"CRYPTED\x03\x07secret", gzip.compress(MAIL[1]))]
