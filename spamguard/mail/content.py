@@ -20,6 +20,7 @@ _HOST = re.compile(r"(?:https?://)?(?:[^/?#@]*+@)?([^/?#:]++)")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
+_SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between two lines, or within a word (RFC 3676 section 4.2)
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
 _FOOTER_CHARACTERS = 1500  # at the end of a text
@@ -123,6 +124,8 @@ def _read_text(content: Content, leaf: Leaf, encoding: bytes, budget: int) -> in
     if charset[:8].lower() in _NO_CHARSET:
         charset = decode.charset_inside(data) or charset
     text, wrong = decode.to_text(data, charset)
+    if leaf.type.parameters.get(b"delsp", b"").lower() == b"yes":
+        text = _SOFT_BREAK.sub("", text)
     content.charset = content.charset or charset
     content.defects += wrong
     content.text_types.append(leaf.type)

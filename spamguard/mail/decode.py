@@ -22,6 +22,7 @@ from spamguard.mail.scripts import unmixed
 _ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?((?:[^?]|(?<!=)\?(?!=))*+)\?=")
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _PADDING = re.compile(rb"=++")
+_PADDED_BREAK = re.compile(rb"=[ \t]++\n")  # blanks at the end of a line were put there on the way (RFC 2045 section 6.7, rule 3)
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u206a-\u206f"
     "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
@@ -151,7 +152,7 @@ def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
     if encoding == b"base64":
         return decode_base64(data)
     if encoding == b"quoted-printable":
-        return binascii.a2b_qp(data), []
+        return binascii.a2b_qp(_PADDED_BREAK.sub(b"=\n", data) if b"= " in data or b"=\t" in data else data), []
     if encoding in (b"x-uuencode", b"uuencode", b"x-uue"):
         return _decode_uu(data)
     known = encoding in (b"", b"7bit", b"8bit", b"binary")

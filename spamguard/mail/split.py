@@ -31,6 +31,8 @@ _PARAMETER = re.compile(rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
+# With what programs write around it that take it for a field with comments and parameters; readers pass over them.
+_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+)*+\"?([^\s;,()\"]*+)")
 _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
 # One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
 _USUAL = frozenset(
@@ -62,7 +64,7 @@ class Leaf(NamedTuple):
     @property
     def encoding(self) -> bytes:
         """Its content transfer encoding, in lower case; empty: it names none."""
-        return self.named.get(b"content-transfer-encoding", b"").strip().lower()
+        return _encoding(self.named.get(b"content-transfer-encoding", b"")[:_VALUE_BYTES])
 
 
 @dataclass(slots=True)
@@ -80,6 +82,12 @@ class Split:
 
 
 NESTED = frozenset((b"message/rfc822", b"message/global", b"message/news"))
+
+
+@lru_cache(maxsize=64)
+def _encoding(value: bytes) -> bytes:
+    named = _ENCODING.match(value)
+    return named[1].lower() if named else b""
 
 
 def by_name(fields: FieldList) -> Named:

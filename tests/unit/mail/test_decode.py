@@ -102,6 +102,7 @@ def test_nothing_in_base64_raises(data: bytes) -> None:
 
 def test_soft_line_breaks_and_damage_in_quoted_printable() -> None:
     assert transfer_decode(b"via=\ngra =3D =E4=zz=", b"quoted-printable")[0].startswith(b"viagra = \xe4=zz")
+    assert transfer_decode(b"via= \t\ngra =\t\nx= y", b"quoted-printable")[0] == b"viagra x= y"
 
 
 def test_a_damaged_uuencoded_line_ends_the_text() -> None:

@@ -128,6 +128,19 @@ def test_evidence(raw: bytes, expected: set[str]) -> None:
     assert expected <= texts(raw)
 
 
+@pytest.mark.parametrize("written", [b"base64;", b"Base64 (as text)", b"(7bit) base64", b'"base64"', b"base64; x=y", b"\n\tbase64,"])
+def test_a_transfer_encoding_is_read_whatever_stands_around_it(written: bytes) -> None:
+    assert "viagra" in texts(header(b"Content-Transfer-Encoding: " + written, body=b"dmlhZ3JhIHBpbGxz"))
+
+
+def test_words_that_flowed_text_breaks_are_whole() -> None:
+    flowed = b"Content-Type: text/plain; format=flowed; delsp="
+    body = b"buy via \ngra and more  \nof what you wanted\n-- \nJohn"
+    found = texts(header(flowed + b"Yes", body=body))
+    assert {"viagra", "more of", "footer:john"} <= found
+    assert "via" in texts(header(flowed + b"no", body=body))
+
+
 def test_hidden_words_are_not_words_of_the_body() -> None:
     assert "meeting" not in texts(page(b"<p>buy</p><div style='display:none'>meeting</div>"))
     assert "zip" not in texts(header(b"Content-Type: application/zip", body=b"zip"))
