@@ -58,6 +58,17 @@ def test_an_empty_file_has_no_messages(tmp_path: Path) -> None:
     assert raws(write(tmp_path / "m", b"")) == []
 
 
+@pytest.mark.parametrize("size", [len(MAIL), (1 << 16) - 1, 1 << 16, (1 << 16) + 1, (1 << 17) + 5])
+def test_a_file_of_any_size_is_read_whole_and_no_further_than_asked(tmp_path: Path, size: int) -> None:
+    long = MAIL.ljust(size, b"x")
+    (maildir(tmp_path / "box") / "cur" / "1.a:2,S").write_bytes(long)
+    (tmp_path / "index").write_text("spam m\n")
+    for place in (write(tmp_path / "m", long), tmp_path / "index", tmp_path / "box"):
+        assert raws(place) == [long]
+        for limit in (size - 1, size, size + 1, 1 << 16):
+            assert raws(place, limit=limit) == [long[:limit]]
+
+
 def test_a_big_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     assert raws(write(tmp_path / "m", MAIL * 1000), limit=100) == [(MAIL * 1000)[:100]]
     assert [len(raw) for raw in raws(write(tmp_path / "n", (FROM + MAIL + b"long\n" * 1000 + b"\n") * 2), limit=50)] == [50, 50]
