@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import daemon, postfix
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
 
@@ -120,3 +121,15 @@ def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> No
     with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.filter_port) as client:
         client.ehlo("client.example")
         assert client.mail("a@example.org")[0] == 451
+
+
+def test_copies_for_the_archive_are_made_once(state: Path, tmp_path: Path) -> None:
+    """Behind the queue every message comes by Postfix twice."""
+    with postfix.running("after-queue", main="always_bcc = ben@example.net\n") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            send(server.smtp_port, daemon.unseen("ham", 1)[0])
+            server.delivered(1)
+            server.delivered(1, "ben")
+            eventually(lambda: "is empty" in server.queue())
+        assert [len(server.delivered(1, user)) for user in ("anna", "ben")] == [1, 1]
