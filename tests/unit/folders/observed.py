@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from itertools import count
 from random import Random
@@ -142,3 +143,8 @@ class Mailbox:
         parsed = message(name)
         assert parsed is not None
         return Arrival(folder, key(parsed.base), *self.files[folder, name])
+
+
+def stem(name: str) -> str:
+    """Of a file's name, without sizes and flags."""
+    return re.split("[,:!;]", name)[0]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from spamguard.folders.names import key
-from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare, reconcile
-from spamguard.folders.values import Copy, Lesson
+from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare
+from spamguard.folders.values import Lesson
 from spamguard.settings import Action
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, Plain, keys_of, signed
+from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, keys_of, signed, stem
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
@@ -29,11 +28,6 @@ def journey(*folders: str, mail: Mail = MAIL, filing: bool = False) -> str | Non
         name = box.rename(before, name, after)
         box.scan()
     return box.votes.get(DIGEST)
-
-
-def stem(name: str) -> str:
-    """Of a file's name, without sizes and flags."""
-    return re.split("[,:!;]", name)[0]
 
 
 # The table
@@ -218,178 +212,6 @@ def test_what_is_removed_keeps_its_lesson_and_may_come_back() -> None:
     assert box.votes == {DIGEST: "spam"}
     box.files.clear()
     assert box.scan().lessons == []
-
-
-# Copies
-
-
-@pytest.mark.parametrize("same_name", [False, True])
-def test_of_two_classes_the_newest_entry_wins(same_name: bool) -> None:
-    box = Mailbox()
-    name = box.put(INBOX, Mail(DIGEST))
-    box.scan()
-    for folder, taught in ((JUNK, "spam"), (ARCHIVE, "ham")):
-        box.put(folder, Mail(DIGEST), name if same_name else "")
-        box.scan()
-        assert box.votes == {DIGEST: taught}
-    assert len(box.lessons) == 2
-
-
-def test_two_classes_in_one_scan_wait_until_one_of_them_goes() -> None:
-    box = Mailbox()
-    name = box.put(INBOX, Mail(DIGEST))
-    box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    box.scan()
-    assert box.votes == {}
-    del box.files[INBOX, name]
-    box.scan(JUNK)
-    assert box.votes == {}
-    box.scan(INBOX)
-    assert box.votes == {DIGEST: "spam"}
-
-
-def test_two_classes_that_waited_give_way_to_a_newer_entry() -> None:
-    box = Mailbox()
-    box.put(INBOX, Mail(DIGEST))
-    name = box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    box.rename(JUNK, name, NEWS)
-    box.scan()
-    assert box.votes == {DIGEST: "newsletters"}
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize(("source", "target", "taught"), [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, "ham")])
-def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, source: str, target: str, taught: str) -> None:
-    """Found in both folders, or in the first only. Nothing tells in which of two folders of one class a new message was first."""
-    for order in permutations((source, target)):
-        box = Mailbox()
-        name = box.put(source, Mail(DIGEST))
-        if known:
-            box.scan()
-        listings = {order[0]: box.listing(order[0])}
-        box.put(target, box.files[source, name])
-        listings[order[1]] = box.listing(order[1])
-        box.look(listings)
-        del box.files[source, name]
-        box.scan()
-        in_doubt = target == ARCHIVE and order[0] == source and not known
-        assert box.votes == ({} if in_doubt else {DIGEST: taught})
-
-
-def test_of_two_classes_that_waited_the_one_that_went_is_where_a_newer_entry_comes_from() -> None:
-    box = Mailbox()
-    name = box.put(INBOX, Mail(DIGEST))
-    box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    box.put(OLD, box.files.pop((INBOX, name)))
-    box.scan()
-    assert box.votes == {DIGEST: "spam"}
-
-
-def test_two_classes_that_waited_and_another_copy_in_one_of_them() -> None:
-    box = Mailbox()
-    for folder in (INBOX, JUNK):
-        box.put(folder, Mail(DIGEST))
-    box.scan()
-    box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    assert box.votes == {DIGEST: "spam"}
-
-
-def test_two_classes_wait_even_if_only_one_of_them_would_teach() -> None:
-    box = Mailbox()
-    for folders in ((PROJECTS,), (INBOX, JUNK)):
-        for folder in folders:
-            box.put(folder, Mail(DIGEST))
-        box.scan()
-    assert box.votes == {}
-
-
-def test_of_a_copy_of_what_was_sent_and_one_that_came_the_latter_is_kept() -> None:
-    box = Mailbox()
-    for folders in ((INBOX, PROJECTS), (ARCHIVE,)):
-        for folder in folders:
-            box.put(folder, Mail(DIGEST))
-        box.scan()
-    assert box.votes == {DIGEST: "ham"}
-
-
-def test_nothing_is_left_of_a_way_but_its_end() -> None:
-    memory = Plain()
-    box = Mailbox(memory=memory)
-    box.put(INBOX, Mail(DIGEST))
-    for target in (JUNK, TRASH, INBOX):
-        box.scan()
-        _, mail = box.files.popitem()
-        box.scan()
-        box.put(target, mail)
-    box.scan()
-    assert [copy[:3] for copy in memory.all.values()] == [(INBOX, key(stem(next(name for _, name in box.files))), DIGEST)]
-
-
-def test_what_went_before_has_not_gone_again() -> None:
-    missed = Copy(INBOX, 1, DIGEST, seen=1, gone=5)
-    assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Outcome([], [], [])
-
-
-def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
-    """Bound to our signature: its id is given once for each delivery."""
-    box = Mailbox()
-    first = box.put(INBOX, Mail(DIGEST, signed("ham", "id1")))
-    box.scan()
-    box.rename(INBOX, first, JUNK)
-    box.scan()
-    second = box.put(INBOX, Mail(DIGEST, signed("ham", "id2")))
-    box.put(JUNK, Mail(DIGEST, signed("spam", "id3")))
-    box.scan()
-    assert [lesson.label for lesson in box.lessons] == ["spam"]
-    box.rename(INBOX, second, ARCHIVE)
-    box.scan()
-    assert box.votes == {DIGEST: "ham"}
-
-
-def test_two_deliveries_of_one_message_that_were_moved_apart_at_once_teach_nothing() -> None:
-    box = Mailbox()
-    one, other = (box.put(INBOX, Mail(DIGEST, signed("ham", name))) for name in ("id1", "id2"))
-    box.scan()
-    box.rename(INBOX, one, JUNK)
-    box.rename(INBOX, other, ARCHIVE)
-    assert box.scan().lessons == []
-
-
-def test_the_same_unsigned_message_twice_in_a_folder() -> None:
-    box = Mailbox()
-    names = [box.put(INBOX, Mail(DIGEST)) for _ in range(2)]
-    box.scan()
-    names.append(box.put(INBOX, Mail(DIGEST)))
-    box.scan()
-    assert box.votes == {}
-    for name in names:
-        box.rename(INBOX, name, JUNK)
-        box.scan()
-        assert box.votes == {DIGEST: "spam"}
-
-
-def test_what_cannot_be_read_is_known_and_says_nothing() -> None:
-    box = Mailbox()
-    names = [box.put(folder, Mail(b"")) for folder in (INBOX, JUNK)]
-    assert len(box.scan().kept) == 2
-    assert box.scan() == Outcome([], [], [])
-    box.rename(INBOX, names[0], JUNK)
-    outcome = box.scan()
-    assert (outcome.lessons, len(outcome.kept), len(outcome.removed)) == ([], 1, 1)
-
-
-def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
-    box = Mailbox()
-    name = box.put(INBOX, Mail(DIGEST))
-    box.put(JUNK, Mail(DIGEST))
-    box.look({folder: box.listing(folder) for folder in FOLDERS}, first=True)
-    del box.files[INBOX, name]
-    box.scan()
-    assert box.votes == {}
 
 
 def test_a_listing_is_compared_with_what_was_there() -> None:

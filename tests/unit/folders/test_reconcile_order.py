@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,16 +12,11 @@ from spamguard.folders.names import key, message
 from spamguard.folders.reconcile import reconcile
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import Arrival, Copy, Kind
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Stored, signed
+from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Stored, signed, stem
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
 INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, PROJECTS = FOLDERS
-
-
-def stem(name: str) -> str:
-    """Of a file's name, without sizes and flags."""
-    return re.split("[,:!;]", name)[0]
 
 
 @st.composite

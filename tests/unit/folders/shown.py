@@ -1,0 +1,45 @@
+"""Messages that show evidence, for tests: a watcher that is asked to weigh it, and time that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spamguard.settings import HamEvidence
+from tests.unit.folders.watched import Watched
+
+DAY = 86_400.0
+HAM = HamEvidence(answered=True, flagged=True, read_after_seconds=7 * DAY)
+
+
+@contextmanager
+def weighed(place: Path, **settings: object) -> Iterator[Watched]:
+    one = Watched(place, **({"ham_evidence": HAM, "spam_evidence": ("$Junk", "Junk")} | settings))
+    one.rest()
+    yield one
+    one.stop()
+    one.filter.close()
+
+
+def flag(message: Path, flags: str) -> Path:
+    """As Dovecot does."""
+    return message.rename(message.parents[1] / "cur" / f"{message.name.partition(':')[0]}:2,{flags}")
+
+
+def origins(one: Watched) -> dict[str, str]:
+    return {str(vote.origin): str(vote.label) for vote in one.filter.ledger.votes()}
+
+
+def age(one: Watched, seconds: float) -> None:
+    """As if so much time had passed since messages were read."""
+    with one.watcher._sightings._transaction():
+        one.watcher._sightings._db.execute("UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),))
+    one.watcher._sightings._marks.clear()
+
+
+def look(one: Watched) -> None:
+    """At everything, as is done now and then."""
+    for box in one.watcher._boxes.values():
+        box.next_rescan = 0.0
+    one.rest()
