@@ -8,9 +8,11 @@ from typing import Generic, TypeVar
 
 Found = TypeVar("Found")
 
+ERROR_SECONDS = 2.0  # that an error is kept, at most: who asks is told to come again in a moment
+
 
 class Lately(Generic[Found]):
-    """look: what is looked at, never twice at once. seconds: how long that is good for. patience: seconds to wait for it."""
+    """look: what is looked at, never twice at once. seconds: how long that is good for, an error less. patience: seconds to wait for it."""
 
     def __init__(self, look: Callable[[], Awaitable[Found]], seconds: float, patience: float) -> None:
         self._look = look
@@ -27,7 +29,10 @@ class Lately(Generic[Found]):
         return await asyncio.wait_for(asyncio.shield(self._looking), self._patience)
 
     async def _looked(self) -> Found:
+        seconds = min(self._seconds, ERROR_SECONDS)
         try:
-            return await self._look()
+            found = await self._look()
+            seconds = self._seconds
         finally:
-            self._until = asyncio.get_running_loop().time() + self._seconds
+            self._until = asyncio.get_running_loop().time() + seconds
+        return found

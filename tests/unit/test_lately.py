@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from spamguard import lately as module
 from spamguard.lately import Lately
 
 
@@ -42,14 +43,18 @@ def test_it_is_looked_at_again_later() -> None:
     asyncio.run(run())
 
 
-def test_errors_are_kept_as_long() -> None:
+@pytest.mark.parametrize(("seconds", "times"), [(600.0, 1), (0.0, 3)])
+def test_errors_are_kept_too_but_shortly(monkeypatch: pytest.MonkeyPatch, seconds: float, times: int) -> None:
+    """What was wrong for a moment must not be told for a minute."""
+    monkeypatch.setattr(module, "ERROR_SECONDS", seconds)
+
     async def run() -> None:
         looking = Looking(error=OSError("x"))
         lately = Lately(looking.look, seconds=60, patience=20)
         for _ in range(3):
             with pytest.raises(OSError, match="x"):
                 await lately.get()
-        assert looking.times == 1
+        assert looking.times == times
 
     asyncio.run(run())
 
