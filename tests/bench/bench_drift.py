@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from spamguard.evaluation.metrics import roca
 from spamguard.evaluation.report import Scored
 from tests.bench import courses, pictures, rivals, streams
+from tests.bench.contest import Rival
 from tests.bench.courses import OURS
-from tests.bench.rivals import Rival, Spamguard
+from tests.bench.rivals import Spamguard
 from tests.bench.streams import Mail
 
 PEERS = "bogofilter,crm114-near"

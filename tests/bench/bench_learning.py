@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from spamguard.evaluation.metrics import roca, sm_at
 from spamguard.evaluation.report import Scored
 from tests.bench import courses, pictures, rivals, streams
+from tests.bench.contest import Rival
 from tests.bench.courses import OURS
-from tests.bench.rivals import Rival
 from tests.bench.streams import Draw, Mail
 
 SIZES = (10, 20, 50, 100, 200, 500)  # of each class

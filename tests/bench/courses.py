@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from spamguard.evaluation.report import Scored, read_scores, write_scores
-from tests.bench.rivals import Rival, Trial
+from tests.bench.contest import Rival
+from tests.bench.rivals import Trial
 from tests.bench.streams import Mail
 
 OURS = "spamguard"

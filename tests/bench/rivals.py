@@ -1,91 +1,32 @@
 """Other filters, each driven the same way: asked about files, taught files, in a directory of its own.
 
-It never tunes one: settings are stock, or what its authors advise, and are named here. Scores are log-odds of spam (natural logarithm;
-higher is more likely spam), bounded by what the filter prints, so that a probability printed as 1 is not infinite evidence. Every process
-ends with `close`.
+It never tunes one: settings are stock, or what its authors advise, and are named here.
 """
 
 from __future__ import annotations
 
 import email
 import email.policy
-import math
-import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any
 
 from spamguard import Filter, secret
 from spamguard.prepare import Preparer, Teaching
+from tests.bench.contest import Answer, Contestant, Rival, answer
+from tests.bench.rival_servers import Bsfilter, Crm114, Crm114Near, SpamassassinBayes
 
 KEY = b"the key of every filter on trial"
-
-
-class Answer(NamedTuple):
-    """score: log-odds of spam. label: "spam", "ham" or "unsure". doubt: taught by those who teach only what went wrong or nearly so."""
-
-    score: float
-    label: str
-    doubt: bool
-
-
-class Rival(Protocol):
-    """A filter on trial."""
-
-    def judge(self, path: Path) -> Answer:
-        """What it says about the message in this file; nothing is taught by that."""
-
-    def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        """The same for many, as it is."""
-
-    def teach(self, path: Path, label: str) -> None:
-        """Teach it this message."""
-
-    def bulk_taught(self) -> None:
-        """A pile of lessons is over, and somebody has time."""
-
-    def close(self) -> None:
-        """End its processes."""
-
-
-def _log_odds(probability: float, resolution: float) -> float:
-    """Of a printed probability; no nearer to 0 and 1 than half its last digit."""
-    return math.log(max(probability, resolution / 2)) - math.log(max(1 - probability, resolution / 2))
-
-
-def _answer(probability: float, resolution: float, ham_to: float, spam_from: float) -> Answer:
-    label = "spam" if probability >= spam_from else "ham" if probability <= ham_to else "unsure"
-    return Answer(_log_odds(probability, resolution), label, label == "unsure")
-
-
-class _Filter:
-    """What most have in common."""
-
-    def __init__(self, place: Path) -> None:
-        place.mkdir(exist_ok=True)
-        self._place = place
-
-    def judge(self, path: Path) -> Answer:
-        raise NotImplementedError
-
-    def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        return [self.judge(path) for path in paths]
-
-    def bulk_taught(self) -> None:
-        """Most have nothing to do then."""
-
-    def close(self) -> None:
-        """Most keep no process."""
 
 
 # ---- ours
 
 
-class Spamguard(_Filter):
+class Spamguard(Contestant):
     """This package, from Python; settles when the daemon would. Reads each file once, whatever it is asked."""
 
     def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
@@ -118,27 +59,27 @@ class Spamguard(_Filter):
 # ---- one process for each message
 
 
-class Bogofilter(_Filter):
+class Bogofilter(Contestant):
     """Debian's bogofilter, stock: spam from 0.99, ham up to 0.45. `-TT` prints 16 digits."""
 
     def _command(self, *options: str) -> list[str]:
-        return ["bogofilter", "-C", "-d", str(self._place), *options]
+        return ["bogofilter", "-C", "-d", str(self.place), *options]
 
     def judge(self, path: Path) -> Answer:
         return self.judge_all([path])[0]
 
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        if not (self._place / "wordlist.db").exists():  # it refuses to judge before it was taught anything
+        if not (self.place / "wordlist.db").exists():  # it refuses to judge before it was taught anything
             return [Answer(0.0, "unsure", True)] * len(paths)
         given = "".join(f"{path}\n" for path in paths)
         said = _output(self._command("-TT", "-b"), given).splitlines()
-        return [_answer(float(line.rpartition(" ")[2]), 1e-16, 0.45, 0.99) for line in said]
+        return [answer(float(line.rpartition(" ")[2]), 1e-16, 0.45, 0.99) for line in said]
 
     def teach(self, path: Path, label: str) -> None:
         _output(self._command("-s" if label == "spam" else "-n", "-I", str(path)))
 
 
-class Spamprobe(_Filter):
+class Spamprobe(Contestant):
     """Debian's spamprobe, stock: spam from 0.6 (its own cutoff of 0.7 is for `receive`); prints seven digits. Every lesson counts."""
 
     def __init__(self, place: Path) -> None:
@@ -146,7 +87,7 @@ class Spamprobe(_Filter):
         _output(self._command("create-db"))
 
     def _command(self, *options: str) -> list[str]:
-        return ["spamprobe", "-d", str(self._place), *options]
+        return ["spamprobe", "-d", str(self.place), *options]
 
     def judge(self, path: Path) -> Answer:
         return self.judge_all([path])[0]
@@ -160,7 +101,7 @@ class Spamprobe(_Filter):
         return answers
 
     def _of(self, words: list[str]) -> Answer:
-        return _answer(float(next(word for word in words if word[:2] in ("0.", "1."))), 1e-7, 0.6, 0.6 + 1e-9)
+        return answer(float(next(word for word in words if word[:2] in ("0.", "1."))), 1e-7, 0.6, 0.6 + 1e-9)
 
     def teach(self, path: Path, label: str) -> None:
         _output(self._command("-M", "spam" if label == "spam" else "good", str(path)))
@@ -173,197 +114,10 @@ def _output(command: list[str], given: str = "") -> str:
     return done.stdout
 
 
-# ---- a process that answers line for line: "J FILE" is answered by a number, "S FILE" and "H FILE" by anything
-
-
-class _Server(_Filter):
-    """One process for all messages."""
-
-    def __init__(self, place: Path, command: list[str]) -> None:
-        super().__init__(place)
-        environment = os.environ | {"PLACE": str(place)}
-        self._log = (place / "log").open("wb")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, bufsize=1, env=environment, cwd=place
-        )
-
-    def _ask(self, line: str) -> str:
-        given, said = _open(self._process.stdin), _open(self._process.stdout)
-        given.write(line + "\n")
-        answer = said.readline()
-        if not answer:
-            raise SystemExit(f"{self._process.args!r} ended: {(self._place / 'log').read_text(errors='replace')[-2000:]}")
-        return answer
-
-    def teach(self, path: Path, label: str) -> None:
-        self._ask(f"{'S' if label == 'spam' else 'H'} {path.absolute()}")
-
-    def close(self) -> None:
-        self._process.terminate()
-        for stream in (self._process.stdin, self._process.stdout):
-            _open(stream).close()
-        self._process.wait()
-        self._log.close()
-
-
-def _open(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
-
-
-_CRM = r"""
-window
-isolate (:stats:) /pR: 0/
-{
-    input <byline> (:line:)
-    match [:line:] (:: :op: :file:) /^([JSH]) ([^\n]+)/
-    input (:text:) [:*:file:]
-    {
-        match [:op:] /S/
-        learn <osb unique microgroom> (:*:_env_PLACE:/spam.css) [:text:] /[[:graph:]]+/
-        output /learnt\n/
-    }
-    {
-        match [:op:] /H/
-        learn <osb unique microgroom> (:*:_env_PLACE:/ham.css) [:text:] /[[:graph:]]+/
-        output /learnt\n/
-    }
-    {
-        match [:op:] /J/
-        {
-            classify <osb unique microgroom> (:*:_env_PLACE:/spam.css | :*:_env_PLACE:/ham.css) (:stats:) [:text:] /[[:graph:]]+/
-        }
-        match [:stats:] (:: :pr:) /pR: *([-+0-9.eE]+)/
-        output /:*:pr:\n/
-    }
-    liaf
-}
-"""
-
-
-class Crm114(_Server):
-    """Debian's crm114, Markov pairs ("osb unique microgroom"), 2^20 slots for each class. near: in doubt below a pR of 10, its advice."""
-
-    def __init__(self, place: Path, *, near: bool) -> None:
-        place.mkdir(exist_ok=True)
-        (place / "loop.crm").write_text(_CRM)
-        for name in ("spam", "ham"):
-            subprocess.run(["cssutil", "-b", "-r", "-S", "1048576", f"{place}/{name}.css"], capture_output=True, check=True)
-        super().__init__(place, ["crm", "loop.crm"])
-        self._near = near
-
-    def judge(self, path: Path) -> Answer:
-        ratio = float(self._ask(f"J {path.absolute()}"))
-        return Answer(ratio * math.log(10), "spam" if ratio > 0 else "ham", self._near and abs(ratio) < 10)
-
-
-class Crm114Near(Crm114):
-    """The same, taught by its own advice: only what it gets wrong or nearly so, whatever is offered."""
-
-    def __init__(self, place: Path) -> None:
-        super().__init__(place, near=True)
-
-    def teach(self, path: Path, label: str) -> None:
-        said = self.judge(path)
-        if said.label != label or said.doubt:
-            super().teach(path, label)
-
-
-_BSFILTER = r"""
-$VERBOSE = nil
-ARGV.clear
-load "/usr/bin/bsfilter"
-place = ENV["PLACE"]
-make = lambda { |*options| one = Bsfilter::new; one.setup(["--homedir", place, "--quiet", *options]); one }
-teach = { "S" => make.call("--add-spam", "--update"), "H" => make.call("--add-clean", "--update") }
-judge = make.call()
-STDOUT.sync = true
-while line = STDIN.gets
-  operation, file = line.chomp.split(" ", 2)
-  if operation == "J"
-    judge.run([file])
-    puts "%.17g" % judge.probability
-  else
-    teach[operation].run([file])
-    puts "learnt"
-  end
-end
-"""
-
-
-class Bsfilter(_Server):
-    """Debian's bsfilter (Robinson-Fisher), stock: spam from 0.582."""
-
-    def __init__(self, place: Path) -> None:
-        place.mkdir(exist_ok=True)
-        (place / "loop.rb").write_text(_BSFILTER)
-        super().__init__(place, ["ruby", "-Ku", "loop.rb"])
-
-    def judge(self, path: Path) -> Answer:
-        return _answer(float(self._ask(f"J {path.absolute()}")), 1e-16, 0.582, 0.582 + 1e-9)
-
-
-_SPAMASSASSIN = r"""
-use strict; use warnings; use Mail::SpamAssassin;
-my $place = $ENV{PLACE};
-my $sa = Mail::SpamAssassin->new({
-    local_tests_only => 1, dont_copy_prefs => 1, site_rules_filename => "$place/site", rules_filename => "$place/rules",
-    userprefs_filename => "$place/prefs", userstate_dir => "$place/state", home_dir_for_helpers => $place });
-$sa->init(1);
-$sa->init_learner({ wait_for_lock => 1, learn_to_journal => 0, force_expire => 0 });
-$| = 1;
-while (my $line = <STDIN>) {
-    chomp $line;
-    my ($operation, $file) = split / /, $line, 2;
-    open(my $in, '<', $file) or die; binmode $in; local $/; my $text = <$in>; close $in;
-    my $message = $sa->parse($text, 1);
-    if ($operation eq 'J') {
-        my $status = $sa->check($message);
-        my $chance = $status->{bayes_score};
-        $status->finish;
-        printf "%.17g\n", defined $chance ? $chance : 0.5;
-    } else {
-        $sa->learn($message, undef, $operation eq 'S' ? 1 : 0, 0)->finish;
-        print "learnt\n";
-    }
-    $message->finish;
-    $/ = "\n";
-}
-"""
-
-_PREFERENCES = """use_bayes 1
-bayes_auto_learn 0
-bayes_auto_expire 0
-bayes_min_ham_num 1
-bayes_min_spam_num 1
-bayes_path {place}/bayes
-"""
-
-
-class SpamassassinBayes(_Server):
-    """SpamAssassin's Bayes alone: no other rule, no network, no learning by itself, no expiry, in force from one lesson of each on."""
-
-    def __init__(self, place: Path) -> None:
-        place.mkdir(exist_ok=True)
-        for name in ("site", "rules", "state"):
-            (place / name).mkdir(exist_ok=True)
-        shutil.copy("/usr/share/spamassassin/23_bayes.cf", place / "rules")
-        plugins = "".join(f"loadplugin Mail::SpamAssassin::Plugin::{name}\n" for name in ("Bayes", "Check"))
-        (place / "rules" / "init.pre").write_text(plugins)
-        (place / "site" / "init.pre").write_text(plugins)
-        (place / "site" / "local.cf").write_text(_PREFERENCES.format(place=place))
-        (place / "prefs").write_text("")
-        (place / "loop.pl").write_text(_SPAMASSASSIN)
-        super().__init__(place, ["perl", "loop.pl"])
-
-    def judge(self, path: Path) -> Answer:
-        return _answer(float(self._ask(f"J {path.absolute()}")), 1e-16, 0.5, 0.5 + 1e-9)
-
-
 # ---- scikit-learn
 
 
-class ScikitLearn(_Filter):
+class ScikitLearn(Contestant):
     """MultinomialNB, alpha 1, over 2^18 hashed words of header and decoded text."""
 
     def __init__(self, place: Path) -> None:

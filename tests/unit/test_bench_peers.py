@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corpora import synthetic
-from tests.bench import bare, bench_drift, bench_learning, bench_peers, courses, foreign, pictures, rivals, streams
+from tests.bench import bare, bench_drift, bench_learning, bench_peers, contest, courses, foreign, pictures, rivals, streams
 from tests.bench.streams import Mail
 
 STREAM = [Mail("spam" if number % 3 == 0 else "ham", Path(str(number))) for number in range(900)]
@@ -136,19 +136,19 @@ def test_ours_forgets_what_is_old(tmp_path: Path, mail: list[Mail]) -> None:
 class Parrot(rivals.Spamguard):
     """Says what it was taught last."""
 
-    said: rivals.Answer
+    said: contest.Answer
     asked = 0
 
     def __init__(self, place: Path) -> None:
         place.mkdir()
-        self.said = rivals.Answer(0.0, "unsure", True)
+        self.said = contest.Answer(0.0, "unsure", True)
 
-    def judge(self, path: Path) -> rivals.Answer:
+    def judge(self, path: Path) -> contest.Answer:
         Parrot.asked += 1
         return self.said
 
     def teach(self, path: Path, label: str) -> None:
-        self.said = rivals.Answer(1.0 if label == "spam" else -1.0, label, False)
+        self.said = contest.Answer(1.0 if label == "spam" else -1.0, label, False)
 
     def bulk_taught(self) -> None:
         pass
