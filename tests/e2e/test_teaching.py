@@ -149,9 +149,15 @@ def test_people_teach_with_their_mail_program(place):
         move(client, 1, "Junk", "INBOX")
         place.come(*[("anna", "spam")] * 2, ("anna", "ham"))
         move(client, 2, "Junk", "Trash")  # teaches nothing
-        move(client, 3, "Junk", "Keep")
+        for folder in ("Kosz", "INBOX.Corbeille", "Archive.Spam"):  # nor do these, whatever they are called
+            ok(client.create(folder))
+            move(client, 2, "Trash", "Junk")
+            move(client, 2, "Junk", folder)
+            move(client, 2, folder, "Trash")
+        ok(client.create("Archive.2026"))
+        move(client, 3, "Junk", "Archive.2026")
         place.come(("anna", "spam"), *[("anna", "ham")] * 2)
-        move(client, 3, "Keep", "Junk")
+        move(client, 3, "Archive.2026", "Junk")
         move(client, 4, "INBOX", "Keep")  # neither from Junk nor into it
         with mail_program(place.server, "ben") as other:
             store(other, 1)
