@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -54,6 +55,23 @@ _LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseud
 _CLASS = re.compile(r"\b(?:class|id)\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))")
 _MAX_NAMES = 50
 _LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
+_NAMED_TAG = re.compile(r"<(/?)([a-z][\w:-]{0,20})")
+# Elements that a start tag closes (HTML Standard, section 13.1.2.4), unless a list or table begins in between.
+_LISTS, _TABLE, _CELLS, _PARTS = ("ul", "ol"), ("table",), ("td", "th"), ("tbody", "thead", "tfoot")
+_NEXT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "li": (_LISTS, ("li",)),
+    "dt": (("dl",), ("dt", "dd")),
+    "dd": (("dl",), ("dt", "dd")),
+    "td": (_TABLE, _CELLS),
+    "th": (_TABLE, _CELLS),
+    "tr": (_TABLE, (*_CELLS, "tr")),
+    **dict.fromkeys(_PARTS, (_TABLE, (*_CELLS, "tr", *_PARTS))),
+    "a": ((), ("a",)),
+}
+_OF_TABLES = frozenset(("tr", *_PARTS))
+_ENDING_P = _GAPS - {"td", "th", "tr", "tbody", "option", "select", "button", "html", "head", "title", "body"}
+# These go on behind the end of what is around them.
+_FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 _MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
@@ -197,6 +215,7 @@ def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
     covered: list[str] = []
     position = 0
     looked = -1
+    tree = _Tree(source)
     for place in places:
         start = source.rfind("<", position, place)
         if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
@@ -205,23 +224,56 @@ def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
         tag = _START_TAG.match(source, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue
-        end = _element_end(source, tag.group(1), tag.end())
+        end = tree.end(tag.group(1), start, tag.end())
         shown.append(source[position:start])
         covered.append(source[tag.end() : end])
         position = end
     return "".join((*shown, source[position:])), " ".join(covered)
 
 
-def _element_end(source: str, name: str, position: int) -> int:
-    """Where the element whose start tag ends at `position` is closed; the end of the page if it is not."""
-    depth = 1
-    for match in _tags_of(name).finditer(source, position):
-        depth += -1 if match.group().startswith("</") else 1
-        if depth == 0:
-            return match.start()
-    return len(source)
+class _Tree:
+    """What is open at a place of a page, near enough: elements that others close count as open no longer (HTML Standard, section 13.2.6.4).
 
+    Goes forward only, so that however often it is asked, every tag is looked at once.
+    """
 
-@lru_cache(maxsize=64)
-def _tags_of(name: str) -> re.Pattern[str]:
-    return re.compile(f"</?{re.escape(name)}(?![\\w:-])")
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._open: Counter[str] = Counter()
+        self._place = 0
+
+    def is_open(self, name: str, place: int) -> bool:
+        """Whether an element of that name is open at a place, which is behind all asked for before."""
+        for match in _NAMED_TAG.finditer(self._source, self._place, place):
+            closing, tag = match.groups()
+            if tag in _GAPS:
+                self._open["p"] = 0
+            self._open[tag] = max(self._open[tag] - 1, 0) if closing else self._open[tag] + 1
+        self._place = place
+        return self._open[name] > 0
+
+    def end(self, name: str, start: int, position: int) -> int:
+        """Where the element whose start tag stands from `start` to `position` ends: at its end tag, or at a tag that closes it as well; the
+        end of the page if there is none."""
+        inside = Counter((name,))
+        for match in _NAMED_TAG.finditer(self._source, position):
+            closing, tag = match.groups()
+            if self._ends(name, tag, start, inside) if closing else self._begins_next(name, tag, start, inside):
+                return match.start()
+            inside[tag] += -1 if closing and inside[tag] else not closing
+        return len(self._source)
+
+    def _ends(self, name: str, tag: str, start: int, inside: Counter[str]) -> bool:
+        """Whether an end tag closes the element: its own, or of what is around it."""
+        return inside[tag] == 1 if tag == name else tag in _GAPS and not inside[tag] and self._closes(name, tag, start)
+
+    def _begins_next(self, name: str, tag: str, start: int, inside: Counter[str]) -> bool:
+        """Whether a start tag closes the element: it begins the next of its kind, or of what is around it."""
+        lists, kinds = _NEXT.get(tag, ((), ()))
+        if kinds and not any(inside[outer] for outer in lists):
+            return name in kinds or (name not in _OF_TABLES and any(self._closes(name, outer, start) for outer in lists))
+        return tag in _ENDING_P and (name == "p" or (name not in _GAPS and self._closes(name, "p", start)))
+
+    def _closes(self, name: str, outer: str, start: int) -> bool:
+        """Whether the end of something closes an element: if it is around it, and unless the format of text goes on behind."""
+        return name not in _FORMATS and self.is_open(outer, start)

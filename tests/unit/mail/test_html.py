@@ -105,6 +105,51 @@ def test_hidden_elements_end_with_their_own_end_tag() -> None:
     assert html.read("<div hidden>to the end").hidden == "to the end"
 
 
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<p hidden>x<p>seen",
+        "<p hidden>x<table><tr><td>seen</table>",
+        "<p><span hidden>x</p>seen",
+        "<p><span hidden>x<p>seen",
+        "<div><span hidden>x</div>seen",
+        "<ul><li hidden>x<li>seen</ul>",
+        "<ul><li hidden>x</ul>seen",
+        "<dl><dt hidden>x<dd>seen</dl>",
+        "<table><tr><td hidden>x<td>seen</table>",
+        "<table><tr><td hidden>x<tr><td>seen</table>",
+        "<table><tr><td><span hidden>x<td>seen</table>",
+        "<table><tr><td hidden>x</table>seen",
+        "<table><tr hidden><td>x<tbody><tr><td>seen</table>",
+        "<a hidden>x<a>seen",
+    ],
+)
+def test_hidden_elements_end_where_others_close_them(markup: str) -> None:
+    found = html.read(markup)
+    assert (found.visible.split(), found.hidden.split()) == (["seen"], ["x"])
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<p hidden>a<b>b</b></p>",
+        "<ul><li><ul hidden><li>a<li>b</ul></ul>",
+        "<ul><li hidden>a<ul><li>b</ul></ul>",
+        "<table><tr><td hidden>a<table><tr><td>b</table></table>",
+        "<table><tr hidden><td>a<td>b</table>",
+        "<table><tbody hidden><tr><td>a<tr><td>b</table>",
+        "<p><div hidden><p>b</div>",
+        "<p><div><span hidden><p>b</span></div>",
+        "<div hidden>a</p><p>b</p></div>",
+        "<div><font hidden>a</div>b",
+        "<span hidden>a</div>b</span>",
+        "<div></div><span hidden>a</div>b</span>",
+    ],
+)
+def test_hidden_elements_do_not_end_before(markup: str) -> None:
+    assert not html.read(markup).visible.strip()
+
+
 def test_comments_and_titles_are_hidden_text() -> None:
     assert html.read("<title>one</title><!-- two --><style>three</style>four").hidden.split() == ["one", "two"]
 
