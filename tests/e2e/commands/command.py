@@ -1,0 +1,49 @@
+"""Commands as processes of their own, and what must hold after whatever befell them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from spamguard import Filter
+from spamguard.bayes.tables import counted_state
+
+ROOT = Path(__file__).parents[3]
+BITS = 16
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+COMMAND = [sys.executable, "-m", "spamguard"]
+
+
+def spamguard(state, *arguments, stdin=b"", **settings):
+    """Run a command to its end."""
+    line = [*COMMAND, "--state", str(state), *map(str, arguments)]
+    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=60, check=False, **settings)
+
+
+def assert_failed(done, *words):
+    """It failed with one clear line."""
+    err = done.stderr.decode()
+    assert (done.returncode, done.stdout, err.count("\n")) == (2, b"", 1), err
+    assert err.startswith("spamguard: ")
+    assert "Traceback" not in err
+    assert all(word in err for word in words), err
+
+
+def counted(state):
+    with Filter.open(state) as spam_filter:
+        return {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}
+
+
+def assert_receipts_and_tables_agree(state):
+    """The tables as they are equal the tables made anew from the receipts, bit for bit. Both have one size only where what is not
+    settled yet makes them no larger (`bayes.tables.table_bits`)."""
+    before = counted(state)
+    with Filter.open(state, load=False) as spam_filter:
+        spam_filter.settle()
+    after = counted(state)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)

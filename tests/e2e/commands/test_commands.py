@@ -1,0 +1,112 @@
+"""The commands one after another, as processes of their own: interrupted, or without a reader.
+
+What needs no process is in tests/unit/cli.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from tests.e2e.commands.command import BITS, COMMAND, ENVIRONMENT, assert_receipts_and_tables_agree, spamguard
+from tests.support.processes import children, has_open
+from tests.support.waiting import eventually
+
+
+def test_a_walk_through_all_commands(state, tmp_path, corpus):
+    file = tmp_path / "file"
+    done = spamguard(state, "learn", corpus)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert spamguard(state, "judge", corpus / "data").returncode == 1
+    message = (corpus / "data" / "00001").read_bytes()
+    assert spamguard(state, "filter", stdin=message).stdout.endswith(message)
+    assert b"sum" in spamguard(state, "explain", corpus / "data" / "00001").stdout
+    assert spamguard(state, "export", "--with-key", file).returncode == 0
+    assert spamguard(tmp_path / "other", "import", file).returncode == 0
+    assert spamguard(state, "forget", corpus / "data").returncode == 0
+    assert spamguard(state, "rebuild").returncode == 0
+    classes = json.loads(spamguard(state, "status", "--json").stdout)["classes"]
+    assert [one["messages"] for one in classes.values()] == [0, 0]
+
+
+def test_a_reader_that_goes_away_is_no_error(taught, corpus):
+    line = [*COMMAND, "--state", str(taught), "judge", *[str(corpus / "data")] * 20]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as judge:
+        judge.stdout.readline()
+        judge.stdout.close()
+        assert judge.stderr.read() == b""
+    assert judge.returncode == 141
+
+
+def test_an_interrupt_leaves_no_traceback(state, corpus):
+    mail = as_mbox(corpus, 20)
+    with subprocess.Popen(
+        [*COMMAND, "--state", str(state), "learn", "--as", "ham", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as learn:
+        learn.stdin.write(mail)
+        learn.stdin.flush()
+        eventually(lambda: has_open(learn.pid, state / "ledger.sqlite"), "it has begun")
+        learn.send_signal(signal.SIGINT)
+        assert learn.stderr.read() == b""
+    assert learn.returncode == 130
+    assert_receipts_and_tables_agree(state)
+
+
+@pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.5])
+def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, corpus, delay):
+    """It reaches every process of the terminal, also those that are just starting."""
+    state = tmp_path / "state"
+    Filter.open(state, bits=BITS + 1, durable=False).close()  # large enough for however much is learnt by then
+    line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 60]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
+        eventually(lambda: children(learn.pid), "processes of the pool")
+        time.sleep(delay)
+        os.killpg(learn.pid, signal.SIGINT)
+        assert learn.stderr.read() == b""
+    assert learn.returncode == 130
+    assert_receipts_and_tables_agree(state)
+
+
+def as_mbox(corpus, number):
+    """The first messages of the corpus as an mbox."""
+    found = io.BytesIO()
+    for path in sorted((corpus / "data").iterdir())[:number]:
+        found.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + path.read_bytes() + b"\n")
+    return found.getvalue()
+
+
+@pytest.mark.parametrize("command", [["judge"], ["status"], ["explain"]])
+def test_an_answer_that_cannot_be_written(taught, corpus, command):
+    paths = [] if command == ["status"] else [str(corpus / "data" / "00001")]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "--state", str(taught), *command, *paths], stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"spamguard: No space left on device: make room and try again\n"
+
+
+def test_filter_tells_the_delivery_agent_when_mail_could_not_be_written(taught):
+    with Path("/dev/full").open("wb") as full:
+        line = [*COMMAND, "--state", str(taught), "filter"]
+        done = subprocess.run(line, input=b"Subject: x\n\nx\n", stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
+    assert done.returncode == 75
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_names_that_are_no_text(taught, tmp_path, corpus):
+    name = os.fsencode(tmp_path) + b"/\xff\x1b[31m.eml"
+    Path(os.fsdecode(name)).write_bytes((corpus / "data" / "00001").read_bytes())
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    line = [*map(str, COMMAND), "--state", str(taught), "judge", name]
+    done = subprocess.run(line, capture_output=True, env=environment, check=False)
+    assert done.returncode in (0, 1, 3)
+    assert b"\\xff\\x1b[31m.eml" in done.stdout

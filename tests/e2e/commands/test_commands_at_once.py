@@ -1,0 +1,190 @@
+"""Commands on one filter at the same time, and killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from corpora import synthetic
+from spamguard import Filter
+from spamguard.ledger import SqliteLedger
+from tests.e2e.commands.command import COMMAND, ENVIRONMENT, assert_receipts_and_tables_agree, spamguard
+
+WORKER = """
+import io, json, sys
+from types import SimpleNamespace
+from spamguard.cli import main
+from corpora import synthetic
+number, state = int(sys.argv[1]), sys.argv[2]
+own = [(label, raw) for at, (label, raw) in enumerate(synthetic.generate(240, 11)) if at % 4 == number]
+print("ready", flush=True)
+sys.stdin.readline()
+for label, raw in own:
+    for command in (["learn", "--as", label, "-"], ["judge", "--json", "-"], ["filter"]):
+        sys.stdin = SimpleNamespace(buffer=io.BytesIO(raw))
+        assert main(["--state", state, *command]) in (0, 1, 3), command
+"""
+
+
+def test_four_processes_teach_and_judge_at_once(state):
+    line = [sys.executable, "-c", WORKER]
+    workers = [
+        subprocess.Popen(
+            [*line, str(number), str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        )
+        for number in range(4)
+    ]
+    for worker in workers:
+        assert worker.stdout.readline() == b"ready\n"
+    for worker in workers:
+        worker.stdin.write(b"go\n")
+        worker.stdin.flush()
+    for worker in workers:
+        out, err = worker.communicate(timeout=120)
+        assert (worker.returncode, err) == (0, b""), err
+        assert out.count(b"taught 1 message as ") == 60
+    expected = Counter(label for label, _ in synthetic.generate(240, 11))
+    with Filter.open(state) as spam_filter:
+        assert dict(spam_filter.status().classes) == expected
+    assert_receipts_and_tables_agree(state)
+
+
+def test_a_lesson_is_in_force_in_another_process_at_its_next_judgement(taught, corpus, tmp_path):
+    """One process stays and judges; another one teaches it the opposite of everything."""
+    messages = [path.read_bytes() for path in sorted((corpus / "data").iterdir())[:5]]
+    with Filter.open(taught) as resident:
+        for number, raw in enumerate(messages):
+            before = resident.judge(raw)
+            assert resident.judge(raw) == before
+            known = max(before.probabilities, key=lambda name: before.probabilities[name])
+            other = "ham" if known == "spam" else "spam"
+            (tmp_path / "message").write_bytes(raw)
+            assert spamguard(taught, "learn", "--as", other, tmp_path / "message").returncode == 0
+            after = resident.judge(raw)
+            assert after.probabilities[other] > before.probabilities[other], number
+            with Filter.open(taught) as fresh:
+                assert fresh.judge(raw) == after
+
+
+def test_a_single_lesson_is_not_kept_waiting_by_bulk_teaching(taught, corpus, tmp_path):
+    synthetic.write(tmp_path / "much", 1500, 8)
+    bulk = subprocess.Popen([*COMMAND, "--state", str(taught), "learn", str(tmp_path / "much")], stdout=subprocess.PIPE, env=ENVIRONMENT)
+    waits, started = [], time.perf_counter()
+    with bulk, SqliteLedger.open(taught / "ledger.sqlite", fingerprint_of(taught)) as ledger:
+        while bulk.poll() is None:
+            begun = time.perf_counter()
+            ledger.set_meta("test", "x")
+            waits.append(time.perf_counter() - begun)
+            time.sleep(0.005)
+    assert bulk.returncode == 0
+    assert len(waits) > 20
+    assert max(waits) < max(2.0, (time.perf_counter() - started) / 4)  # on a busy machine all takes longer
+
+
+def fingerprint_of(state):
+    from spamguard import secret
+
+    return secret.fingerprint(secret.load(state / "key", create=False))
+
+
+# Killed at any moment
+
+NURSERY = """
+import os, sys
+from spamguard import bulk, engine
+from spamguard.cli import main
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(main(line.rstrip("\\n").split("\\t")))
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Nursery:
+    """Starts commands at once: a process that has everything loaded, and nothing open, forks for each."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.communicate(timeout=20)
+
+    def run(self, *arguments, kill_after=None):
+        """Run a command, killed after some seconds if it still runs; its exit status (-9: killed)."""
+        self._process.stdin.write("\t".join(map(str, arguments)) + "\n")
+        self._process.stdin.flush()
+        child = int(self._process.stdout.readline())
+        if kill_after is not None:
+            time.sleep(kill_after)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        return int(self._process.stdout.readline())
+
+
+SLICE = 136  # messages: two batches and a short one
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory):
+    """Ten mboxes of `SLICE` messages."""
+    place = tmp_path_factory.mktemp("slices")
+    for number, (_, raw) in enumerate(synthetic.generate(10 * SLICE, 13)):
+        with (place / f"{number // SLICE}.mbox").open("ab") as mbox:
+            mbox.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + raw.replace(b"\nFrom ", b"\n>From ") + b"\n")
+    return sorted(place.iterdir())
+
+
+def test_killed_a_hundred_times(state, slices):
+    """Learning and forgetting, killed at random moments: every batch is there whole or not at all, and tables follow the receipts."""
+    rng = random.Random(17)
+    killed = 0
+    taught: list[tuple[Path, str]] = []
+    added: set[int] = set()  # events that commands left behind
+    with Nursery() as nursery:
+        for part in slices[:4]:  # the first one takes longer; after all of them the tables are as large as they become
+            begun = time.perf_counter()
+            assert nursery.run("--state", state, "learn", "--as", "ham", "--user", "first", part) == 0
+            long = time.perf_counter() - begun
+        for round_ in range(400):
+            if killed == 100:
+                break
+            part, command, user = rng.choice(slices), ["learn", "--as", rng.choice(["ham", "spam"])], f"user{round_}"
+            if taught and rng.random() < 0.3:
+                command = ["forget"]
+                part, user = taught.pop(rng.randrange(len(taught)))
+            else:
+                taught.append((part, user))
+            last = last_event(state)
+            status = nursery.run("--state", state, *command, "--user", user, part, kill_after=rng.uniform(0, long))
+            killed += status == -signal.SIGKILL
+            long *= 1.02 if status == -signal.SIGKILL else 0.95  # the machine may be busier at times, and less busy then
+            added.add(last_event(state) - last)
+            if round_ % 25 == 0:
+                assert_receipts_and_tables_agree(state)
+    assert killed == 100
+    assert added <= {0, 64, 128, SLICE}  # whole batches only,
+    assert added & {64, 128}  # and some were killed between two
+    assert_receipts_and_tables_agree(state)
+    assert spamguard(state, "status").returncode == 0
+
+
+def last_event(state):
+    with SqliteLedger.open(state / "ledger.sqlite", fingerprint_of(state), durable=False) as ledger:
+        return ledger.last_seq()
