@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.web.access.store import Kind
-from spamguard.web.service.values import Person
+from spamguard.web.service.values import Person, Released
 from tests.support.browser import (
     DESK,
     barriers,
@@ -160,6 +161,25 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         press(browser, "Preview")
         shows(browser, "If it is taught as not spam")
         assert server.service.messages == [b"Subject: dropped\n\nx"]
+
+
+def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
+    """The second would be told that there is nothing left to do, and that is what would be shown."""
+
+    class Slow(Fixed):
+        async def release(self, person: Person, name: str) -> Released:
+            done = await super().release(person, name)
+            await asyncio.sleep(1)
+            return done
+
+    service = Slow()
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/quarantine/{NAME}")
+        button = browser.find_element("css selector", ".buttons button")
+        ActionChains(browser).click(button).pause(0.2).click().perform()
+        shows(browser, "Released to", "#notice")
+        assert [call[0] for call in service.calls] == ["release"]
 
 
 def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browser: Chrome) -> None:

@@ -3,6 +3,7 @@
 (() => {
   const POLL = 3000; // milliseconds between two looks for new mail
   const MOST = 500; // rows of a list that grows
+  const TWICE = 1000; // milliseconds in which a second click is meant to be none
   const $ = (id, root = document) => root.getElementById(id);
   document.documentElement.classList.add("js");
 
@@ -46,9 +47,14 @@
     if (list && fresh) list.dataset.seen = fresh.dataset.seen;
   }
 
+  const sent = new WeakMap(); // forms, and when
   document.addEventListener("submit", (event) => {
     const form = event.target;
-    if (!form.hasAttribute("data-here") || form.dataset.plain) return;
+    if (!form.hasAttribute("data-here") || form.dataset.plain) {
+      if (event.timeStamp - (sent.get(form) ?? -TWICE) < TWICE) event.preventDefault();
+      else sent.set(form, event.timeStamp);
+      return;
+    }
     event.preventDefault();
     const button = event.submitter;
     if (button?.hasAttribute("aria-busy")) return;
