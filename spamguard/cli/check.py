@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _schema() -> int:
     from spamguard.config.editors import schema_for_editors
 
-    print(json.dumps(schema_for_editors(), indent=2, ensure_ascii=False))
+    print(rim.as_json(schema_for_editors(), indent=2))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -104,7 +103,7 @@ def _report(options: argparse.Namespace, trials: list[Trial], other: list[Scored
             gain = comparison.difference(rows, other)
     finally:  # the work was done: its figures are told even if a disk is full, or the other run was one on other mail
         if options.json:
-            print(json.dumps(report.document(runs, matrix, curve, gain)))
+            print(rim.as_json(report.document(runs, matrix, curve, gain)))
         else:
             print(report.table(runs, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
             if gain is not None:

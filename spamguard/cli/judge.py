@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from itertools import tee
 from typing import TYPE_CHECKING
@@ -64,4 +63,4 @@ def _line(name: str, verdict: Verdict, paint: rim.Painter, colour: str) -> str:
 def _json(name: str, verdict: Verdict) -> str:
     from spamguard.web.api import shapes
 
-    return json.dumps({"name": name, **shapes.verdict(verdict)}, ensure_ascii=False)
+    return rim.as_json({"name": name, **shapes.verdict(verdict)})

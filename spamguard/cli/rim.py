@@ -262,7 +262,13 @@ def _total(paths: Sequence[str]) -> int | None:
 
 def answer(options: argparse.Namespace, text: str, values: object) -> None:
     """Print the answer: a text for people, or the values as JSON."""
-    print(json.dumps(values, ensure_ascii=False) if options.json else text)
+    print(as_json(values) if options.json else text)
+
+
+def as_json(values: object, indent: int | None = None) -> str:
+    """JSON that comes out as JSON: where standard output is not UTF-8, which JSON is (RFC 8259, section 8.1), in ASCII."""
+    as_it_is = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(values, indent=indent, ensure_ascii=not as_it_is)
 
 
 def printable(text: str) -> str:

@@ -110,3 +110,14 @@ def test_names_that_are_no_text(taught, tmp_path, corpus):
     done = subprocess.run(line, capture_output=True, env=environment, check=False)
     assert done.returncode in (0, 1, 3)
     assert b"\\xff\\x1b[31m.eml" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_whatever_the_terminal_speaks(taught, tmp_path, encoding):
+    message = tmp_path / "café 中 \U0001f600.eml"
+    message.write_bytes("Subject: x\n\ngrüße 中文 \U0001f600\n".encode())
+    for command in ("judge", "explain"):
+        line = [*COMMAND, "--state", str(taught), command, "--json", str(message)]
+        done = subprocess.run(line, capture_output=True, env={**ENVIRONMENT, "PYTHONIOENCODING": encoding}, check=False)
+        assert json.loads(done.stdout.decode("utf-8"))["name"] == str(message)
+    assert ("\U0001f600" in done.stdout.decode()) == (encoding == "utf-8")
