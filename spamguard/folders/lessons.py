@@ -119,8 +119,7 @@ class Teacher:
         ready: list[Teaching] = []
         for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
             lessons += [one.lesson for one in chunk]
-            found = self._scanner.preparer.extractor.read([one.raw for one in chunk])
-            ready += [Teaching(one.lesson.digest, each.features) for one, each in zip(chunk, found, strict=True)]
+            ready += self._scanner.preparer.all_ready([one.raw for one in chunk])
             if time.monotonic() > until:
                 break
         if not lessons:

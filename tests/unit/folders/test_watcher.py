@@ -15,6 +15,7 @@ from spamguard.errors import LedgerError
 from spamguard.folders import lessons, notes
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
+from spamguard.ledger import codec
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 
@@ -126,6 +127,20 @@ def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_pat
     assert one.votes() == {"anna 0": None, "anna 1": "ham", "anna 2": "spam"}
     one.stop()
     one.filter.close()
+
+
+def test_a_subject_prefix_of_ours_is_no_part_of_the_lesson(watched):
+    """Else what was tagged wrongly teaches that the tag is a sign of ham, and senders may put it there."""
+    plain = watched.filter._preparer.ready(MAIL[0])
+    tagged = b"X-Spamguard-Prefix: ***SPAM***\n" + MAIL[0].replace(b"\nSubject: ", b"\nSubject: ***SPAM*** ", 1)
+    assert tagged.count(b"***SPAM***") == 2
+    message = deliver(watched.box / ".Junk", tagged)
+    watched.rest()
+    move(message, watched.box)
+    watched.rest()
+    (vote,) = watched.filter.ledger.votes()
+    assert (vote.digest, vote.label) == (plain.digest, "ham")
+    assert codec.unpack(vote.packed).tokens.tolist() == plain.features.tokens.tolist()
 
 
 def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, caplog):
