@@ -56,10 +56,10 @@ def leave(directory: str, header: Header, raw: bytes) -> None:
     try:
         name = _name()
         mode = _SHARED if os.fstat(place).st_mode & stat.S_ISGID else _OWN
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OWN, dir_fd=place)
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=place)
         try:
+            os.fchmod(file, mode)  # before anything is in it: a daemon that may not read what it finds does not look again
             _write(file, header.line() + raw)
-            os.fchmod(file, mode)
             os.fsync(file)
         except OSError:
             os.unlink(name, dir_fd=place)

@@ -53,6 +53,15 @@ def test_who_may_read_it(place, directory, file):
     assert stat.S_IMODE(found.stat().st_mode) == file
 
 
+def test_it_may_be_read_as_soon_as_anything_is_in_it(place, monkeypatch):
+    """A running daemon that finds what it may not read does not look at it again until it is started anew."""
+    place.chmod(0o3733)
+    modes = []
+    monkeypatch.setattr(client, "_write", lambda file, data: modes.append(stat.S_IMODE(os.fstat(file).st_mode)))
+    client.leave(str(place), Header("spam", 5), b"hello")
+    assert modes == [0o640]
+
+
 def test_what_fails_halfway_leaves_nothing(place, monkeypatch):
     def full(file: int) -> None:
         raise OSError("full")
