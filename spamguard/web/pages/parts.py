@@ -26,10 +26,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An explanation. words: strongest first. rest: everything else a message says. experts: the same sum by expert."""
+    """An explanation. words: strongest first; others: whether there are more that add anything. rest: everything else a message says.
+    experts: the same sum by expert."""
 
     why: Explanation
     words: Sequence[Row]
+    others: bool
     rest: Sequence[Row]
     experts: Sequence[Row]
     total: float
@@ -52,7 +54,7 @@ def told(why: Explanation, then: Judgement | None, words: int) -> Told:
     experts = _rows([("prior", why.prior, {}, ""), *((name, part, {}, "") for name, part in _sorted(why.shares))], why.log_odds, {})
     of_words = [row for row in rows[: len(shown)] if row.part]
     others = [row for row in rows[len(shown) :] if row.part]
-    return Told(why, of_words, others, [row for row in experts if row.part], round(why.log_odds, 3), _sentence(why))
+    return Told(why, of_words, bool(other), others, [row for row in experts if row.part], round(why.log_odds, 3), _sentence(why))
 
 
 def _rows(heads: Sequence[tuple[str, float, Mapping[str, int], str]], whole: float, before: Mapping[str, float]) -> list[Row]:
