@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,5 +137,5 @@ def _labelled(paths: Sequence[str]) -> Iterable[sources.Message]:
 def _folders(ham: Sequence[str], spam: Sequence[str]) -> Iterable[sources.Message]:
     from spamguard.evaluation.protocols import interleaved
 
-    counts = [sum(1 for _ in chain.from_iterable(map(sources.messages, paths))) for paths in (ham, spam)]
+    counts = [sum(1 for _ in rim.messages(paths)) for paths in (ham, spam)]
     return interleaved(rim.messages(ham), counts[0], rim.messages(spam), counts[1])

@@ -225,8 +225,11 @@ def settle_if_due(spam_filter: Filter) -> bool:
 
 
 def messages(paths: Sequence[str]) -> Iterator[sources.Message]:
-    """The messages of all paths, one after another. A path that does not exist is a SourceError before anything is read."""
+    """The messages of all paths, one after another. A path that does not exist, or is empty, is a SourceError before
+    anything is read."""
     for path in paths:
+        if not path:
+            raise SourceError("a PATH is empty, as of a variable that is not set: name what is meant; . is the directory one is in")
         if path != "-" and not Path(path).exists():
             raise SourceError(f"{path}: no such file or directory; check the path")
     return chain.from_iterable(map(sources.messages, paths))

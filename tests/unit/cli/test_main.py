@@ -105,6 +105,14 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize(
+    "arguments", [["learn", "--as", "spam", ""], ["forget", ""], ["judge", ""], ["explain", ""], ["evaluate", "--ham", "", "--spam", "x"]]
+)
+def test_a_variable_that_is_not_set_is_not_the_directory_one_is_in(run, taught, corpus, monkeypatch, arguments):
+    monkeypatch.chdir(corpus / "data")
+    assert run(taught, *arguments).failed("PATH is empty")
+
+
 def test_no_home(run, monkeypatch):
     def nowhere(cls):
         raise RuntimeError
