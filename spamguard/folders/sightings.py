@@ -159,6 +159,16 @@ class Sightings:
             found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
             return {name: row[0] for name, row in found if row}
 
+    def lying(self, digests: Iterable[bytes], most: int) -> list[tuple[bytes, tuple[str, str, int]]]:
+        """Of messages that are there: mailbox, folder and key of the name, at most so many of each."""
+        query = (
+            "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id JOIN mailboxes m ON f.mailbox = m.id "
+            "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT ?"
+        )
+        with _explained(self.path):
+            rows = [(digest, row) for digest in digests for row in self._db.execute(query, (digest, most))]
+        return [(digest, (os.fsdecode(mailbox), os.fsdecode(folder), name)) for digest, (mailbox, folder, name) in rows]
+
     def marks(self, mailbox: str, folder: str) -> Marks:
         """What is known about evidence in a folder. Not to be written to."""
         with _explained(self.path):

@@ -153,7 +153,7 @@ class SqliteLedger:
         one wins, so no later lesson, before or after, can differ. Winners stay, tombstones among them, or a vote that
         arrives late from another node would come back to life. Readers that had folded less are refused from then
         on (`changes_after`). The room is used again, the file does not shrink. replaced_before: what was superseded
-        later than that (seconds since 1970) stays, so that whoever did it can be undone.
+        later than that (seconds since 1970) stays, so that whoever did it can be undone; but not what was only read anew.
         """
         with self._transaction("BEGIN IMMEDIATE"):
             upto = min(upto_seq, self.last_seq())

@@ -23,6 +23,11 @@ KNOWN_DIGESTS = "SELECT DISTINCT digest FROM events WHERE digest IN ({})"
 
 TOUCHED = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
 
+STANDING_READ_BEFORE = """
+SELECT DISTINCT digest FROM events WHERE seq > ? AND seq <= ? AND label IS NOT NULL AND extractor < ? AND NOT EXISTS (
+    SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
+    AND (later.clock, later.node) > (events.clock, events.node))"""
+
 EVENTS_BETWEEN = """
 SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
@@ -80,7 +85,12 @@ DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AN
     SELECT digest FROM events GROUP BY digest, user HAVING count(*) > 1) AND EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node) AND later.seq <= :upto
-    AND (:before IS NULL OR later.time < :before))"""
+    AND (:before IS NULL OR later.time < :before OR (
+        (later.label, later.origin, later.time) = (events.label, events.origin, events.time) AND later.extractor > events.extractor
+        AND NOT EXISTS (
+            SELECT 1 FROM events AS middle WHERE middle.digest = events.digest AND middle.user = events.user
+            AND (middle.clock, middle.node) > (events.clock, events.node)
+            AND (middle.clock, middle.node) < (later.clock, later.node)))))"""
 
 # By user, found in the index `events_of_users` alone unless said otherwise. Two values tell a place: what the origin is, or begins with.
 LABELS_BY_USER = "SELECT user, label, count(*) FROM events INDEXED BY events_of_users WHERE label IS NOT NULL GROUP BY user, label"
@@ -93,8 +103,9 @@ WHERE label IS NOT NULL AND EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node)) GROUP BY events.user, label"""
 
+# Of one vote that was cast anew, with its own time (`renewal`, `undo`), once.
 CAST_BY_USER = """
-SELECT count(*) FROM (SELECT 1 FROM events WHERE user = ?1 AND time BETWEEN ?2 AND ?3 AND label IS NOT NULL
+SELECT count(*) FROM (SELECT DISTINCT digest, label, time FROM events WHERE user = ?1 AND time BETWEEN ?2 AND ?3 AND label IS NOT NULL
     AND (origin = ?4 OR substr(origin, 1, length(?5)) = ?5) LIMIT ?6)"""
 
 LAST_OF_USER = """

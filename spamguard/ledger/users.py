@@ -168,6 +168,10 @@ class Users:
         """Digests of the messages on which a user has cast, or taken back, a vote since then."""
         return [digest for (digest,) in self._ask(statements.DIGESTS_OF_USER, (user, since))]
 
+    def read_before(self, extractor: int, after: int, upto: int) -> list[bytes]:
+        """Of the events after one number up to another: messages on which a vote is in force that an older extractor has read."""
+        return [digest for (digest,) in self._ask(statements.STANDING_READ_BEFORE, (after, upto, extractor))]
+
     def latest(self, user: str, upto_seq: int, extractor: int, most: int) -> list[int]:
         """Numbers of the events that are a user's votes in force at event `upto_seq`, the latest `most` by their time, in any order."""
         return [seq for (seq,) in self._ask(statements.LATEST_OF_USER, (user, upto_seq, extractor, most))]

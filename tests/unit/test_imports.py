@@ -20,7 +20,7 @@ LAYERS = (
     ("cli",),
     ("daemon", "doctor"),
     ("bulk", "backup", "moving_in", "corpus", "evaluation", "doors", "web", "folders", "metrics"),
-    ("proxy", "remembered", "supposing", "undo"),
+    ("proxy", "remembered", "renewal", "supposing", "undo"),
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),

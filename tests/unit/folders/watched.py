@@ -26,10 +26,13 @@ class Watched:
         self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
         self.watch = replace(Watch(f"{place}/home/*", debounce_seconds=DEBOUNCE), **settings)
         self.listeners: tuple[Listener, ...] = ()
-        self.filter = Filter.open(self.state, bits=14, durable=False)
+        self.reopen()
         self.settled = 0
         self.opened: list[File] = []
         self.start()
+
+    def reopen(self) -> None:
+        self.filter = Filter.open(self.state, bits=14, durable=False)
 
     def start(self) -> None:
         self.mailboxes = LocalMailboxes([Pattern(self.watch.maildir, self.watch.user)])

@@ -55,7 +55,7 @@ def test_how_many_were_cast_since(ledger, packed):
 def test_a_lesson_of_an_older_extractor_counts_when_it_is_given_again(ledger, packed):
     """For `append` it is a change: it is cast anew."""
     cast(ledger, packed, (b"old", "anna", "spam", "cli", 1), (b"known", "anna", "spam", "cli", 1))
-    ledger.append([NewVote(b"known", "anna", "spam", packed, b"", "cli", 1, EXTRACTOR)])
+    ledger.append([NewVote(b"known", "anna", "spam", packed, b"", "cli", 2, EXTRACTOR)])
     lessons = [b"old", b"known", b"new"]
     within = ledger.users.within(3, "anna", ("cli",), 2, lessons, lambda digest: (digest, "spam"))
     assert within == ([b"known"], [b"old", b"new"])

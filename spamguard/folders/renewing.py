@@ -1,0 +1,108 @@
+"""After an upgrade that reads mail otherwise: messages that were taught before and still lie in watched folders are read anew, once.
+
+Goes through the log of votes by and by, when nothing else is to be done, and notes in the ledger how far it has come. Must never teach
+anything that is not in force (`renewal`), and never take more than some tenths of a second at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from math import inf
+
+from spamguard.engine import Filter
+from spamguard.folders import names
+from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
+from spamguard.folders.lessons import STEP_SECONDS
+from spamguard.folders.scan import Scanner
+from spamguard.folders.sightings import Sightings
+from spamguard.prepare import chunks
+from spamguard.records import EXTRACTOR
+from spamguard.renewal import renew
+
+_NOTE = f"renewed.{EXTRACTOR}"
+_EVENTS = 1000  # that are looked through at once
+_LOOKED_UP = 256  # messages; their folders are listed for them
+_PLACES = 4  # where one message is looked for
+
+_log = logging.getLogger("spamguard.folders")
+
+
+class Renewer:
+    """Of one watcher. due: when the next step is to be taken, on the clock of `time.monotonic`."""
+
+    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner, mailboxes: Mailboxes) -> None:
+        self._filter = spam_filter
+        self._sightings = sightings
+        self._scanner = scanner
+        self._mailboxes = mailboxes
+        self._done = int(spam_filter.ledger.get_meta(_NOTE) or 0)  # event up to which everything was looked at
+        self._looked, self._end = self._done, spam_filter.ledger.last_seq()
+        self._waiting: list[bytes] = []  # messages of the events behind `_done`, up to `_looked`
+        self._renewed = 0
+        self.due = 0.0 if self._done < self._end else inf
+
+    def step(self, boxes: Collection[Mailbox]) -> int:
+        """How many votes were cast anew. SpamguardError: what was not is found again by the next step."""
+        began = time.monotonic()
+        while not self._waiting and self._looked < self._end:
+            self._done, self._looked = self._looked, min(self._looked + _EVENTS, self._end)
+            self._waiting = self._filter.ledger.users.read_before(EXTRACTOR, self._done, self._looked)
+            if time.monotonic() > began + STEP_SECONDS:
+                break
+        renewed = self._renew({box.path: box for box in boxes}, began + STEP_SECONDS) if self._waiting else 0
+        self._renewed += renewed
+        if not self._waiting and (renewed or self._looked == self._end):
+            self._note(self._looked)
+        now = time.monotonic()
+        self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as that took
+        return renewed
+
+    def _note(self, event: int) -> None:
+        """So far it is done; a crash before this finds the same votes again, renewed."""
+        self._filter.ledger.set_meta(_NOTE, str(event))
+        self._done = event
+        if event == self._end and self._renewed:
+            told = "%d votes by an older version were read anew from the mail in watched folders; `spamguard status` tells what is left"
+            _log.info(told, self._renewed)
+
+    def _renew(self, boxes: Mapping[str, Mailbox], until: float) -> int:
+        """Some of those that wait, as many as there is time for. boxes: by path."""
+        some = self._waiting[:_LOOKED_UP]
+        seen: list[bytes] = []
+        renewed = 0
+        for chunk in chunks(self._messages(some, boxes, seen), bytes):
+            renewed += renew(self._filter, self._scanner.preparer.all_ready(chunk))
+            if time.monotonic() > until:
+                del self._waiting[: len(seen)]
+                return renewed
+        del self._waiting[: len(some)]
+        return renewed
+
+    def _messages(self, digests: list[bytes], boxes: Mapping[str, Mailbox], seen: list[bytes]) -> Iterator[bytes]:
+        """Those that still lie somewhere and can be read. seen: gets all that were looked at, in order."""
+        places: dict[bytes, list[tuple[Place, int]]] = {}
+        for digest, (path, folder, name) in self._sightings.lying(digests, _PLACES):
+            if path in boxes:
+                places.setdefault(digest, []).append((Place(boxes[path], folder), name))
+        wanted = {one for some in places.values() for one in some}
+        there = self._files({place for place, _ in wanted}, {name for _, name in wanted})
+        for digest in digests:
+            seen.append(digest)
+            copies = ((place, there[place, name]) for place, name in places.get(digest, ()) if (place, name) in there)
+            read = (self._scanner.message(place, file, digest) for place, file in copies)
+            yield from islice((raw for raw in read if raw is not None), 1)
+
+    def _files(self, places: Collection[Place], wanted: Collection[int]) -> dict[tuple[Place, int], File]:
+        """Files of these folders, by the keys of their base names."""
+        found: dict[tuple[Place, int], File] = {}
+        for place in places:
+            try:
+                for file in files(self._mailboxes.names(place)):
+                    if (name := names.key_of(file.name)) in wanted:
+                        found[place, name] = file
+            except OSError:
+                continue  # told where folders are looked at
+        return found
