@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from spamguard import kernel
@@ -30,6 +31,7 @@ _BLOCKS = (
 )
 _GAPS = frozenset(_BLOCKS.split())
 _BREAKS = _GAPS | {f"/{name}" for name in _GAPS} | {"br", "img", "input"}
+_SIZED = "font-size"
 # a word without which the pattern cannot match, and the pattern; possessive, so that long runs of blanks cost nothing
 _HIDERS = tuple(
     (word, re.compile(pattern))
@@ -37,7 +39,7 @@ _HIDERS = tuple(
         ("none", r"display\s*+:\s*+none"),
         ("hidden", r"visibility\s*+:\s*+hidden"),
         ("mso-hide", r"mso-hide\s*+:\s*+all"),
-        ("font-size", r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
+        (_SIZED, r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
         ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
         ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
         ("hidden", r"hidden(?<=\shidden)(?=[\s>=/]|\Z)"),
@@ -46,6 +48,11 @@ _HIDERS = tuple(
         ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
         ("text-indent", r"text-indent\s*+:\s*+-\d{3}"),
     )
+)
+# What text of no size holds may have one again. Bounded, since a tag may name many.
+_SIZE = re.compile(
+    r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
+    r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
 )
 _WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9])")
 _DARK_GROUND = re.compile(r"b(?:gcolor|ackground(?:-color)?)\s*+[:=]\s*+[\"']?\s*+(?!white|#fff|#f[a-f0-9]f|transparent|none|inherit)[#\w]")
@@ -171,7 +178,7 @@ def _rules(style: str) -> Iterator[tuple[str, str]]:
             outer += 1
             conditions += conditions > 0 or "(" in before
         elif brace == "{":
-            if not conditions:
+            if not conditions and "@" not in before.rpartition(";")[2]:  # a condition that has lost its brace
                 yield before, inside
         elif end == "}" and outer:
             outer -= 1
@@ -195,28 +202,30 @@ def _folded_entity(entity: str) -> str:
     return fold(html.unescape(entity))
 
 
-def _hiding_places(source: str, attributes: str, names: frozenset[str]) -> list[int]:
-    """Where something stands that may hide its element, in order. White text hides unless the page sets a dark ground.
+def _hiding_places(source: str, attributes: str, names: frozenset[str]) -> list[tuple[int, bool]]:
+    """Where something stands that may hide its element, in order, and whether nothing within can be seen again. White text hides unless
+    the page sets a dark ground.
 
     names: hiding classes and ids.
     """
-    patterns = [pattern for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
+    patterns = [(pattern, word != _SIZED) for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
     if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes):
-        patterns.append(_WHITE)
-    places = [match.start() for pattern in patterns for match in pattern.finditer(source)]
+        patterns.append((_WHITE, True))
+    places = [(match.start(), lasts) for pattern, lasts in patterns for match in pattern.finditer(source)]
     if any(name in attributes for name in names):
-        places += [match.start() for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split())]
+        found = (match for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split()))
+        places += [(match.start(), True) for match in found]
     return sorted(places)[:_MAX_HIDING]
 
 
-def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
+def _take_hidden(source: str, places: list[tuple[int, bool]]) -> tuple[str, str]:
     """Markup without the elements whose own tag hides them, and those elements."""
     shown: list[str] = []
     covered: list[str] = []
     position = 0
     looked = -1
     tree = _Tree(source)
-    for place in places:
+    for number, (place, _) in enumerate(places):
         start = source.rfind("<", position, place)
         if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
             continue
@@ -224,7 +233,8 @@ def _take_hidden(source: str, places: list[int]) -> tuple[str, str]:
         tag = _START_TAG.match(source, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue
-        end = tree.end(tag.group(1), start, tag.end())
+        lasts = any(lasts for at, lasts in islice(places, number, None) if at < tag.end())
+        end = tree.end(tag.group(1), start, tag.end(), len(source) if lasts else tree.next_size(tag.end()))
         shown.append(source[position:start])
         covered.append(source[tag.end() : end])
         position = end
@@ -241,6 +251,7 @@ class _Tree:
         self._source = source
         self._open: Counter[str] = Counter()
         self._place = 0
+        self._size = -1
 
     def is_open(self, name: str, place: int) -> bool:
         """Whether an element of that name is open at a place, which is behind all asked for before."""
@@ -252,16 +263,23 @@ class _Tree:
         self._place = place
         return self._open[name] > 0
 
-    def end(self, name: str, start: int, position: int) -> int:
-        """Where the element whose start tag stands from `start` to `position` ends: at its end tag, or at a tag that closes it as well; the
-        end of the page if there is none."""
+    def next_size(self, place: int) -> int:
+        """Where the next tag that gives text a size stands, from a place on behind all asked for before; the end of the page: nowhere."""
+        if self._size < place:
+            found = _SIZE.search(self._source, place)
+            self._size = found.start() if found else len(self._source)
+        return self._size
+
+    def end(self, name: str, start: int, position: int, most: int) -> int:
+        """Where the element whose start tag stands from `start` to `position` ends: at its end tag, or at a tag that closes it as well; at
+        `most` if there is none before."""
         inside = Counter((name,))
-        for match in _NAMED_TAG.finditer(self._source, position):
+        for match in _NAMED_TAG.finditer(self._source, position, most):
             closing, tag = match.groups()
             if self._ends(name, tag, start, inside) if closing else self._begins_next(name, tag, start, inside):
                 return match.start()
             inside[tag] += -1 if closing and inside[tag] else not closing
-        return len(self._source)
+        return most
 
     def _ends(self, name: str, tag: str, start: int, inside: Counter[str]) -> bool:
         """Whether an end tag closes the element: its own, or of what is around it."""

@@ -150,6 +150,34 @@ def test_hidden_elements_do_not_end_before(markup: str) -> None:
     assert not html.read(markup).visible.strip()
 
 
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<td style='font-size:0px;padding:9px'><div style='color:red;font-size: 13px'>seen</div></td>",
+        "<td style='font-size:0px'>x<table><tr><td style='font-size:0;'>x<p style='font:bold 12pt Arial'>seen</p></table></td>",
+        "<div style='font-size:0'><span style='font-size:1.2rem'>seen</span></div>",
+        "<div style='font-size:0'><font color=red size=2>seen</font></div>",
+        "<div style='font-size:0'><b style='font-size:medium'>seen</b></div>",
+    ],
+)
+def test_what_text_of_no_size_holds_is_seen_where_it_has_one(markup: str) -> None:
+    assert html.read(markup).visible.split() == ["seen"]
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<div style='font-size:0;display:none'><b style='font-size:13px'>x</b></div>",
+        "<div style='display:none;font-size:0'><b style='font-size:13px'>x</b></div>",
+        "<div style='font-size:0'><b style='font-size:100%'>x</b></div>",
+        "<div style='font-size:0'><b style='font-size:1px'>x</b><p>y</div>",
+        "<div style='font-size:0;color:#fff'><b style='font-size:13px'>x</b></div>",
+    ],
+)
+def test_what_is_hidden_otherwise_is_not_seen_by_its_size(markup: str) -> None:
+    assert not html.read(markup).visible.strip()
+
+
 def test_comments_and_titles_are_hidden_text() -> None:
     assert html.read("<title>one</title><!-- two --><style>three</style>four").hidden.split() == ["one", "two"]
 
@@ -185,6 +213,7 @@ def test_text_without_tags_is_all_visible(text: str) -> None:
         ("@media screen{.x{display:none}}", "<div class=x>"),
         ("@media (max-width:9px){.y{color:red}} .x{display:none}", "<div class=x>"),
         ("a{b{c}} .x{display:none", "<div class=x>"),
+        ("@import url(y); .x{display:none}", "<div class=x>"),
     ],
 )
 def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
@@ -204,6 +233,7 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         ("@media (min-width:1px){@media print{.x{display:none}}}", "<div class=x>"),
         (".x{margin-left:-1000px}", "<div class=x>"),
         (".x{left:-99px}", "<div class=x>"),
+        ("@media (max-width: 670px) .y, .x {color:red .z display:none}", "<div class=x>"),
     ],
 )
 def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str) -> None:
