@@ -15,12 +15,17 @@ from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR
 
 
-def renew(spam_filter: Filter, messages: Sequence[Teaching], user: str | None = None) -> int:
-    """Cast anew the votes on these messages that an older extractor has read; how many. user: whose; None: everybody's. LedgerError."""
+def renew(spam_filter: Filter, messages: Sequence[Teaching], user: str | None = None) -> list[bytes]:
+    """Cast anew the votes on these messages that an older extractor has read; of each, its message. user: whose; None: everybody's.
+
+    LedgerError: none of them was.
+    """
     spam_filter.refuse_without_receipts()
     scored = list(zip(messages, spam_filter.first_scores(messages), strict=True))
     with spam_filter.ledger.alone() as cast:
-        return sum(cast([vote for one, scores in scored for vote in _anew(spam_filter, one, scores, user)]))
+        votes = [vote for one, scores in scored for vote in _anew(spam_filter, one, scores, user)]
+        cast(votes)
+    return [vote.digest for vote in votes]
 
 
 def _anew(spam_filter: Filter, message: Teaching, scores: bytes, user: str | None) -> list[NewVote]:

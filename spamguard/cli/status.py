@@ -29,6 +29,10 @@ _KERNELS = {
 }
 _ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
 _REMEDY = "teach what people have filed (teach-folders), or let reading and answering teach (ham_evidence)"
+_OUTDATED = (
+    "from before an upgrade that reads mail otherwise: no use until the mail is read anew. The daemon does that with what lies in "
+    "watched folders; teach the rest again (teach-folders, learn)"
+)
 EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -62,6 +66,7 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "profile": profile,
         "profiles": {one.name: one.about for one in PROFILES.values()},
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
+        "outdated": _outdated(spam_filter),
         "missing": missing(found.classes, found.unwanted),
         "events": found.events,
         "unsettled": found.unsettled,
@@ -74,6 +79,15 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "daemon": running.values(spam_filter.directory),
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }
+
+
+def _outdated(spam_filter: Filter) -> int:
+    """Lessons that teach nothing now, as all votes for them were read by an older extractor."""
+    from spamguard.ledger.wordlists import LABEL
+    from spamguard.records import EXTRACTOR
+
+    whole, current = spam_filter.ledger.lesson_counts(), spam_filter.ledger.lesson_counts(EXTRACTOR)
+    return sum(number for name, number in whole.items() if name != LABEL) - sum(current.values())
 
 
 def _bound(spam_filter: Filter) -> dict[str, Any]:
@@ -121,6 +135,7 @@ def _text(values: dict[str, Any]) -> str:
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
+            *([f"{rim.counted(values['outdated'], 'lesson')} {_OUTDATED}"] if values["outdated"] else []),
             *([f"{values['missing']}: {_REMEDY}"] if values["missing"] else []),
             "",
             *_table_lines(values["tables"]),

@@ -27,7 +27,8 @@ ABOUT = """Teach what people filed already. Each message in Junk is taught as sp
 in the name of its owner; trash, sent mail, drafts and folders of no known name teach nothing, nor does what spamguard itself filed.
 Try it with --dry-run first.
 
-It can be interrupted and run again: what was taught is not taught twice. The daemon does not do this by itself: what lies in a
+It can be interrupted and run again: what was taught is not taught twice. What its owner taught before an upgrade that reads mail
+otherwise is read anew, as what it was taught as. The daemon does not do this by itself: what lies in a
 mailbox when it first looks teaches nothing, only what is moved from then on."""
 EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
@@ -124,13 +125,16 @@ def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbo
 def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> tuple[dict[str, int], int]:
     """How many messages of each class were taught, and how many were known as that."""
     from spamguard import bulk
+    from spamguard.renewal import renew
 
     _define(spam_filter, {one.label for one in found})
     taught: Counter[str] = Counter()
     known = 0
     for batch in bulk.batches(bulk.ready(spam_filter.key, _messages(spam_filter, scanner, mailbox, found))):
+        anew = renew(spam_filter, [one.teaching for one in batch], mailbox.user)  # what somebody has said weighs more than where it lies
+        taught.update(str(one.own) for one in spam_filter.ledger.users.standing(anew, mailbox.user).values())
         for label in sorted({str(one.label) for one in batch}):
-            lessons = [one.teaching for one in batch if one.label == label]
+            lessons = [one.teaching for one in batch if one.label == label and one.teaching.digest not in anew]
             changed = spam_filter.learn_ready(lessons, label, user=mailbox.user, origin="folders, before they were watched")
             taught[label] += sum(changed)
             known += len(changed) - sum(changed)

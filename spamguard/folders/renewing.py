@@ -74,7 +74,7 @@ class Renewer:
         seen: list[bytes] = []
         renewed = 0
         for chunk in chunks(self._messages(some, boxes, seen), bytes):
-            renewed += renew(self._filter, self._scanner.preparer.all_ready(chunk))
+            renewed += len(renew(self._filter, self._scanner.preparer.all_ready(chunk)))
             if time.monotonic() > until:
                 del self._waiting[: len(seen)]
                 return renewed

@@ -62,7 +62,7 @@ class Lessons:
         """Nothing where it cannot be told."""
         try:
             with self._ledger() as ledger:
-                return Learnt(ledger.lesson_counts(), unwanted_of(ledger.classes()))
+                return Learnt(ledger.lesson_counts(EXTRACTOR), unwanted_of(ledger.classes()))
         except SpamguardError as error:
             _log.warning("how much was learnt cannot be told: %s", error)
             return Learnt({}, unwanted_of({}))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from corpora import synthetic
 from spamguard import Filter
+from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
 MAIL = [raw for _, raw in synthetic.generate(30, 8)]
@@ -78,3 +82,24 @@ def test_slips(teach, state, home, tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text("listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n")
     assert teach("--config", file).failed("x.yaml", "watch")
+
+
+def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teach, state, home):
+    with Filter.open(state) as spam_filter:
+        ready = [spam_filter._preparer.ready(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])]
+        spam_filter.learn_ready(ready, "ham", user="anna", origin="web")  # two of them lie in Junk
+        spam_filter.learn_ready(ready[:1], "spam", user="ben", origin="web")
+    with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
+        db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
+    assert "\n2 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew" in run(state, "status").out
+    done = teach(f"{home}/a*/Maildir")
+    assert done.out == "anna: taught 6 messages as ham, 1 message as spam\n"
+    with Filter.open(state) as spam_filter:
+        votes = [spam_filter.ledger.vote(one.digest, user) for user, one in (("anna", ready[0]), ("anna", ready[2]), ("ben", ready[0]))]
+        assert [(vote.label, vote.origin, vote.extractor) for vote in votes] == [
+            ("ham", "web", EXTRACTOR),
+            ("ham", "web", EXTRACTOR - 1),
+            ("spam", "web", EXTRACTOR - 1),
+        ]
+    assert run(state, "status", "--json").json["outdated"] == 1
