@@ -54,8 +54,10 @@ _SIZE = re.compile(
     r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
     r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
 )
-_WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9])")
-_DARK_GROUND = re.compile(r"b(?:gcolor|ackground(?:-color)?)\s*+[:=]\s*+[\"']?\s*+(?!white|#fff|#f[a-f0-9]f|transparent|none|inherit)[#\w]")
+_BRIGHT = r"rgba?\(\s*+25\d\s*+,\s*+25\d\s*+,\s*+25\d\s*+[,)]"
+_WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|" + _BRIGHT + ")")
+_NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
+_DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
 _BRACES = re.compile(r"([{}])")
 _LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
@@ -103,7 +105,7 @@ def read(source: str) -> Page:
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
     attributes = "\n".join(shown.attributes)
-    places = _hiding_places(source, attributes, _hiding_names(style) if style else frozenset())
+    places = _hiding_places(source, attributes, style)
     if places:
         source, covered = _take_hidden(source, places)
         unseen.append(covered)
@@ -202,16 +204,14 @@ def _folded_entity(entity: str) -> str:
     return fold(html.unescape(entity))
 
 
-def _hiding_places(source: str, attributes: str, names: frozenset[str]) -> list[tuple[int, bool]]:
+def _hiding_places(source: str, attributes: str, style: str) -> list[tuple[int, bool]]:
     """Where something stands that may hide its element, in order, and whether nothing within can be seen again. White text hides unless
-    the page sets a dark ground.
-
-    names: hiding classes and ids.
-    """
+    the page sets a dark ground."""
     patterns = [(pattern, word != _SIZED) for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
-    if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes):
+    if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes + "\n" + style):
         patterns.append((_WHITE, True))
     places = [(match.start(), lasts) for pattern, lasts in patterns for match in pattern.finditer(source)]
+    names = _hiding_names(style) if style else frozenset()
     if any(name in attributes for name in names):
         found = (match for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split()))
         places += [(match.start(), True) for match in found]

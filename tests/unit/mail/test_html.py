@@ -65,6 +65,9 @@ def test_visible_text(markup: str, visible: str) -> None:
         "<div style='position:absolute; left:-9999px'>",
         "<div style='top : -500em'>",
         "<p style='text-indent:-999px'>",
+        "<span style='color:rgb(255, 255, 255)'>",
+        "<span style='color:rgba(254,255,255,1); background-color: rgb(255,255,255)'>",
+        "<span style='color:#fff; background-color: rgb(255, 255, 255)'>",
     ],
 )
 def test_hidden_text(tag: str) -> None:
@@ -91,6 +94,9 @@ def test_hidden_text(tag: str) -> None:
         "<div style='color:#ff0000'>",
         "<body bgcolor=black><font color=white>",
         "<body style='background:#000'><span style='color:#fff'>",
+        "<td style='background-image: url(x.png)'><span style='color:#fff'>",
+        "<td style='background: rgb(25,5,5)'><span style='color:rgb(255,255,255)'>",
+        "<style>.dark {background-color: #123}</style><div class=dark><span style='color:#fff'>",
     ],
 )
 def test_text_that_is_not_hidden(tag: str) -> None:
