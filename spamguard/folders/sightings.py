@@ -69,6 +69,11 @@ class Marks(NamedTuple):
     names: Names
     since: Names
 
+    def of(self, name: int) -> int | None:
+        """The mark of one; None: it has none."""
+        at = int(np.searchsorted(self.names, name))
+        return int(self.since[at]) if at < len(self.names) and self.names[at] == name else None
+
     def changed(self, marks: Mapping[int, int], removed: Collection[int]) -> Marks:
         """Some made or replaced, others removed."""
         stay = ~np.isin(self.names, np.array([*marks, *removed], np.int64))
@@ -209,12 +214,16 @@ class Sightings:
         with self._transaction():
             numbers = {folder: self._number(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
-            self._db.executemany("DELETE FROM sightings WHERE folder = ? AND name = ?", away)
+            for table in ("sightings", "marks"):
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)  # noqa: S608  words of our own
             self._db.executemany(_PUT, (_row(copy, numbers[copy.folder]) for copy in kept))
         self._folders.pop(mailbox, None)
         for folder, number in numbers.items():
+            over = [name for other, name in away if other == number]
             if number in self._names:
-                self._change(number, [copy for copy in kept if copy.folder == folder], [name for other, name in away if other == number])
+                self._change(number, [copy for copy in kept if copy.folder == folder], over)
+            if number in self._marks and over:
+                self._marks[number] = self._marks[number].changed({}, over)
 
     def mark_scanned(self, mailbox: str) -> None:
         """Its first scan is finished."""
@@ -240,6 +249,9 @@ class Sightings:
         """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
         with self._transaction():
             self._db.execute("UPDATE sightings SET gone = ? WHERE gone > ?", (now, now))
+            old = "SELECT folder, name FROM sightings WHERE gone > 0 AND gone < ?"
+            if self._db.execute(f"DELETE FROM marks WHERE (folder, name) IN ({old})", (now - GONE_SECONDS,)).rowcount:  # noqa: S608
+                self._marks.clear()
             return self._db.execute("DELETE FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)).rowcount
 
     def miss(self, there: Collection[str], now: int) -> list[str]:

@@ -264,8 +264,10 @@ class Watcher:
         if not arrivals and not looked.gone:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
+        done = self._weigher.done(box.mailbox, before) if self._asked[box.mailbox.watch].signs else set()
         outcome = reconcile(before, arrivals, looked.gone, self._rules(box.mailbox), int(time.time()), first=first)
         again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before, first=first)
+        self._weigher.follow(box.mailbox, done, outcome.kept)
         self._scanner.let_go()
         self._once.over(_OURS)
         return looked.again | again

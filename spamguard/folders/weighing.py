@@ -7,7 +7,7 @@ teaches nothing. Only names of files tell it; a message is read when it is to be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from spamguard.folders.once import Once
 from spamguard.folders.reconcile import EVIDENCE, Into, Sign
 from spamguard.folders.scan import Found, Scanner, told
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Lesson
+from spamguard.folders.values import Copy, Lesson
 from spamguard.ledger import SqliteLedger
 
 STEP = 200  # messages asked about, and taught, at once
@@ -80,13 +80,26 @@ class Weigher:
         if everything and not begun:
             self._sightings.mark_weighed(mailbox.path, str(what))
 
+    def done(self, mailbox: Mailbox, copies: Iterable[Copy]) -> set[bytes]:
+        """Of which messages the evidence teaches nothing any more, by what is remembered of them."""
+        return {copy.digest for copy in copies if self._sightings.marks(mailbox.path, copy.folder).of(copy.name) == _DONE} - {b""}
+
+    def follow(self, mailbox: Mailbox, done: Collection[bytes], kept: Iterable[Copy]) -> None:
+        """Nor does it where they have come since: what was there before evidence was asked for stays so wherever it is moved."""
+        moved: dict[str, dict[int, int]] = {}
+        for copy in kept:
+            if copy.digest in done and not copy.gone:
+                moved.setdefault(copy.folder, {})[copy.name] = _DONE
+        for folder, marks in moved.items():
+            self._sightings.mark(mailbox.path, folder, marks, ())
+
     def _shown(self, place: Place, found: Sequence[Found], into: Into, what: Asked) -> Iterator[_Shown]:
-        """Those of which anything may be learnt yet. Marks that are of no more use are removed."""
+        """Those of which anything may be learnt yet."""
         there = self._sightings.names(place.mailbox.path, place.directory)
         marks = self._sightings.marks(place.mailbox.path, place.directory)
         last = {one.name: one for one in found}  # of a name in `new` and in `cur` the latter
         keywords = self._keywords(place, last.values(), what)
-        over = set(marks.names[~np.isin(marks.names, there)].tolist())
+        over: set[int] = set()  # marks that are of no more use
         waiting = set(marks.names[marks.since != _DONE].tolist()) & last.keys()
         keys = np.fromiter(last, np.int64, len(last))
         for key in keys[np.isin(keys, there) & ~np.isin(keys, marks.names[marks.since == _DONE])].tolist():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from spamguard.folders import notes
 from spamguard.folders.contract import Place
 from tests.unit.folders.maildirs import deliver, maildir
@@ -98,3 +100,37 @@ def test_keywords_that_cannot_be_read_are_told_once(tmp_path, caplog):
         one.rest()
         assert one.votes() == {"anna 1": "ham"}
         assert sum("keywords cannot be read" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_a_message_showed_before_teaches_nothing_wherever_it_goes(tmp_path, meanwhile):
+    """Moved by its user, renamed with all others by a migration, away for a while with its disk."""
+    with weighed(tmp_path, spam_evidence=()) as one:
+        for folder in ("", ".Projects"):
+            (maildir(one.box, folder) / folder / "dovecot-keywords").write_text("0 $Junk\n")
+        moved, migrated, copied = [flag(deliver(one.box, raw), "Sa") for raw in MAIL[:3]]
+        one.rest()
+    with weighed(tmp_path) as one:
+
+        def look_meanwhile() -> None:
+            if meanwhile:
+                look(one)
+
+        moved = moved.rename(tmp_path / moved.name)
+        look_meanwhile()
+        moved = moved.rename(one.box / ".Projects" / "cur" / moved.name)
+        one.rest()
+        migrated = migrated.rename(migrated.with_name("1700000000.migrated.host:2,Sa"))
+        (one.box / ".Projects" / "cur" / "1700000000.copied.host:2,Sa").hardlink_to(copied)
+        one.rest()
+        (one.box / "cur").rename(tmp_path / "away")
+        (one.box / "cur").mkdir()
+        look_meanwhile()
+        (one.box / "cur").rmdir()
+        (tmp_path / "away").rename(one.box / "cur")
+        look(one)
+        assert one.votes() == {}
+        new = flag(deliver(one.box, MAIL[3]), "Sa")
+        one.rest()
+        assert one.votes() == {"anna 3": "spam"}
+        assert new.exists()
