@@ -12,7 +12,7 @@ from spamguard.engine import Filter
 from spamguard.ledger import NewVote
 from spamguard.ledger.codec import pack
 from spamguard.prepare import Teaching
-from spamguard.records import EXTRACTOR
+from spamguard.records import EXTRACTOR, Vote
 
 
 def renew(spam_filter: Filter, messages: Sequence[Teaching], user: str | None = None) -> list[bytes]:
@@ -21,16 +21,18 @@ def renew(spam_filter: Filter, messages: Sequence[Teaching], user: str | None = 
     LedgerError: none of them was.
     """
     spam_filter.refuse_without_receipts()
-    scored = list(zip(messages, spam_filter.first_scores(messages), strict=True))
-    with spam_filter.ledger.alone() as cast:
-        votes = [vote for one, scores in scored for vote in _anew(spam_filter, one, scores, user)]
+    some = [one for one in messages if _older(spam_filter, one, user)]
+    scores = spam_filter.first_scores(some)
+    with spam_filter.ledger.alone() as cast:  # nobody says anything else between looking and casting
+        votes = [
+            NewVote(vote.digest, vote.user, vote.label, pack(one.features), then, vote.origin, vote.time, EXTRACTOR)
+            for one, then in zip(some, scores, strict=True)
+            for vote in _older(spam_filter, one, user)
+        ]
         cast(votes)
     return [vote.digest for vote in votes]
 
 
-def _anew(spam_filter: Filter, message: Teaching, scores: bytes, user: str | None) -> list[NewVote]:
-    return [
-        NewVote(vote.digest, vote.user, vote.label, pack(message.features), scores, vote.origin, vote.time, EXTRACTOR)
-        for vote in spam_filter.ledger.users.of_message(message.digest)
-        if vote.extractor < EXTRACTOR and user in (None, vote.user)
-    ]
+def _older(spam_filter: Filter, message: Teaching, user: str | None) -> list[Vote]:
+    of_message = spam_filter.ledger.users.of_message(message.digest)
+    return [vote for vote in of_message if vote.extractor < EXTRACTOR and user in (None, vote.user)]
