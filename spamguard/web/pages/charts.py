@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from spamguard.records import LATEST
 from spamguard.web.pages import texts
 from spamguard.web.service.values import Bin, Hour
 
@@ -20,6 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 38.0, 398.0, 10.0, 154.0
 TONES = ("wanted", "unsure", "unwanted", "none")
 """From the bottom of a bar to its top."""
 _LABELS = 6  # on the axis of time, at most
+_DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,7 @@ def growth(points: Sequence[tuple[float, int]]) -> Chart:
     first, last = points[0][0], points[-1][0]
     most = top(max(number for _, number in points))
     places = [(_between((when - first) / ((last - first) or 1)), _height(number / most)) for when, number in points]
-    chosen = _spread(len(points))
-    across = [Tick(places[at][0], texts.clock(points[at][0], LATEST)) for at in chosen]
-    return Chart(across, _upwards(most), line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+    return Chart(_days(first, last), _upwards(most), line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
 
 
 def calibration(bins: Sequence[Bin]) -> Chart:
@@ -133,8 +131,15 @@ def _from_below(tone: str) -> int:
     return TONES.index(tone)
 
 
+def _days(first: float, last: float) -> list[Tick]:
+    """On an axis of days, as far apart as they are in time."""
+    days = round((last - first) / _DAY)
+    span = max(last - first, 3 * _DAY)  # of one day there is nothing to tell by the hour
+    return [Tick(_between(day / (days or 1)), texts.clock(first + day * _DAY, span)) for day in _spread(days + 1)]
+
+
 def _upwards(most: int) -> list[Tick]:
-    return [Tick(_height(number / most), f"{number:,}") for number in (0, most // 2, most)]
+    return [Tick(_height(number / most), texts.brief(number)) for number in (0, most // 2, most)]
 
 
 def _spread(count: int) -> list[int]:

@@ -20,6 +20,7 @@ _HARMLESS = frozenset("\n\t\u200c\u200d")
 
 _NAMES = {"ham": "not spam", "not-scanned": "not scanned"}
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
+_THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
@@ -53,6 +54,12 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
 def number(value: float) -> str:
     """1,234 or 1,234.5."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def brief(value: int) -> str:
+    """A round number where there is little room: 8,000, 10k, 2M."""
+    unit, letter = next((unit for unit in _THOUSANDS if value >= unit[0]), (1, ""))
+    return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
 
 
 def counted(value: int, one: str, many: str = "") -> str:
@@ -100,6 +107,6 @@ def quoted(text: str) -> str:
 
 
 def clock(seconds: float, span: float) -> str:
-    """What stands on an axis of time, in UTC: the hour, or the day on one that spans more than two. span: seconds."""
+    """What stands on an axis of time, in UTC: the hour, or the day on one that spans more than two, or the month. span: seconds."""
     when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
-    return when.strftime("%H:%M" if span <= 2 * 86400 else "%d %b")
+    return when.strftime("%H:%M" if span <= 2 * 86400 else "%d %b" if span <= 300 * 86400 else "%Y-%m")
