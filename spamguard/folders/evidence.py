@@ -13,6 +13,7 @@ from spamguard.folders.reconcile import EVIDENCE, Into, Sign
 from spamguard.settings import Watch
 
 _FLAGS = {"R": Sign.ANSWERED, "F": Sign.FLAGGED, "S": Sign.READ}
+_DELETED = "T"
 _NO_JUNK = frozenset(("nonjunk", "$notjunk", "notjunk"))  # what says the opposite of $Junk, folded
 
 
@@ -47,6 +48,8 @@ def asked(watch: Watch) -> Asked:
 def signs(flags: str, names: Mapping[str, str], what: Asked) -> frozenset[Sign]:
     """Those that count. flags: of a file's name. names: the folder's keywords, by their letters."""
     found = {_FLAGS[letter] for letter in flags if letter in _FLAGS}
+    if _DELETED in flags:
+        found.discard(Sign.READ)  # nobody left it there: some programs only strike through what is deleted
     given = {names[letter].casefold() for letter in flags if letter in names}
     if given & what.keywords and not given & _NO_JUNK:
         found.add(Sign.KEYWORD)

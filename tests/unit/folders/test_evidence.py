@@ -26,6 +26,8 @@ def test_nothing_is_asked_for_unless_said():
         ("", set()),
         ("DPT", set()),
         ("RS", {ANSWERED, READ}),
+        ("ST", set()),
+        ("RSTa", {ANSWERED, KEYWORD}),
         ("FS", {FLAGGED, READ}),
         ("Sa", {READ, KEYWORD}),
         ("c", {KEYWORD}),
