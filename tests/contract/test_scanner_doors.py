@@ -16,6 +16,7 @@ from spamguard.proxy.contract import NotScanned
 from spamguard.reception import door
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
+from tests.support.waiting import until
 from tests.unit.doors.milter.mta import Mta
 
 MAIL = b"Subject: x\r\nFrom: a@x.example\r\n\r\nhello\r\n" + b"line of it\r\n" * 200
@@ -97,12 +98,6 @@ def run(directory: Path, protocol: Protocol, talk: Callable[[Served], Awaitable[
             return await asyncio.wait_for(talk(served), 90)
 
     return asyncio.run(main())
-
-
-async def until(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not check():
-            await asyncio.sleep(0.01)
 
 
 def test_a_verdict_is_told_and_remembered(tmp_path: Path, protocol: Protocol) -> None:

@@ -1,7 +1,8 @@
-"""Waiting for what happens elsewhere: in another process, in another thread."""
+"""Waiting for what happens elsewhere: in another process, in another thread, in another task."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,11 @@ def eventually(check: Callable[[], object], what: str = "", seconds: float = PAT
     while not check():
         assert time.monotonic() < until, f"never so: {what or check}"
         time.sleep(0.02)
+
+
+async def until(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
+    """The same for what happens in this loop."""
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, f"never so: {what or check}"
+        await asyncio.sleep(0.005)

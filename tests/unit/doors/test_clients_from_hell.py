@@ -12,6 +12,7 @@ import pytest
 from spamguard.doors.smtp import connection
 from spamguard.settings import DoorLimits, Protocol
 from spamguard.wire.values import Reply
+from tests.support.waiting import until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 LATE = (421, "4.4.2 Timeout, closing connection")
@@ -23,14 +24,6 @@ def run(directory, talk, proxy=None, **options):
             return await asyncio.wait_for(talk(served), 60)
 
     return asyncio.run(main())
-
-
-async def until(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never came to that")
 
 
 def test_who_says_nothing_is_sent_away(tmp_path):

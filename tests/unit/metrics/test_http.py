@@ -10,6 +10,7 @@ import pytest
 
 from spamguard.metrics import http as served
 from spamguard.metrics.http import Answer, Server
+from tests.support.waiting import until
 
 
 async def plain() -> Answer:
@@ -162,9 +163,7 @@ def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(monkeypatch: 
 
         monkeypatch.setitem(PAGES, "/later", later)
         waiting = [asyncio.create_task(exchanged(port, b"GET /later HTTP/1.1\r\n\r\n")) for _ in range(served.CONNECTIONS)]
-        async with asyncio.timeout(20):
-            while len(asked) < served.CONNECTIONS:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(asked) >= served.CONNECTIONS)
         assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
         done.set()
         assert all(b"late" in one for one in await asyncio.gather(*waiting))

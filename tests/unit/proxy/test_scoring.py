@@ -21,7 +21,7 @@ from spamguard.proxy.scoring import COMMAND
 from spamguard.records import Scan
 from spamguard.spool import IN_MEMORY
 from tests.support.processes import alive
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 from tests.unit.filters import ROOT, mail, opened, teach
 from tests.unit.proxy.scorers import ODD, pool, run
 
@@ -161,11 +161,7 @@ def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
                 await asyncio.sleep(0.01)
             await asyncio.gather(*slow)
             await judge(MAIL[0][1])
-            for _ in range(100):
-                if len(judge.pool._scorers) == 1:
-                    break
-                await asyncio.sleep(0.05)
-            assert len(judge.pool._scorers) == 1
+            await until(lambda: len(judge.pool._scorers) == 1)
 
     run(work())
 

@@ -16,6 +16,7 @@ from spamguard.reception import conversation
 from spamguard.reception.conversation import Conversation
 from spamguard.settings import Protocol, ScannerLimits
 from tests.support.scanners import serving
+from tests.support.waiting import until
 
 SILENT_SECONDS = 0.2
 
@@ -48,14 +49,12 @@ def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, 
         async with serving(tmp_path, protocol) as served:
             _, writer = await served.connect()
             writer.write(begun)
-            while not served.door.connections:
-                await asyncio.sleep(0.01)
+            await until(lambda: served.door.connections)
             await asyncio.sleep(0.1)  # until it waits for more
             (session,) = served.door._sessions.values()
             assert isinstance(session, Conversation)
             session._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))  # as the event loop does
-            while served.door.connections:
-                await asyncio.sleep(0.01)
+            await until(lambda: not served.door.connections)
 
     asyncio.run(asyncio.wait_for(main(), 30))
     assert "fault" not in caplog.text
@@ -74,8 +73,7 @@ def test_who_is_sent_away_while_sending_hears_that_all_was_said(
             await asyncio.wait_for(reader.read(), 10)  # to its end
             writer.write(b"more of the request")
             writer.close()
-            while served.door.connections:
-                await asyncio.sleep(0.01)
+            await until(lambda: not served.door.connections)
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
@@ -93,10 +91,7 @@ def test_who_takes_no_answer_is_dropped_at_once(tmp_path: Path, protocol: Protoc
         limits = ScannerLimits(data_seconds=0.2)
         async with serving(tmp_path, protocol, clients=("192.0.2.0/24",), limits=limits) as served:
             with socket.create_connection(served.address):
-                while not served.door.connections:
-                    await asyncio.sleep(0.01)
-                async with asyncio.timeout(30):
-                    while served.door.connections:
-                        await asyncio.sleep(0.01)
+                await until(lambda: served.door.connections)
+                await until(lambda: not served.door.connections)
 
     asyncio.run(asyncio.wait_for(main(), 60))

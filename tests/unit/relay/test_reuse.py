@@ -10,6 +10,7 @@ import pytest
 from spamguard.relay.client import StreamHop
 from spamguard.wire.values import Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, FakeHop, Script, Then
+from tests.support.waiting import until
 from tests.unit.relay.talks import CLIENT, LOST, UNREACHABLE, codes, content, hand_on, talk
 
 
@@ -24,15 +25,6 @@ def messages(count: int, pause: float = 0.0) -> Callable[[StreamHop], Awaitable[
         return replies
 
     return run
-
-
-async def until(what: Callable[[], bool]) -> None:
-    """Wait for it, for a while."""
-    for _ in range(1000):
-        if what():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never happened")
 
 
 @pytest.mark.parametrize("lmtp", [False, True])

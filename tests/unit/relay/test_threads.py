@@ -8,6 +8,7 @@ import threading
 
 from spamguard.relay.threads import finished
 from tests.support.killing import killed_at
+from tests.support.waiting import until
 
 
 def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
@@ -36,8 +37,7 @@ def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(finished(work))
-        while not begun.is_set():
-            await asyncio.sleep(0.01)
+        await until(begun.is_set)
         for _ in range(2):
             task.cancel()
             await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ import socket
 import struct
 
 from spamguard.wire.milter import Command
+from tests.support.waiting import until
 from tests.unit.doors.milter.support import RAW, ScriptedAsking, run
 
 
@@ -52,8 +53,7 @@ def test_a_reset_is_no_fault(tmp_path, caplog):
             server.writer.transport.abort()
         await asyncio.sleep(0.05)
         asking.hold.set()
-        while served.door.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not served.door.connections)
 
     asking = ScriptedAsking()
     with caplog.at_level("INFO"):
@@ -71,8 +71,7 @@ def test_a_server_that_goes_in_the_middle_takes_nothing_with_it(tmp_path):
             await server.envelope()
             server.writer.write(b"\0\0\0\x24LSubject\0" + b"x" * length)
             await server.close()
-        while served.door.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not served.door.connections)
         return (await (await served.ready()).message(RAW))[0].reply
 
     assert run(tmp_path, asking, talk) == b"c"

@@ -9,6 +9,7 @@ from spamguard.doors.milter import connection
 from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.settings import ScannerLimits
 from spamguard.wire.milter import Command
+from tests.support.waiting import until
 from tests.unit.doors.milter.mta import ALL, OLD
 from tests.unit.doors.milter.support import RAW, ScriptedAsking, run
 
@@ -177,8 +178,7 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
         third = await served.connect()
         gone = await third.hung_up()
         await servers[0].close()
-        while served.door.connections > 1:
-            await asyncio.sleep(0.01)
+        await until(lambda: served.door.connections <= 1)
         await served.ready()
         return gone
 

@@ -19,6 +19,7 @@ from spamguard.proxy.contract import NotScanned
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from spamguard.teaching.lesson import Lesson
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served, serving
+from tests.support.waiting import until
 
 MAIL = b"Subject: x\nX-Spam-Flag: YES\nX-Other: y\n\nhello\r\n\x00\xff\n"
 STRIPPED = b"Subject: x\nX-Other: y\n\nhello\r\n\x00\xff\n"
@@ -252,13 +253,11 @@ def test_who_breaks_the_connection_is_no_fault_of_ours(tmp_path: Path, cut: int 
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.write(request("PROCESS", MAIL + bytes(400_000))[:cut])
             await writer.drain()
-            while served.door.connections == 0 or (cut is None and len(served.judge.raws) <= number):
-                await asyncio.sleep(0.01)
+            await until(lambda number=number: served.door.connections and (cut is not None or len(served.judge.raws) > number))
             writer.transport.abort()
         await asyncio.sleep(0.1)
         served.judge.hold.set()
-        while served.door.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not served.door.connections)
 
     run(tmp_path, talk)
     assert "fault" not in caplog.text

@@ -11,6 +11,7 @@ import pytest
 from spamguard.errors import BusyError, LedgerError, UsageError
 from spamguard.web.service import lane
 from spamguard.web.service.lane import Lane
+from tests.support.waiting import until
 
 
 class Tool:
@@ -93,8 +94,7 @@ def test_no_more_waits_than_may(one: Lane[Tool], monkeypatch: pytest.MonkeyPatch
     async def run() -> None:
         go_on = threading.Event()
         first = asyncio.create_task(one.do(lambda _: go_on.wait(30)))
-        while not Tool.opened:
-            await asyncio.sleep(0.001)
+        await until(lambda: Tool.opened)
         waiting = [asyncio.create_task(one.do(lambda _, number=number: number)) for number in range(lane.MOST_WAITING)]  # type: ignore[misc]
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too much"):
