@@ -1,7 +1,7 @@
 """What people filed before anybody watched: lessons from where the mail of a mailbox lies, asked for by its owner. Writes nothing.
 
-A message in a folder of a class is a lesson for it. Two exceptions: in INBOX only what was read, since what nobody has looked at says
-nothing; and never what we filed ourselves, as our signature tells. A message that lies in several classes is said to be of the first.
+A message in a folder of a class is a lesson for it. Two exceptions: in INBOX only what was read and not marked as deleted, since what nobody
+has looked at says nothing; and never what we filed ourselves, as our signature tells. A message that lies in several classes is said to be of the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spamguard.folders.rules import RoleOf
 from spamguard.folders.scan import Scanner, told
 from spamguard.folders.values import Kind
 
-_READ = "S"
+_READ, _DELETED = "S", "T"
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -56,7 +56,9 @@ def _filed_in(mailboxes: Mailboxes, place: Place, label: str) -> list[Filed]:
 
 def _counts(place: Place, file: File) -> bool:
     name = names.message(file.name)
-    return name is not None and (names.parts(place.directory) != names.INBOX or _READ in name.flags)
+    if name is None or names.parts(place.directory) != names.INBOX:
+        return name is not None
+    return _READ in name.flags and _DELETED not in name.flags
 
 
 def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collection[str]) -> Iterator[tuple[Filed, bytes | None]]:
