@@ -29,8 +29,8 @@ def fitted(step: Step, extensions: Mapping[str, str]) -> Step:
 
 
 def needs_smtputf8(step: Sender | Recipient) -> bool:
-    """Whether it can only be told to a hop that speaks SMTPUTF8."""
-    return not step.address.isascii() or any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
+    """Whether it can only be told to a hop that speaks SMTPUTF8. What goes beyond ASCII without saying so is the hop's to judge."""
+    return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
 
 
 def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:

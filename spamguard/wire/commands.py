@@ -19,13 +19,15 @@ _ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~.{_WIDE}-]++"
 _QUOTED = rf'"(?:[ !#-\[\]-~{_WIDE}]++|\\[ -~])*+"'
 _DOMAIN = rf"(?:[A-Za-z0-9._{_WIDE}-]++|\[[!-Z^-~]++\])"
 _ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN})*+:)?+"
-_PATH = re.compile(rf"<{_ROUTE}((?:{_ATOM}|{_QUOTED})++(?:@{_DOMAIN})?+)>")
-_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-<>-~{_WIDE}]++))?+")
+_MAILBOX = rf"(?:{_ATOM}|{_QUOTED})++(?:@{_DOMAIN})?+"
+# Many programs leave the brackets out, and mail servers take that: what they take and pass on to us as it came must not end here.
+_PATH = re.compile(rf"<{_ROUTE}({_MAILBOX})>|({_MAILBOX})")
+_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-~{_WIDE}]++))?+")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-_XTEXT = r"(?:[!-*,-<>-~]|\+[0-9A-Fa-f]{2})"
-_UNITEXT = rf"[!-<>-~{_WIDE}]"  # RFC 6533, section 3
+_XTEXT = r"(?:[!-*,-~]|\+[0-9A-Fa-f]{2})"  # "=" should be encoded, often is not, and mail servers take it so
+_UNITEXT = rf"[!-~{_WIDE}]"  # RFC 6533, section 3
 _NOTIFY = r"(?:SUCCESS|FAILURE|DELAY)"
 
 # Known whether they were announced or not: Postfix sends them to filters that announce nothing.
@@ -39,7 +41,7 @@ _OF_MAIL: Mapping[str, re.Pattern[str] | None] = {
 }
 _OF_RCPT: Mapping[str, re.Pattern[str] | None] = {
     "NOTIFY": re.compile(rf"NEVER|{_NOTIFY}(?:,{_NOTIFY}){{0,2}}", re.I),
-    "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|[A-Z0-9-]{{1,60}};{_XTEXT}{{1,500}})", re.I),
+    "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|[A-Z0-9-]{{1,60}};{_XTEXT}{{0,500}})", re.I),
 }
 
 _MAIL_SYNTAX = Reply.of(501, "5.5.4 Syntax: MAIL FROM:<address>")
@@ -59,20 +61,23 @@ class _RefusedError(Exception):
         self.reply = reply
 
 
-def parse_mail(argument: bytes) -> Sender | Reply:
-    """The sender from what follows the verb, without the line end, or the refusal. A source route is dropped."""
+def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
+    """The sender from what follows the verb, without the line end, or the refusal. A source route is dropped.
+
+    smtputf8: whether it may go beyond ASCII without saying SMTPUTF8, as from a server that has let its client do so.
+    """
     try:
         path = _after(argument, b"FROM:", _MAIL_SYNTAX)
         address, rest = ("", path[2:]) if path.startswith("<>") else _address(path, _BAD_SENDER)
         parameters = _parameters(rest, _OF_MAIL, _BAD_SENDER)
-        _check_ascii(address, parameters, smtputf8=any(one.keyword == "SMTPUTF8" for one in parameters))
+        _check_ascii(address, parameters, smtputf8=smtputf8 or any(one.keyword == "SMTPUTF8" for one in parameters))
     except _RefusedError as refused:
         return refused.reply
     return Sender(address, parameters)
 
 
 def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient | Reply:
-    """The recipient from what follows the verb, without the line end, or the refusal. smtputf8: whether MAIL had it.
+    """The recipient from what follows the verb, without the line end, or the refusal. smtputf8: whether MAIL had it, or need not.
 
     An address without domain is taken: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and an LMTP server knows others.
     """
@@ -108,7 +113,7 @@ def _address(text: str, refusal: Reply) -> tuple[str, str]:
     match = _PATH.match(text)
     if match is None or len(match[0].encode()) > LONGEST_PATH:
         raise _RefusedError(refusal)
-    return match[1], text[match.end() :]
+    return match[1] or match[2], text[match.end() :]
 
 
 def _parameters(text: str, known: Mapping[str, re.Pattern[str] | None], refusal: Reply) -> tuple[Parameter, ...]:

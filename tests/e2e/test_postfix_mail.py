@@ -76,6 +76,12 @@ def test_internationalised_mail(place: Place) -> None:
     assert body(raw) == "grüße\n".encode()
 
 
+@pytest.mark.parametrize("sender", ["<grün@example.org>", "a@example.org", "<a@example.org> ENVID=cGFkZGVk=="])
+def test_what_postfix_takes_is_not_refused_behind_it(place: Place, sender: str) -> None:
+    address = sender.partition(" ")[0].strip("<>")
+    assert place.sent(HEAD + b"text\r\n", sender.encode()).startswith(f"Return-Path: <{address}>\n".encode())
+
+
 def test_the_null_sender(place: Place) -> None:
     assert place.sent(HEAD + b"text\r\n", b"<>").startswith(b"Return-Path: <>\n")
 

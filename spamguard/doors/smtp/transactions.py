@@ -30,12 +30,17 @@ class MailSession(Session):
     _accepted = 0
 
     async def smtp_MAIL(self, arg: str) -> None:
-        sender = parse_mail(arg.encode("latin-1"))
+        sender = parse_mail(arg.encode("latin-1"), smtputf8=self._behind_a_server)
         refusal = sender if isinstance(sender, Reply) else self._no_room(sender)
         if refusal is None and isinstance(sender, Sender):
             await self._begin(sender)
         elif refusal is not None:
             self._answer(refusal)
+
+    @property
+    def _behind_a_server(self) -> bool:
+        """Whether one has decided already which addresses it takes: behind its queue a refusal would bounce."""
+        return self._terms.position is not Position.STANDALONE
 
     async def _begin(self, sender: Sender) -> None:
         self._message = self._terms.proxy.message(self._forwarded or self._client)
@@ -61,7 +66,7 @@ class MailSession(Session):
         return None if self._terms.load.room_for(max(size, 1)) else dialogue.NO_SPACE
 
     async def smtp_RCPT(self, arg: str) -> None:
-        smtputf8 = any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
+        smtputf8 = self._behind_a_server or any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
         recipient = parse_rcpt(arg.encode("latin-1"), smtputf8=smtputf8)
         self._asked += 1
         if isinstance(recipient, Reply):

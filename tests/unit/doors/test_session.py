@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from spamguard.settings import DoorLimits, Protocol
+from spamguard.settings import DoorLimits, Position, Protocol
 from tests.unit.doors.support import MESSAGE, NO, ScriptedProxy, serving
 
 
@@ -64,7 +64,8 @@ def test_what_is_announced(tmp_path):
         (b"NOOP \0", 500),
         (b"\xff\xfe", 500),
         (b"NOOP " + b"x" * 20000, 500),
-        (b"MAIL FROM:a@b", 501),
+        (b"MAIL FROM:a@b", 250),
+        (b"MAIL FROM:a@b>", 501),
         (b"MAIL FROM:<a@b", 501),
         (b'MAIL FROM:<"a\rb"@c>', 500),
         (b"MAIL FROM:<a@b> XYZZY=1", 555),
@@ -110,6 +111,17 @@ def test_parameters_reach_the_proxy_with_their_case(tmp_path):
     assert passed.sender.address == "A@x.Example"
     assert [tuple(one) for one in passed.sender.parameters][-2:] == [("ENVID", "AbC"), ("SMTPUTF8", None)]
     assert passed.recipients[0].address == "ä@x.example"
+
+
+@pytest.mark.parametrize(("position", "code"), [("standalone", 553), ("before-queue", 250), ("after-queue", 250)])
+def test_behind_a_server_addresses_beyond_ascii_are_its_business(tmp_path, position, code):
+    async def talk(served):
+        caller = await served.call()
+        await caller.code()
+        wide, plain, to = "MAIL FROM:<grün@x.example>".encode(), b"MAIL FROM:<a@x.example>", "RCPT TO:<grün@y.example>".encode()
+        return await caller.codes(b"EHLO me", wide, b"RSET", plain, to)
+
+    assert run(tmp_path, talk, position=Position(position)) == [250, code, 250, 250, code]
 
 
 @pytest.mark.parametrize("line", [b"RSET", b"EHLO again", b"HELO again"])
