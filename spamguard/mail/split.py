@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from spamguard import kernel
+from spamguard.mail import opaque
 from spamguard.mail.decode import decode_base64
 from spamguard.mail.limits import Limits
 
@@ -238,14 +239,14 @@ def _walk(message: Split, limits: Limits, into_messages: bool) -> None:
 
 def _children(message: Split, part: Leaf, depth: int, limits: Limits) -> list[Leaf] | None:
     """The parts inside this one, or None when it is a leaf."""
-    multipart, nested = part.type.main == b"multipart", part.type.media in NESTED
-    if not (multipart or nested):
+    multipart, nested, sealed = part.type.main == b"multipart", part.type.media in NESTED, part.type.media in opaque.MEDIA
+    if not (multipart or nested or sealed):
         return None
     if depth >= limits.depth:
         message.defects.append(b"part-depth")
         return None
-    chunks = _multipart(message, part, limits) if multipart else [_within(message, part)]
-    if chunks is None:
+    chunks = _multipart(message, part, limits) if multipart else [_within(message, part)] if nested else _signed(part)
+    if not chunks:
         return None
     message.structure.append(part.type.media)
     default = b"message/rfc822" if part.type.media == b"multipart/digest" else b""
@@ -260,6 +261,13 @@ def _within(message: Split, part: Leaf) -> bytes:
     text, wrong = normalise_line_ends(text)
     message.defects += defects + wrong
     return text
+
+
+def _signed(part: Leaf) -> list[bytes]:
+    """The message that an opaque signature holds, if it holds one that can be read."""
+    data = decode_base64(part.body)[0] if part.encoding == b"base64" else part.body
+    text = opaque.signed(data)
+    return [normalise_line_ends(text)[0]] if text else []
 
 
 def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf:
