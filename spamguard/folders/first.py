@@ -1,7 +1,8 @@
 """What people filed before anybody watched: lessons from where the mail of a mailbox lies, asked for by its owner. Writes nothing.
 
-A message in a folder of a class is a lesson for it. Two exceptions: in INBOX only what was read and not marked as deleted, since what nobody
-has looked at says nothing; and never what we filed ourselves, as our signature tells. A message that lies in several classes is said to be of the first.
+A message in a folder of a class is a lesson for it. Two exceptions: in INBOX only what was read and not marked as deleted, since what
+nobody has looked at says nothing; and never what we filed ourselves, as our signature tells. A message that lies in several classes is
+said to be of the first.
 """
 
 from __future__ import annotations
