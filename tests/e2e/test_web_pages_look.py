@@ -163,6 +163,32 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         assert server.service.messages == [b"Subject: dropped\n\nx"]
 
 
+def test_who_is_logged_out_meanwhile_is_told(tmp_path: Path, browser: Chrome) -> None:
+    with served(tmp_path) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        browser.delete_all_cookies()
+        shows(browser, "You are not logged in")
+        complaints(browser)
+
+
+def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> None:
+    """Which is to the left where one writes from right to left."""
+    subject = "\u05d0 " + "\u05d1" * 150 + " \u05d2"
+    with served(tmp_path, service=Fixed([judgement(subject=subject)])) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        first, last, left, right = browser.execute_script(
+            """const shown = document.querySelector(".mail .subject"), text = shown.querySelector("bdi").firstChild;
+            const at = (number) => { const range = document.createRange(); range.setStart(text, number); range.setEnd(text, number + 1);
+                return range.getBoundingClientRect().left; };
+            const place = shown.getBoundingClientRect();
+            return [at(0), at(text.length - 1), place.left, place.right];"""
+        )
+        assert left <= first <= right
+        assert not left <= last <= right
+
+
 def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
     """The second would be told that there is nothing left to do, and that is what would be shown."""
 

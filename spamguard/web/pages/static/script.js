@@ -100,6 +100,7 @@
       address.searchParams.set("seen", list.dataset.seen);
       const answer = await fetch(address, { redirect: "error" });
       if (answer.status === 204) return true;
+      if (answer.status === 401) location.reload(); // which says so
       if (!answer.ok) return answer.status !== 401;
       const page = $("mail", read(await answer.text()));
       local(page);
