@@ -201,9 +201,7 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
     """
     cut = len(raw) > limits.message_bytes
     text, defects = normalise_line_ends(raw[: limits.message_bytes])
-    envelope = _ENVELOPE.match(text)
-    if envelope:
-        text = text[envelope.end() :]
+    text = _without_envelope(text)
     fields, start, header_defects = take_fields(text, limits)
     if fields and _is_text(fields, text, start):
         fields, start, header_defects = [], 0, sorted({*header_defects, b"header-line"})
@@ -213,6 +211,12 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
         message.defects.append(b"message-size")
     _walk(message, limits, into_messages)
     return message
+
+
+def _without_envelope(text: bytes) -> bytes:
+    """A message without the mbox `From ` line on top of it."""
+    envelope = _ENVELOPE.match(text)
+    return text[envelope.end() :] if envelope else text
 
 
 def _is_text(fields: FieldList, text: bytes, start: int) -> bool:
@@ -256,11 +260,11 @@ def _children(message: Split, part: Leaf, depth: int, limits: Limits) -> list[Le
 def _within(message: Split, part: Leaf) -> bytes:
     """The message in a part: as a rule it stands there as it is, but programs encode it too (RFC 6532 section 3.7)."""
     if part.encoding != b"base64" or b":" in part.body:  # a header has one, base64 has none
-        return part.body
+        return _without_envelope(part.body)
     text, defects = decode_base64(part.body)
     text, wrong = normalise_line_ends(text)
     message.defects += defects + wrong
-    return text
+    return _without_envelope(text)
 
 
 def _signed(part: Leaf) -> list[bytes]:

@@ -175,6 +175,15 @@ def test_a_message_within_may_be_encoded(kind: bytes) -> None:
         assert message.defects == []
 
 
+@pytest.mark.parametrize("envelope", [b"From anna@a.example Mon Jan  1 00:00:00 2024\n", b">From - Mon Jan  1 00:00:00 2024\n"])
+@pytest.mark.parametrize("encoding", [b"7bit", b"base64"])
+def test_a_message_within_may_stand_below_an_envelope_line(envelope: bytes, encoding: bytes) -> None:
+    inner = envelope + header(b"Subject: y", b"Content-Type: text/html", body=b"<p>hello")
+    fields = b"Content-Type: message/rfc822", b"Content-Transfer-Encoding: " + encoding
+    message = split(header(*fields, body=encodebytes(inner) if encoding == b"base64" else inner), DEFAULT_LIMITS)
+    assert [(leaf.type.media, leaf.body) for leaf in message.leaves] == [(b"text/html", b"<p>hello")]
+
+
 def test_a_digest_holds_messages_unless_it_says_otherwise() -> None:
     message = split(header(b"Content-Type: multipart/digest; boundary=b", body=b"--b\n\nSubject: x\n\none\n--b--"), DEFAULT_LIMITS)
     assert message.structure == [b"multipart/digest", b"message/rfc822"]
