@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spamguard.errors import QuarantineError
 from spamguard.files import create_private, sync_directory
 from spamguard.ids import is_id
 from spamguard.relay.whole import hand_on
-from spamguard.spool import Content, Spool
+from spamguard.spool import NO_UNNAMED_FILES, Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
 
 if TYPE_CHECKING:
@@ -175,17 +175,35 @@ class Quarantine:
     @contextmanager
     def _linked(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:
         """A new file, whole and on the disk before it has its name; it loses that again when what follows fails."""
-        descriptor = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with self._draft(path) as (file, draft):
             file.writelines(chunks)
             file.flush()
-            os.fsync(descriptor)
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # which makes Python follow that link
+            os.fsync(file.fileno())
+            os.link(draft, path, src_dir_fd=file.fileno())  # which makes Python follow that link
         try:
             yield
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+
+    @contextmanager
+    def _draft(self, path: Path) -> Iterator[tuple[BinaryIO, str]]:
+        """A file to be written that goes in the end, and what else can be made its name. It has none of its own where that is possible."""
+        try:
+            descriptor = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in NO_UNNAMED_FILES:
+                raise
+        else:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file, f"/proc/self/fd/{descriptor}"
+            return
+        draft = path.with_name(path.name + _DRAFT)
+        with create_private(draft) as file:
+            try:
+                yield file, str(draft)
+            finally:
+                draft.unlink(missing_ok=True)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[Entry]:

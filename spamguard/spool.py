@@ -15,7 +15,7 @@ from pathlib import Path
 
 IN_MEMORY = 512 << 10  # bytes; a larger message goes to a file
 _CHUNK = 256 << 10
-_NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
+NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
 class Spool:
@@ -129,7 +129,7 @@ def _unnamed_file(directory: Path) -> int:
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno not in _NO_UNNAMED_FILES:
+        if error.errno not in NO_UNNAMED_FILES:
             raise
     file, name = tempfile.mkstemp(dir=directory)
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,17 @@ def test_any_byte_is_kept(tmp_path: Path) -> None:
     spool.write(odd)
     quarantine.store(name(1), Content(b"", spool, 0), ENVELOPE, "spam", 0)
     assert (tmp_path / f"{name(1)}.eml").read_bytes() == odd
+
+
+def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # EISDIR, as from a kernel that does not know the flag
+    quarantine = Quarantine(tmp_path / "quarantine")
+    for _ in range(2):
+        with suppress(FileExistsError):
+            quarantine.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
+    assert read(quarantine, name(1)) == HEAD + TEXT
+    found = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()}
+    assert found == {f"{name(1)}.eml": 0o600, f"{name(1)}.json": 0o600}
 
 
 def test_an_address_in_no_charset_is_kept(tmp_path: Path) -> None:
