@@ -1,7 +1,8 @@
 """What pages and API may ask of the service. Every call says who asks, and nobody is shown or changes what is not theirs.
 
-Errors: `UsageError` (bad input, in words), `NotAllowedError` (not theirs, or only for operators), `NotThereError` (no such id, or not
-theirs: who asks cannot tell these apart), `BusyError` (too much at once, come again), other `SpamguardError`s (trouble of ours).
+Errors: `UsageError` (bad input, in words), `NotAllowedError` (not theirs, only for operators, or too many lessons for a day),
+`NotThereError` (no such id, or not theirs: who asks cannot tell these apart), `BusyError` (too much at once, come again in a moment),
+other `SpamguardError`s (trouble of ours).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from spamguard import undo
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import Filter
-from spamguard.errors import BusyError, UsageError
+from spamguard.errors import NotAllowedError, UsageError
 from spamguard.model.fold import features_of
 from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR, Verdict, Vote
@@ -38,14 +38,14 @@ def check_class(spam_filter: Filter, label: str) -> None:
 def learn(spam_filter: Filter, lesson: Teaching, label: str, user: str, origin: str, most: int, judged_for: str) -> Receipt:
     """Teach one message. most: lessons of the user in a day, 0: no limit. judged_for: whose verdict `Receipt.now` is.
 
-    BusyError: the user has taught enough for today.
+    NotAllowedError: the user has taught enough for today.
     """
     check_class(spam_filter, label)
     before = spam_filter.ledger.vote(lesson.digest, user)
     if user and most:
         users, now = spam_filter.ledger.users, int(time.time())
         if users.within(most, user, BROUGHT, now, [lesson], lambda one: (one.digest, label))[1]:
-            raise BusyError(f"that was {most:,} lessons within 24 hours, which is the limit (lessons_per_day): come again tomorrow")
+            raise NotAllowedError(f"that was {most:,} lessons within 24 hours, which is the limit (lessons_per_day): come again tomorrow")
     (changed,) = spam_filter.learn_ready([lesson], label, user=user, origin=origin)
     _note("learnt", user, origin, label, lesson.digest, changed=changed)
     now_called = spam_filter.judge_features(lesson.features, judged_for)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.errors import BusyError, UsageError
+from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.mail.rewrite import rewritten_head
 from spamguard.settings import History, Scoring, Teach
 from spamguard.spool import IN_MEMORY
@@ -147,7 +147,7 @@ def test_no_more_lessons_than_a_day_may_have(state: Path) -> None:
 
     async def work(service: Service) -> None:
         await service.learn_passed(ANNA, name(0), "spam")
-        with pytest.raises(BusyError, match="lessons_per_day"):
+        with pytest.raises(NotAllowedError, match="lessons_per_day"):
             await service.learn(ANNA, spooled(state, NEW[0]), "spam")
 
     asked(told, work)
