@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word
+from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word, text_of
 
 _LINE = re.compile(rb"(\S+) ([0-9]{1,12}) ([0-9]{1,12})(?: [0-9]{1,8})?\r?\n?")
 _PREFIXED = re.compile(rb"(subj|head|url|to|from|rtrn|rcvd|mime):(.+)", re.DOTALL)
@@ -37,7 +37,7 @@ def read(lines: Iterable[bytes]) -> Iterator[Entry]:
 
 def _word(token: bytes, ham: int, spam: int) -> Word:
     prefixed = _PREFIXED.fullmatch(token)
-    text = (prefixed[2] if prefixed else token).decode("utf-8", "replace")
+    text = text_of(prefixed[2] if prefixed else token)
     if prefixed is None:
         return Word(b"", text, ham, spam)
     if prefixed[1] in (b"from", b"to") and _DOMAIN.fullmatch(text):

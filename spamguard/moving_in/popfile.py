@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from spamguard.errors import SourceError
-from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word
+from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word, text_of
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +54,7 @@ def read_database(database: Path) -> Iterator[Entry]:
         while row := _asked(database, rows.fetchone):
             good, bad = min(int(row[1]), HIGHEST), min(int(row[2]), HIGHEST)
             ham, spam = ham + good, spam + bad
-            yield _word(row[0] if isinstance(row[0], str) else bytes(row[0] or b"").decode("utf-8", "replace"), good, bad)
+            yield _word(row[0] if isinstance(row[0], str) else text_of(bytes(row[0] or b"")), good, bad)
         yield Sizes(ham, spam)
 
 
@@ -74,7 +74,7 @@ def read_tables(files: Iterable[Path]) -> Iterator[Entry]:
                     continue
                 times = min(int(found[2]), HIGHEST)
                 sizes[bad] += times
-                yield _word(found[1].decode("utf-8", "replace"), *((0, times) if bad else (times, 0)))
+                yield _word(text_of(found[1]), *((0, times) if bad else (times, 0)))
     yield Sizes(sizes[False], sizes[True])
 
 
@@ -90,6 +90,7 @@ def _word(text: str, ham: int, spam: int) -> Word:
 def _opened(database: Path) -> sqlite3.Connection:
     """Its file as it is: read only, without a trace beside it."""
     db = sqlite3.connect(f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1", uri=True)
+    db.text_factory = text_of  # POPFile keeps words in the charset of their mail
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)  # also of what a column would compute
     return db
 

@@ -1,4 +1,5 @@
-"""Word lists of SpamBayes, as `sb_dbexpimp.py -e` writes them: CSV, first "ham,spam" messages, then "token,ham,spam".
+"""Word lists of SpamBayes, as `sb_dbexpimp.py -e` writes them: CSV, first "ham,spam" messages, then "token,ham,spam";
+before version 1.1 "ham,spam," and "token`ham`spam`".
 
 Tokens may be quoted as in a URL (RFC 3986, section 2.1); which they are is told by the first parts of its tokenizer's names. Pure:
 lines in, values out.
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word
+from spamguard.moving_in.words import HIGHEST, Entry, Sizes, Word, text_of
 
 _SIZES = re.compile(rb"\s*([0-9]{1,12}),([0-9]{1,12}),?\s*")
 _LONGEST = 4096  # characters of a field; a token of its is a word, at most 40 with its prefixes
@@ -25,7 +26,7 @@ def looks_like(head: bytes) -> bool:
 
 def read(lines: Iterable[bytes]) -> Iterator[Entry]:
     """Its entries; SourceError is the caller's to raise when there are none."""
-    rows = csv.reader(line.decode("utf-8", "replace").replace("\0", "") for line in lines if len(line) < _LONGEST)
+    rows = csv.reader(text_of(line).replace("\0", "") for line in lines if len(line) < _LONGEST)
     first = True
     while True:
         try:
@@ -34,6 +35,7 @@ def read(lines: Iterable[bytes]) -> Iterator[Entry]:
             continue
         if row is None:
             return
+        row = _fields(row)
         numbers = [min(int(one), HIGHEST) for one in row[-2:] if _NUMBER.fullmatch(one)]
         if first and len(numbers) == 2:
             yield Sizes(*numbers)
@@ -42,8 +44,14 @@ def read(lines: Iterable[bytes]) -> Iterator[Entry]:
         first = False
 
 
+def _fields(row: list[str]) -> list[str]:
+    """A row in either form, without the empty field behind the last mark."""
+    fields = row[0].split("`") if len(row) == 1 else row
+    return fields[:-1] if fields[-1:] == [""] else fields
+
+
 def _unquoted(token: str) -> str:
-    return unquote_to_bytes(token).decode("utf-8", "replace") if "%" in token else token
+    return text_of(unquote_to_bytes(token)) if "%" in token else token
 
 
 def _word(token: str, ham: int, spam: int) -> Word:

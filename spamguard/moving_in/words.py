@@ -27,4 +27,13 @@ class Sizes(NamedTuple):
 Entry = Word | Sizes
 """What a reader yields; sizes come once, anywhere."""
 
+
+def text_of(raw: bytes) -> str:
+    """A word, whose charset no list names: UTF-8, or else what most lists of before that were written in."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", "replace")
+
+
 HIGHEST = 1 << 40  # of a count: more is no count

@@ -42,7 +42,8 @@ def test_bogofilter():
         (b"url:example", b"url", "example"),
         (b"rtrn:anna", None, "anna"),
         (b"mime:base64", None, "base64"),
-        (b"\xff\xfe", b"", "\ufffd\ufffd"),
+        (b"f\xfcr", b"", "für"),
+        (b"\x81", b"", "\ufffd"),
         (b"other:word", b"", "other:word"),
     ],
 )
@@ -69,6 +70,12 @@ def test_spambayes():
     ]
 
 
+def test_old_lists_of_spambayes():
+    text = b"5,7,\nfree`0`6`\nsubject%3AOffer`1`3`\na%2Cb`1`2`\nhalf`1\n"
+    assert recognise("x", text, None) is Kind.SPAMBAYES
+    assert read(Kind.SPAMBAYES, text) == read(Kind.SPAMBAYES, SPAMBAYES)
+
+
 @pytest.mark.parametrize(
     ("token", "section", "text"),
     [
@@ -93,8 +100,10 @@ def popfile_database(path: Path) -> Path:
             create table words (id integer primary key, word varchar(255));
             create table matrix (id integer primary key, wordid integer, bucketid integer, times integer, lastseen date);
             insert into buckets values (1, 1, 'work', 0), (2, 1, 'family', 0), (3, 1, 'Spam', 0), (4, 1, 'unclassified', 1);
-            insert into words values (1, 'free'), (2, 'subject:dinner'), (3, 'header:X-Mailer'), (4, 'html:font'), (5, x'ff');
-            insert into matrix (wordid, bucketid, times) values (1, 1, 2), (1, 3, 40), (2, 2, 9), (3, 3, 1), (4, 3, 1), (5, 1, 1);
+            insert into words values (1, 'free'), (2, 'subject:dinner'), (3, 'header:X-Mailer'), (4, 'html:font'), (5, x'ff'),
+                (6, CAST(x'66fc72' AS TEXT));
+            insert into matrix (wordid, bucketid, times) values (1, 1, 2), (1, 3, 40), (2, 2, 9), (3, 3, 1), (4, 3, 1);
+            insert into matrix (wordid, bucketid, times) values (5, 1, 1), (6, 1, 1);
             insert into matrix (wordid, bucketid, times) values (1, 2, 'x');
         """)
     return path
@@ -108,8 +117,9 @@ def test_popfile_by_its_database(tmp_path):
         Word(b"subject", "dinner", 9, 0),
         Word(b"names", "X_Mailer", 0, 1),
         Word(None, "font", 0, 1),
-        Word(b"", "\ufffd", 1, 0),
-        Sizes(12, 42),
+        Word(b"", "ÿ", 1, 0),
+        Word(b"", "für", 1, 0),
+        Sizes(13, 42),
     ]
     assert [one.name for one in tmp_path.iterdir()] == ["popfile.db"]
 
