@@ -22,6 +22,7 @@ _MOST_FIELDS = 20
 _CLASS = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
+_DAY = re.compile(r"(?:19|20)[0-9]{6}")  # 20261117: as seconds it would be in 1970, and undo take back everything
 _WHOLE = re.compile(r"[0-9]{1,6}")
 
 
@@ -64,7 +65,7 @@ def _text(text: str) -> str | None:
 
 
 def _time(text: str) -> float | None:
-    if _NUMBER.fullmatch(text):
+    if _NUMBER.fullmatch(text) and not _DAY.fullmatch(text):
         return min(float(text), float(LATEST))
     try:
         found = datetime.fromisoformat(text.upper())

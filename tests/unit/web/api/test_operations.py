@@ -190,6 +190,13 @@ def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> No
     assert len(server.service.searches) == before
 
 
+@pytest.mark.parametrize(("since", "seconds"), [("20261117", 1794873600.0), ("1794873600", 1794873600.0), ("2026-11-17", 1794873600.0)])
+def test_a_day_without_dashes_is_a_day(server: Served, since: str, seconds: float) -> None:
+    """As seconds it would be in 1970, and whatever somebody has ever taught would be taken back."""
+    server.client(ANNA).post(f"{ROOT}/undo", params={"user": "anna", "since": since, "dry_run": "true"})
+    assert server.service.calls[-1] == ("undo", "anna", "anna", seconds, True)
+
+
 @pytest.mark.parametrize("since", ["999999999999", "9999-12-31", "0001-01-01", "2026-11-17 08:00", "20261117"])
 def test_odd_times_are_times(server: Served, since: str) -> None:
     assert server.client(ANNA).get(f"{ROOT}/history", params={"since": since}).status_code == 200
