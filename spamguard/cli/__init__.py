@@ -54,8 +54,9 @@ _EPILOG = """exit status:
   3    judge: at least one message is unsure, none is unwanted
   filter always lets the mail through and exits with 0, unless it could not be written (75)
   run, open-mailboxes: 78 when the configuration has mistakes
-  doctor: 1 when something failed
-  130  interrupted
+  doctor: 1 when something failed; quarantine release: when a recipient has not got a message; token revoke: when there is no such token
+  teach-pipe: 75 when nobody took the lesson, 65 when it can never be one
+  130  interrupted; 141 when nobody reads the answer any more
 
 examples:
   spamguard learn --as ham ~/Maildir

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from spamguard.settings import Endpoint
     from spamguard.wire.values import Recipient, Reply
 
-ABOUT = """Look after the messages that are held back. They stay until they are released or deleted."""
+ABOUT = """Look after the messages that are held back. They stay until they are released or deleted.
+
+Exit status of `release`: 1 when a recipient has still not got a message."""
 EXAMPLE = """  spamguard quarantine list
   spamguard quarantine show 0iq5r8jo4c1n2f3g
   spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026

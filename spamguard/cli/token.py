@@ -22,7 +22,7 @@ ABOUT = """Make, list and revoke what programs need to ask the HTTP API (`web` i
 
 A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and teaches everything. It is shown once;
 kept is a hash of it. Programs send it as `Authorization: Bearer TOKEN`. What is revoked is refused from the next request on.
-`list` shows sessions of people too (`login-link`)."""
+`list` shows sessions of people too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""
 EXAMPLE = """  spamguard token create backup-check --operator --expires 90d
   spamguard token create anna-phone --user anna
   spamguard token list
