@@ -137,7 +137,7 @@ def _in_the_main_store(namespace: _Section) -> bool:
 
 def _notes(top: _Section, store: str) -> Iterator[str]:
     if store in _ONE_FILE_MANY_MESSAGES:
-        yield f"Dovecot keeps its mail as {store}, not as Maildir: folders cannot be watched, let Dovecot tell by IMAPSieve"
+        yield f"Dovecot keeps its mail as {store}, not as Maildir: its folders cannot be watched, let Dovecot tell by IMAPSieve"
     plugins = _plugins(top)
     if plugins & {"zlib", "mail_compress"}:
         yield "Dovecot's plugin for compression is on: compressed messages are read as far as gzip and zstd"
