@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from spamguard import kernel
@@ -20,8 +20,8 @@ from spamguard.mail.decode import fold
 
 # Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
 _UNSEEN = re.compile(
-    r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>))*+)(?:--!?>)?)"  # "<!-->" is a whole one (HTML Standard, section 13.2.5.43)
-    r"|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2))*+)(?:</\2[^<>]*+>?)?)"
+    r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a whole one (HTML Standard, section 13.2.5.43)
+    r"|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2)|)*+)(?:</\2[^<>]*+>?)?)"
 )
 _TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
@@ -59,6 +59,9 @@ _WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|
 _NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
+# By quotes, as browsers read tags; a value that is not closed ends with its tag.
+_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"[^\"<>]*+\"?|'[^'<>]*+'?|[^\s\"'<>]++))?")
+_TELLING = frozenset(("style", "color", "hidden", "class", "id"))
 _BRACES = re.compile(r"([{}])")
 _LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
 _CLASS = re.compile(r"\b(?:class|id)\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))")
@@ -233,12 +236,25 @@ def _take_hidden(source: str, places: list[tuple[int, bool]]) -> tuple[str, str]
         tag = _START_TAG.match(source, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue
-        lasts = any(lasts for at, lasts in islice(places, number, None) if at < tag.end())
-        end = tree.end(tag.group(1), start, tag.end(), len(source) if lasts else tree.next_size(tag.end()))
+        reasons = _reasons(tag, islice(places, number, None))
+        if not reasons:
+            continue
+        end = tree.end(tag.group(1), start, tag.end(), len(source) if any(reasons) else tree.next_size(tag.end()))
         shown.append(source[position:start])
         covered.append(source[tag.end() : end])
         position = end
     return "".join((*shown, source[position:])), " ".join(covered)
+
+
+def _reasons(tag: re.Match[str], places: Iterable[tuple[int, bool]]) -> list[bool]:
+    """Of each place within a tag that belongs to an attribute that can hide, whether it lasts. Titles and other texts may say anything;
+    of two attributes of a name the first counts."""
+    telling: dict[str, tuple[int, int]] = {}
+    for found in _ATTRIBUTE.finditer(tag.string, tag.end(1), tag.end()):
+        if found[1] in _TELLING:
+            telling.setdefault(found[1], found.span())
+    within = takewhile(lambda one: one[0] < tag.end(), places)
+    return [lasts for place, lasts in within if any(start <= place < end for start, end in telling.values())]
 
 
 class _Tree:

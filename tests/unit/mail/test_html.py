@@ -68,6 +68,9 @@ def test_visible_text(markup: str, visible: str) -> None:
         "<span style='color:rgb(255, 255, 255)'>",
         "<span style='color:rgba(254,255,255,1); background-color: rgb(255,255,255)'>",
         "<span style='color:#fff; background-color: rgb(255, 255, 255)'>",
+        "<div title='a hidden b' style='display:none'>",
+        "<div title='display:none' style = display:none>",
+        "<div a=1 hidden=''>",
     ],
 )
 def test_hidden_text(tag: str) -> None:
@@ -94,6 +97,9 @@ def test_hidden_text(tag: str) -> None:
         "<div style='color:#ff0000'>",
         "<body bgcolor=black><font color=white>",
         "<body style='background:#000'><span style='color:#fff'>",
+        "<body title='display:none'>",
+        "<div data-text=' hidden '>",
+        "<div style='color:red' style='display:none'>",
         "<td style='background-image: url(x.png)'><span style='color:#fff'>",
         "<td style='background: rgb(25,5,5)'><span style='color:rgb(255,255,255)'>",
         "<style>.dark {background-color: #123}</style><div class=dark><span style='color:#fff'>",
