@@ -24,7 +24,8 @@ _PROBLEM = {
     "required": ["detail", "status", "title", "type"],
     "additionalProperties": False,
 }
-_ALWAYS = {"400": "Malformed", "401": "A token is needed", "403": "Not yours, or too many lessons for a day", "421": "Another Host", "429": "Too many requests"} | {
+_ALWAYS = {"400": "Malformed", "401": "A token is needed", "421": "Another Host", "429": "Too many requests"} | {
+    "403": "Not yours, or too many lessons for a day",
     "414": "Too long an address",
     "431": "Too large a header",
     "503": "Busy, or trouble of the filter's own",
