@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from spamguard import kernel
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import Floats, Integers, Parameters
-from spamguard.bayes.tables import SETS, Tables, read_rows
+from spamguard.bayes.experts import Estimates, Floats, Integers, Parameters, Parts
+from spamguard.bayes.sides import Sides, merged, with_sides
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Evidence, Rows, Tables, read_rows
 from spamguard.records import Features
 
 
@@ -59,7 +60,17 @@ def side_by_side(messages: Sequence[Features], bits: int) -> Placed:
 
 
 def counting_sums(known: Parameters, counts: NDArray[np.int32], placed: Placed) -> Floats:
-    """Undamped log-odds of the counting experts, (K-1, m, EXPERTS), from counts (K, n); those of the logistic ones are zero."""
+    """Undamped log-odds of the counting experts, (R, m, EXPERTS), from counts (K, n); those of the logistic ones are zero.
+
+    R rows: of each class but the first and, with more than two classes, of unwanted mail.
+    """
+    of_classes = _counting_sums(known.of_classes, counts, placed)
+    if len(counts) == len(BASE_CLASSES):
+        return of_classes
+    return np.concatenate((of_classes, _counting_sums(known.of_sides, merged(counts, known.sides), placed)))
+
+
+def _counting_sums(known: Estimates, counts: NDArray[np.integer], placed: Placed) -> Floats:
     starts, sizes = placed.runs
     messages = len(placed.sizes)
     parts = experts.multinomial_parts(counts, np.tile(known.scales, messages), sizes)
@@ -77,14 +88,27 @@ def margins(weights: NDArray[np.int32], biases: Integers, placed: Placed) -> tup
     return roots, logistic.margins(sums.T.reshape(*placed.sizes.shape, -1), biases.T, roots)
 
 
-def joined(raw: Floats, log_odds: Integers, placed: Placed) -> Integers:
-    """The experts' scores, (m, K-1, EXPERTS) in 1/STEPS nats: counting sums damped (in place), logistic log-odds put in."""
+def joined(raw: Floats, log_odds: Integers, placed: Placed, sides: Sides) -> Integers:
+    """The experts' scores, (m, R, EXPERTS) in 1/STEPS nats: counting sums damped (in place), logistic log-odds (m, SETS, K-1) put in."""
     raw *= experts.damping(placed.sizes, placed.traits.shape[1], placed.numbers.shape[1])
-    raw[:, :, SETS : 2 * SETS] = log_odds.transpose(2, 0, 1) / logistic.ONE
+    raw[:, :, SETS : 2 * SETS] = with_sides(log_odds.transpose(2, 0, 1) / logistic.ONE, sides)
     return experts.quantised(raw).swapaxes(0, 1)
 
 
 def scores(tables: Tables, known: Parameters, placed: Placed) -> Integers:
-    """What all experts say of each message, (m, K-1, EXPERTS) in 1/STEPS nats."""
-    rows = read_rows(tables, placed.buckets)
-    return joined(counting_sums(known, rows.counts, placed), margins(rows.weights, tables.biases, placed)[1], placed)
+    """What all experts say of each message, (m, R, EXPERTS) in 1/STEPS nats; rows as in `counting_sums`: the last is of unwanted mail."""
+    return _scores(tables, known, placed, read_rows(tables, placed.buckets))
+
+
+def _scores(tables: Tables, known: Parameters, placed: Placed, rows: Rows) -> Integers:
+    raw = counting_sums(known, rows.counts, placed)
+    return joined(raw, margins(rows.weights, tables.biases, placed)[1], placed, known.sides)
+
+
+def scores_of_one(tables: Tables, known: Parameters, seen: Evidence, rows: Rows, found: Parts) -> list[list[int]]:
+    """The same of one message, as they count in judging. rows: of its buckets; found: its parts."""
+    if len(tables.classes) == len(BASE_CLASSES):
+        return experts.scores(found, seen, tables.biases, known.bounds)
+    alone = Placed(seen.buckets, seen.sizes[np.newaxis], seen.traits.astype(np.intp)[np.newaxis], seen.numbers.astype(np.int64)[np.newaxis])
+    counting: list[list[int]] = experts.believed(_scores(tables, known, alone, rows), known.bounds)[0].tolist()
+    return counting

@@ -2,8 +2,9 @@
 
 Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum over the message's
 features. Sums over many dependent words are too sure of themselves, so each is damped by the number of its features, clipped
-and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. When a message is judged neither
-one expert nor two may decide that it is wanted: what they say for that is bounded more tightly, and by what a third one confirms.
+and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. With more than two classes they answer
+for unwanted mail against wanted as well, each side taken as a whole. When a message is judged neither one expert nor two may decide
+that it is wanted: what they say for that is bounded more tightly, and by what a third one confirms.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from spamguard import kernel
 from spamguard.bayes import formulas, logistic
+from spamguard.bayes.sides import Sides, merged, sides_of
 from spamguard.bayes.tables import SETS, TRAIT_VALUES, Evidence, Rows, Tables
 from spamguard.records import TOKEN_SETS
 
@@ -38,7 +40,7 @@ CLIP = 12.0  # nats
 # nobody imitates it, and degrees of likeness to it are all there is to tell mail apart.
 FLOOR = 5.0  # nats, with many lessons
 AHEAD = FLOOR / 2
-_THIRD = 2  # from either end
+_THIRD = 2  # counted from 0
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 _PSEUDO_COUNT = np.array(PSEUDO_COUNT)  # without dimensions, which is faster than a scalar
@@ -51,9 +53,9 @@ WARM_UP = 2  # lessons of the rarer class at which half of full confidence is re
 
 @dataclass(slots=True)
 class Parts:
-    """The undamped parts of every expert's sum, by feature, for each class but the first.
+    """The undamped parts of every expert's sum, by feature, for unwanted mail against wanted.
 
-    multinomial, logistic: (K-1, n), by bucket; categorical: (K-1, traits); gaussian: (K-1, numbers).
+    multinomial: (1, n), by bucket; categorical: (1, traits); gaussian: (1, numbers). logistic: of each class but the first, (K-1, n).
     """
 
     multinomial: Floats
@@ -63,71 +65,94 @@ class Parts:
 
 
 class Bounds(NamedTuple):
-    """Within what a score counts in judging, for each class but the first, all (K-1,), in 1/STEPS nats.
+    """Within what a score of unwanted mail against wanted counts in judging, in 1/STEPS nats.
 
-    lowest, highest: of any expert. below, above: how far an expert of tokens may be below the third lowest of them, and above the
-    third highest, as far as that does not turn it round.
+    lowest: of any expert. below: how far an expert of tokens may be below the third lowest of them, as far as that does not turn it round.
     """
 
-    lowest: Integers
-    highest: Integers
-    below: Integers
-    above: Integers
+    lowest: int
+    below: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """What the counting experts estimate from the sums in the tables, before they see a message.
+class Sums(NamedTuple):
+    """What has been counted of K classes, or of two sides: arrays as in `Tables`."""
+
+    messages: Integers
+    totals: Integers
+    trait_counts: Integers
+    number_sums: Integers
+    number_products: Integers
+
+
+class Estimates(NamedTuple):
+    """What the counting experts make of `Sums`, before they see a message.
 
     scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
-    ratio against the first class of everything a trait or number can be. confidence (K-1,): factor of the fused log-odds.
+    ratio against the first class of everything a trait or number can be.
     """
 
-    confidence: Floats
-    bounds: Bounds
     scales: Floats
     traits: Floats
     numbers: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """All that is known before a message is seen.
+
+    confidence: factor of the fused log-odds of unwanted mail. of_classes: each class against the first; of_sides: unwanted mail
+    against wanted, the same with two classes.
+    """
+
+    sides: Sides
+    confidence: float
+    bounds: Bounds
+    of_classes: Estimates
+    of_sides: Estimates
+
+
 def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Parameters:
     """Estimates from the sums as they are now; good until the tables change. unwanted: classes that are; others are wanted."""
-    trust = confidence(tables.messages)
-    shares = multinomial_shares(tables.totals)
-    return Parameters(trust, bounds(trust, tables.classes[1:], unwanted), 1.0 / shares, trait_ratios(tables), number_ratios(tables))
+    split = sides_of(tables.classes, unwanted)
+    sums = Sums(tables.messages, tables.totals, tables.trait_counts, tables.number_sums, tables.number_products)
+    of_classes = estimates(sums)
+    of_sides = of_classes if len(tables.classes) == 2 else estimates(Sums(*(merged(values, split) for values in sums)))
+    trusted = confidence(tables.messages, split)
+    return Parameters(split, trusted, bounds(trusted), of_classes, of_sides)
 
 
-def bounds(confidence: Floats, others: Iterable[str], unwanted: Set[str]) -> Bounds:
-    """What counts of the scores for each class but the first; others: their names.
+def estimates(sums: Sums) -> Estimates:
+    """Of the second class and all others against the first."""
+    return Estimates(1.0 / multinomial_shares(sums.totals), trait_ratios(sums), number_ratios(sums))
 
-    The first class is wanted, so no expert speaks for it against any other by more than the FLOOR; nor for another wanted one
-    against the first, and so for that against an unwanted one by twice as much at most. Likewise what is AHEAD of the third.
+
+def bounds(confidence: float) -> Bounds:
+    """What counts of the scores: no expert speaks for wanted mail by more than the FLOOR, and by AHEAD more than the third."""
+    floor, ahead = (round(nats / sqrt(confidence) * STEPS) for nats in (FLOOR, AHEAD))
+    return Bounds(-floor, ahead)
+
+
+def trust(messages: Integers) -> Floats:
+    """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly."""
+    return np.asarray((messages + 1) / (messages + 1 + WARM_UP))
+
+
+def confidence(messages: Integers, sides: Sides) -> float:
+    """How far the odds of unwanted mail can be trusted, in (0, 1): as its rarer side can. messages (K,).
+
+    So neither one side alone nor a further class is a reason to be sure, and a filter without ham learns all the same.
     """
-    floors, ahead = (np.rint(nats / np.sqrt(confidence) * STEPS).astype(np.int64) for nats in (FLOOR, AHEAD))
-    clip, bad = round(CLIP * STEPS), [name in unwanted for name in others]
-    return Bounds(-floors, np.where(bad, clip, floors), ahead, np.where(bad, 2 * clip, ahead))
-
-
-def confidence(messages: Integers) -> Floats:
-    """How far the odds of each class but the first can be trusted, (K-1,), in (0, 1): rises smoothly with lessons.
-
-    What counts is the rarer one of that class and of all it could be confused with, the most taught other one standing for them:
-    so neither one class alone nor a third one is a reason to be sure, and a filter without ham learns all the same.
-    """
-    fewest = messages.copy()
-    most = fewest.argmax()
-    fewest[most] = 0
-    fewest[most] = fewest.max()
-    return np.asarray((fewest[1:] + 1) / (fewest[1:] + 1 + WARM_UP))
+    return float(trust(merged(messages, sides).min()))
 
 
 def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
     """Every feature's part in every expert's log-odds."""
+    scales, traits, numbers = known.of_sides
     return Parts(
-        multinomial_parts(rows.counts, known.scales, seen.sizes),
+        multinomial_parts(merged(rows.counts, known.sides), scales, seen.sizes),
         rows.weights,
-        looked_up(known.traits, seen.traits),
-        looked_up(known.numbers, seen.numbers),
+        looked_up(traits, seen.traits),
+        looked_up(numbers, seen.numbers),
     )
 
 
@@ -162,17 +187,17 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: NDArra
     return np.log(ratios, out=ratios)
 
 
-def trait_ratios(tables: Tables) -> Floats:
+def trait_ratios(sums: Sums) -> Floats:
     """Log-likelihood ratio of every value of every trait against the first class, (K-1, T, TRAIT_VALUES)."""
-    totals = tables.messages[:, np.newaxis, np.newaxis]
-    logs = formulas.smoothed_log(tables.trait_counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
+    totals = sums.messages[:, np.newaxis, np.newaxis]
+    logs = formulas.smoothed_log(sums.trait_counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
     return _rounded(logs[1:] - logs[0])
 
 
-def number_ratios(tables: Tables) -> Floats:
+def number_ratios(sums: Sums) -> Floats:
     """Log-density ratio of everything a number can be against the first class, (K-1, D, NUMBER_VALUES)."""
-    squares = np.diagonal(tables.number_products, axis1=1, axis2=2)
-    mean, variance = formulas.gaussian_moments(tables.messages, tables.number_sums, squares)
+    squares = np.diagonal(sums.number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(sums.messages, sums.number_sums, squares)
     values = np.arange(NUMBER_VALUES)[:, np.newaxis]
     logs = formulas.gaussian_log_density(values, mean, np.maximum(variance, NUMBER_FLOOR))  # (values, K, D)
     return np.ascontiguousarray(_rounded(logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
@@ -202,19 +227,19 @@ def _factors(size: int) -> tuple[float, int]:
 
 
 def scores(found: Parts, seen: Evidence, biases: Integers, limits: Bounds) -> list[list[int]]:
-    """Every expert's log-odds for each class but the first, (K-1, EXPERTS), in 1/STEPS nats, as they count in judging.
+    """Every expert's log-odds of unwanted mail where there are two classes, (1, EXPERTS), in 1/STEPS nats, as they count in judging.
 
     What `blocks.scores` and `believed` make of many messages, bit for bit: so few numbers are faster without arrays.
     """
     damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
     of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
-    parts = set_sums(found.multinomial, seen), found.categorical, found.gaussian, biases, *limits
+    parts = set_sums(found.multinomial, seen), found.categorical, found.gaussian, biases
     rows = []
-    for weights, counted, traits, numbers, bias, *limit in zip(found.logistic, *map(np.ndarray.tolist, parts), strict=True):
+    for weights, counted, traits, numbers, bias in zip(found.logistic, *map(np.ndarray.tolist, parts), strict=True):
         weighed = _whole_sums(weights, seen.sizes)
         learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, bias, roots, strict=True)]
         raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
-        rows.append(_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limit))
+        rows.append(_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limits))
     return rows
 
 
@@ -232,29 +257,36 @@ def _inside(values: Iterable[Number], least: Number, most: Number) -> list[Numbe
     return [least if value < least else most if value > most else value for value in values]
 
 
-def _believed(row: list[int], lowest: int, highest: int, below: int, above: int) -> list[int]:
-    """`believed` for one class of one message."""
-    inside = _inside(row, lowest, highest)
+def _believed(row: list[int], lowest: int, below: int) -> list[int]:
+    """`believed` for one message."""
+    inside = [lowest if score < lowest else score for score in row]
     of_tokens = inside[:_OF_TOKENS]
-    ranked = sorted(of_tokens)
-    return _inside(of_tokens, min(ranked[_THIRD] - below, 0), max(ranked[-1 - _THIRD] + above, 0)) + inside[_OF_TOKENS:]
+    least = min(sorted(of_tokens)[_THIRD] - below, 0)
+    return [least if score < least else score for score in of_tokens] + inside[_OF_TOKENS:]
 
 
 def quantised(raw: Floats) -> Integers:
-    """Log-odds in 1/STEPS nats, clipped at CLIP."""
-    return np.asarray(np.rint(np.minimum(np.maximum(raw, -CLIP), CLIP) * STEPS).astype(np.int64))
+    """Log-odds in 1/STEPS nats, clipped at CLIP: (K-1, ...), and behind them, with more than two classes, those of unwanted mail.
+
+    Of more than two, what is further than CLIP behind the likeliest is raised to there, so that classes are told apart however far the
+    first one is from all of them.
+    """
+    kept = np.minimum(np.maximum(raw, -CLIP), CLIP)
+    if len(raw) > 1:
+        least = np.maximum(raw[:-1].max(axis=0), 0.0) - CLIP
+        kept[:-1] = np.maximum(raw[:-1], least) - np.maximum(least, 0.0)
+    return np.asarray(np.rint(kept * STEPS).astype(np.int64))
 
 
 def believed(scores: Integers, limits: Bounds) -> Integers:
-    """Scores (..., K-1, EXPERTS) as they count in judging."""
-    lowest, highest, below, above = (limit[:, np.newaxis] for limit in limits)
-    inside = np.minimum(np.maximum(scores, lowest), highest)
-    of_tokens = inside[..., :_OF_TOKENS]
-    ranked = np.sort(of_tokens, axis=-1)
-    least = np.minimum(ranked[..., _THIRD, np.newaxis] - below, 0)  # no expert is turned round
-    most = np.maximum(ranked[..., -1 - _THIRD, np.newaxis] + above, 0)
-    inside[..., :_OF_TOKENS] = np.minimum(np.maximum(of_tokens, least), most)
-    return np.asarray(inside)
+    """Scores (..., R, EXPERTS) as they count in judging: bounded are those of unwanted mail, the last row."""
+    inside = scores.copy()
+    last = inside[..., -1, :]
+    np.maximum(last, limits.lowest, out=last)
+    of_tokens = last[..., :_OF_TOKENS]
+    third = np.sort(of_tokens, axis=-1)[..., _THIRD, np.newaxis]
+    np.maximum(of_tokens, np.minimum(third - limits.below, 0), out=of_tokens)  # no expert is turned round
+    return inside
 
 
 def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:

@@ -1,27 +1,26 @@
-"""Why: the fused log-odds of one message taken apart, into parts that sum to it.
+"""Why: the fused log-odds of one message being unwanted taken apart, into parts that sum to it.
 
-Compares two classes. A part that was clipped or rounded on its way is scaled, so that the sum stays true.
+A part that was clipped or rounded on its way is scaled, so that the sum stays true.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes import blocks, experts, fusion, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS, Floats, Parameters
-from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, read_rows
+from spamguard.bayes.tables import BASE_CLASSES, SETS, Evidence, Rows, Tables, read_rows
 
-_NO_BIASES = (0.0,) * SETS
-_NO_COUNTS = np.zeros((0, 0), np.int32)
+_MOST = 2.0  # times: rounding doubles a score of half a step, and nothing else makes one larger
 
 
 @dataclass(frozen=True, slots=True)
 class Dissection:
-    """Parts in nats, for one class against another; all of them sum to `log_odds`.
+    """Parts in nats, for unwanted mail against wanted; all of them sum to `log_odds`.
 
     prior: what the message has no part in. experts (EXPERTS,): each expert's share, itself the sum of its features' parts and
     biases. buckets (n,): what each token adds over all experts, traits (T,), numbers (D,) likewise. counts (K, n).
@@ -39,7 +38,7 @@ class Dissection:
 
 
 class Weighed(NamedTuple):
-    """What judging one message goes through: its rows, every feature's part, and the experts' scores (K-1, EXPERTS)."""
+    """What judging one message goes through: its rows, every feature's part, and the experts' scores, (R, EXPERTS) as `blocks.scores`."""
 
     rows: Rows
     parts: experts.Parts
@@ -50,31 +49,37 @@ def weigh(tables: Tables, known: Parameters, seen: Evidence) -> Weighed:
     """The way of the default profile, with what it passes kept."""
     rows = read_rows(tables, seen.buckets)
     found = experts.parts(known, seen, rows)
-    return Weighed(rows, found, experts.scores(found, seen, tables.biases, known.bounds))
+    return Weighed(rows, found, blocks.scores_of_one(tables, known, seen, rows, found))
 
 
 def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Dissection:
-    """The default profile's judgement of class number `favoured` against number `against`, part by part."""
-    rows, found, scores = weighed
-    buckets, traits, numbers = (np.zeros(part.shape[1]) for part in (found.multinomial, found.categorical, found.gaussian))
-    nothing = np.zeros(len(EXPERTS))
-    total = Dissection(0.0, 0.0, nothing, nothing, 0.0, buckets, traits, numbers, rows.counts)
-    for number, sign in ((favoured, 1.0), (against, -1.0)):
-        if number:
-            trust, weights = _trust(tables, known, number)
-            prior = trust * float(tables.fusion_biases[number - 1])
-            total = _plus(total, _one_class(found, scores, seen, tables, weights, number - 1), sign, prior)
-    return total
+    """The default profile's judgement whether mail is unwanted, part by part.
+
+    favoured, against: numbers of the unwanted class and of the wanted one by whose weights the logistic experts' shares are told, where
+    there are more than these two.
+    """
+    found, nats, weights = weighed.parts, np.array(weighed.scores[-1]) / STEPS, _weights(tables, known)
+    kept = _kept(weighed, tables, seen, favoured, against)
+    factor = kept.damped * weights
+    shares = weights * nats
+    prior = float(known.confidence * tables.fusion_biases[0] / fusion.ONE)
+    return Dissection(
+        prior + float(shares.sum()),
+        prior,
+        shares,
+        nats,
+        float(weights @ kept.rest),
+        _buckets(found, seen, factor, favoured, against),
+        found.categorical[0] * factor[-2],
+        found.gaussian[0] * factor[-1],
+        weighed.rows.counts,
+    )
 
 
 def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Floats:
     """Of all this only what each token adds, `Dissection.buckets`."""
-    total = np.zeros(len(seen.buckets))
-    for number, sign in ((favoured, 1.0), (against, -1.0)):
-        if number:
-            factor = _factors(weighed.parts, weighed.scores, seen, tables, number - 1)[1] * _trust(tables, known, number)[1]
-            total += sign * _buckets(weighed.parts, seen, factor, number - 1)
-    return total
+    factor = _kept(weighed, tables, seen, favoured, against).damped * _weights(tables, known)
+    return _buckets(weighed.parts, seen, factor, favoured, against)
 
 
 def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
@@ -90,60 +95,40 @@ def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
     return np.array([place for _, place in sorted(found)], np.intp)
 
 
-def _trust(tables: Tables, known: Parameters, number: int) -> tuple[float, Floats]:
-    """Factor of everything said about a class, in steps of fusion, and with it the weight of every expert."""
-    trust = float(known.confidence[number - 1]) / fusion.ONE
-    return trust, np.multiply(trust, tables.fusion_weights, dtype=np.float64)
+def _weights(tables: Tables, known: Parameters) -> Floats:
+    """The weight of every expert."""
+    return np.multiply(known.confidence / fusion.ONE, fusion.of_sides(tables.fusion_weights), dtype=np.float64)
 
 
-def _plus(total: Dissection, more: Dissection, sign: float, prior: float) -> Dissection:
-    return Dissection(
-        total.log_odds + sign * (more.log_odds + prior),
-        total.prior + sign * prior,
-        total.experts + sign * more.experts,
-        total.scores + sign * more.scores,
-        total.biases + sign * more.biases,
-        total.buckets + sign * more.buckets,
-        total.traits + sign * more.traits,
-        total.numbers + sign * more.numbers,
-        total.counts,
-    )
+class _Kept(NamedTuple):
+    """What clipping and rounding left of each expert's sum: damped, its factor times the damping. rest: what is of no feature, in nats."""
+
+    damped: Floats
+    rest: Floats
 
 
-def _one_class(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, weights: Floats, row: int) -> Dissection:
-    """One class against the first, without the prior."""
-    kept, damped = _factors(found, scores, seen, tables, row)
-    nats = np.array(scores[row]) / STEPS
-    factor = damped * weights
-    shares = weights * nats
-    bias = float((weights * kept)[SETS : 2 * SETS] @ (tables.biases[row] / logistic.ONE))
-    return Dissection(
-        float(shares.sum()),
-        0.0,
-        shares,
-        nats,
-        bias,
-        _buckets(found, seen, factor, row),
-        found.categorical[row] * factor[-2],
-        found.gaussian[row] * factor[-1],
-        _NO_COUNTS,
-    )
-
-
-def _factors(found: experts.Parts, scores: list[list[int]], seen: Evidence, tables: Tables, row: int) -> tuple[Floats, Floats]:
-    """What clipping and rounding left of each expert's sum, as a factor; the same times the damping."""
+def _kept(weighed: Weighed, tables: Tables, seen: Evidence, favoured: int, against: int) -> _Kept:
+    found, scores = weighed.parts, np.array(weighed.scores[-1]) / STEPS
     damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
-    words, weights = experts.set_sums(np.stack((found.multinomial[row], found.logistic[row])), seen).tolist()
-    traits, numbers = float(found.categorical[row].sum()), float(found.gaussian[row].sum())
-    sums = (*words, *[weight / logistic.ONE for weight in weights], traits, numbers)
-    biases = (*_NO_BIASES, *[bias / logistic.ONE for bias in tables.biases[row].tolist()], 0.0, 0.0)
-    raw = [part * factor + bias for part, factor, bias in zip(sums, damping.tolist(), biases, strict=True)]
-    kept = np.array([steps / STEPS / whole if whole else 0.0 for steps, whole in zip(scores[row], raw, strict=True)])
-    return kept, kept * damping
+    words, weights = experts.set_sums(np.stack((found.multinomial[0], _between(found.logistic, favoured, against))), seen).tolist()
+    sums = np.array([*words, *[weight / logistic.ONE for weight in weights], found.categorical[0].sum(), found.gaussian[0].sum()]) * damping
+    biases = np.zeros(len(EXPERTS))
+    biases[SETS : 2 * SETS] = _between(tables.biases, favoured, against) / logistic.ONE
+    whole = sums + biases
+    factors = np.divide(scores, whole, out=np.zeros(len(EXPERTS)), where=whole != 0)
+    # With two classes always inside. With more, two of them do not say all of what the logistic experts make of both sides.
+    factors = np.minimum(np.maximum(factors, 0.0), _MOST)
+    rest = factors * biases if len(tables.classes) == len(BASE_CLASSES) else scores - factors * sums
+    return _Kept(factors * damping, rest)
 
 
-def _buckets(found: experts.Parts, seen: Evidence, factor: Floats, row: int) -> Floats:
+def _between(rows: NDArray[Any], favoured: int, against: int) -> NDArray[Any]:
+    """One class against another, of values for each class but the first against that one."""
+    return np.asarray(rows[favoured - 1] - rows[against - 1] if against else rows[favoured - 1])
+
+
+def _buckets(found: experts.Parts, seen: Evidence, factor: Floats, favoured: int, against: int) -> Floats:
     """What each token adds over all experts."""
-    parts = found.multinomial[row] * factor[:SETS].repeat(seen.sizes)
-    parts += found.logistic[row] * (factor[SETS : 2 * SETS] / logistic.ONE).repeat(seen.sizes)
+    parts = found.multinomial[0] * factor[:SETS].repeat(seen.sizes)
+    parts += _between(found.logistic, favoured, against) * (factor[SETS : 2 * SETS] / logistic.ONE).repeat(seen.sizes)
     return np.asarray(parts)

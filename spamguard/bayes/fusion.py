@@ -30,6 +30,21 @@ if len(START) != len(EXPERTS):
     raise AssertionError("one starting weight for each expert")
 
 
+def start(classes: int) -> Integers:
+    """Weights before the first lesson: of unwanted mail against wanted; with more than two classes also of those of one side."""
+    return START.copy() if classes == 2 else np.concatenate((START, START))
+
+
+def of_sides(weights: Integers) -> Integers:
+    """Those for unwanted mail against wanted: a view."""
+    return weights[: len(EXPERTS)]
+
+
+def among_classes(weights: Integers) -> Integers:
+    """Those for the classes of one side: a view; where a class has come since the last settling, the ones to start from."""
+    return weights[len(EXPERTS) :] if len(weights) > len(EXPERTS) else START
+
+
 def log_odds(scores: Integers, weights: Integers, biases: Integers) -> Integers:
     """Fused log-odds against the first class in 1/(ONE·STEPS) nats; scores (..., K-1, E), weights (E,), biases (K-1,)."""
     return np.asarray(scores @ weights + biases * STEPS)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import blocks, experts, formulas, fusion, logistic
+from spamguard.bayes import among, blocks, experts, formulas, fusion, logistic
 from spamguard.bayes.blocks import Placed
-from spamguard.bayes.experts import Floats, Parameters
+from spamguard.bayes.experts import Floats, Integers, Parameters
 from spamguard.bayes.tables import Evidence, Tables, read_rows
 
 Judge = Callable[[Tables, Parameters, Evidence], list[float]]
@@ -34,21 +34,28 @@ class Profile:
 def fuse(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
     """The default: all experts, fused, held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
-    return fused(tables, known, experts.scores(experts.parts(known, seen, rows), seen, tables.biases, known.bounds))
+    return fused(tables, known, blocks.scores_of_one(tables, known, seen, rows, experts.parts(known, seen, rows)))
 
 
 def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[float]:
     """The same from the experts' scores of one message."""
-    weights = tables.fusion_weights.tolist()
-    each = zip(scores, tables.fusion_biases.tolist(), known.confidence.tolist(), strict=True)
-    return [0.0, *[trust * fusion.nats(row, weights, bias) for row, bias, trust in each]]
+    if len(scores) > 1:
+        return _fused(tables, known, np.array([scores]))[0]
+    log_odds = fusion.nats(scores[0], fusion.of_sides(tables.fusion_weights).tolist(), int(tables.fusion_biases[0]))
+    return [0.0, known.confidence * log_odds]
 
 
 def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[list[float]]:
     """The default's judgements of several messages at once."""
-    scores = experts.believed(blocks.scores(tables, known, placed), known.bounds)
-    fused = fusion.in_nats(fusion.log_odds(scores, tables.fusion_weights, tables.fusion_biases))
-    joint: list[list[float]] = np.concatenate((np.zeros((len(scores), 1)), known.confidence * fused), axis=1).tolist()
+    return _fused(tables, known, experts.believed(blocks.scores(tables, known, placed), known.bounds))
+
+
+def _fused(tables: Tables, known: Parameters, scores: Integers) -> list[list[float]]:
+    """How likely unwanted mail is comes first; then, on both sides, which class it is. scores (m, R, EXPERTS)."""
+    weights, bias = fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1]
+    shares = among.log_shares(tables, known.sides, scores[:, : len(tables.classes) - 1])
+    shares[:, known.sides.unwanted] += known.confidence * fusion.in_nats(fusion.log_odds(scores[:, -1:], weights, bias))
+    joint: list[list[float]] = shares.tolist()
     return joint
 
 
@@ -107,12 +114,12 @@ def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]
 
 
 def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
-    parts = experts.looked_up(known.traits, seen.traits)
+    parts = experts.looked_up(known.of_classes.traits, seen.traits)
     return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
 def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
-    parts = experts.looked_up(known.numbers, seen.numbers)
+    parts = experts.looked_up(known.of_classes.numbers, seen.numbers)
     return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
 
 

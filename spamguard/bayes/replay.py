@@ -8,15 +8,16 @@ lessons give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import blocks, cells, experts, fusion, logistic, prior
+from spamguard.bayes import among, blocks, cells, experts, fusion, logistic, prior
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers
+from spamguard.bayes.sides import sides_of
 from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_counts
 
 BLOCK = 128  # lessons scored together, before any of them is taught
@@ -44,14 +45,15 @@ def replay(
     traits: int,
     numbers: int,
     known: Iterable[prior.WordOdds] = (),
+    unwanted: Set[str] = frozenset({"spam"}),
 ) -> Tables:
     """Tables that hold exactly these lessons, settled.
 
     lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them. known: from elsewhere,
-    before the first of them.
+    before the first of them. unwanted: classes that are.
     """
     _keep_memory()
-    player = _Player(lessons, list(classes), bits, traits, numbers)
+    player = _Player(lessons, list(classes), unwanted, empty_tables(bits, traits, numbers, fusion.start(len(classes) + len(BASE_CLASSES))))
     prior.lay(player.tables, known, lessons)
     for block in played:
         player.play(block)
@@ -75,10 +77,11 @@ class _Step(NamedTuple):
 class _Player:
     """Tables while they grow."""
 
-    def __init__(self, lessons: int, classes: list[str], bits: int, traits: int, numbers: int) -> None:
-        self.tables = empty_tables(bits, traits, numbers, fusion.START)
+    def __init__(self, lessons: int, classes: list[str], unwanted: Set[str], tables: Tables) -> None:
+        self.tables = tables
         for name in classes:
             class_index(self.tables, name)
+        self.unwanted, self.sides = unwanted, sides_of(self.tables.classes, unwanted)
         self.number = {name: index for index, name in enumerate(self.tables.classes)}
         self.counts = [count_column(self.tables, index) for index in range(len(self.number))]
         self.weights = cells.of_weights(self.tables)
@@ -90,10 +93,11 @@ class _Player:
         placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
         targets = np.array([self.number[label] for label in block.labels], np.intp)
         fusing = self.lessons - self.played <= FUSION_LESSONS
-        raw = blocks.counting_sums(experts.parameters(tables), read_counts(tables, placed.buckets), placed) if fusing else None
+        known = experts.parameters(tables, self.unwanted) if fusing else None
+        raw = blocks.counting_sums(known, read_counts(tables, placed.buckets), placed) if known else None
         margins = self._teach(placed, targets)
         if raw is not None:
-            self._fuse(blocks.joined(raw, margins, placed), targets)
+            self._fuse(blocks.joined(raw, margins, placed, self.sides), targets)
         self._sum_up(placed, targets)
         self.played += len(targets)
 
@@ -151,9 +155,14 @@ class _Player:
             weights.learn(here, step.runs, move, self.tables.rows, fades)
 
     def _fuse(self, scores: Integers, targets: NDArray[np.intp]) -> None:
+        """Learn from scores (m, R, EXPERTS) what is unwanted, and which class of its side a message is."""
+        tables, further = self.tables, len(self.tables.classes) > len(BASE_CLASSES)
+        bad = np.isin(targets, self.sides.unwanted).astype(np.intp)
         for first in range(0, len(targets), STEP):
             some = slice(first, first + STEP)
-            fusion.learn(scores[some], targets[some], self.tables.fusion_weights, self.tables.fusion_biases)
+            fusion.learn(scores[some, -1:], bad[some], fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1])
+            if further:
+                among.learn(scores[some, :-1], targets[some], tables, self.sides)
 
     def _sum_up(self, placed: Placed, targets: NDArray[np.intp]) -> None:
         """Count what is not counted by feature."""

@@ -18,19 +18,21 @@ _MARK = 4  # bytes behind the rows where there are further classes
 
 
 def packed(scores: Integers, classes: Sequence[str]) -> bytes:
-    """scores: (K-1, E), in the experts' own steps, of `classes` but the first."""
+    """scores: (R, E), in the experts' own steps, as `blocks.scores` of these classes."""
     return codec.pack_scores((scores / STEPS).ravel().tolist()) + _mark(classes)
 
 
 def rows_of(scores: bytes, classes: Sequence[str]) -> bytes:
-    """All rows, if they are of exactly these classes; empty if not."""
-    size, mark = _ROW * (len(classes) - 1), _mark(classes)
-    return scores[:size] if len(scores) == size + len(mark) and scores[size:] == mark else b""
+    """The rows of all classes but the first, if they are of exactly these classes; empty if not."""
+    mark = _mark(classes)
+    size = _ROW * (len(classes) if mark else 1)
+    return scores[: _ROW * (len(classes) - 1)] if len(scores) == size + len(mark) and scores[size:] == mark else b""
 
 
-def of_spam(scores: bytes) -> bytes:
-    """The row of spam against ham, which is there whatever the other classes; empty if these are no scores of ours."""
-    return scores[:_ROW] if len(scores) >= _ROW and len(scores) % _ROW in (0, _MARK) else b""
+def of_unwanted(scores: bytes) -> bytes:
+    """The row of unwanted mail against wanted, which is there whatever the classes; empty if these are no scores of ours."""
+    size = len(scores) - len(scores) % _ROW
+    return scores[size - _ROW : size] if size and len(scores) - size in (0, _MARK) else b""
 
 
 def _mark(classes: Sequence[str]) -> bytes:

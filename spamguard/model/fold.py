@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from spamguard import policy
 from spamguard.bayes import learning
 from spamguard.bayes.experts import NUMBER_VALUES, STEPS, Integers
 from spamguard.bayes.prior import WordOdds
@@ -92,7 +93,8 @@ def settled(ledger: SqliteLedger, upto_seq: int, least: int) -> Tables:
         names, number = sorted(set(counts) - set(BASE_CLASSES)), sum(counts.values())
         lessons = ledger.lessons(EXTRACTOR, upto_seq)
         bits = table_bits(number, least)
-        return replay(_blocks(lessons), number, names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq))
+        unwanted = policy.unwanted_of(ledger.classes())
+        return replay(_blocks(lessons), number, names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq), unwanted)
 
 
 def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:

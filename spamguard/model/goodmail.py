@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion
-from spamguard.bayes.tables import BASE_CLASSES, Tables
+from spamguard.bayes.sides import sides_of
+from spamguard.bayes.tables import Tables
 from spamguard.ledger import SqliteLedger
 from spamguard.model import firstscores
 from spamguard.policy import GoodMail
@@ -61,26 +62,10 @@ def _counting(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Itera
 
 
 def log_odds(scores: list[bytes], tables: Tables, unwanted: Set[str]) -> NDArray[np.float64]:
-    """Fused log-odds of being unwanted, (m,), from packed scores; those that are none of ours are left out.
-
-    Where classes have come or gone since, spam against ham has to do.
-    """
-    whole, others = [], []
-    for one in scores:
-        rows, row = firstscores.rows_of(one, tables.classes), firstscores.of_spam(one)
-        if rows:
-            whole.append(rows)
-        elif row:
-            others.append(row)
-    return np.concatenate((_fused(whole, tables, list(tables.classes), unwanted), _fused(others, tables, list(BASE_CLASSES), unwanted)))
-
-
-def _fused(scores: list[bytes], tables: Tables, classes: list[str], unwanted: Set[str]) -> NDArray[np.float64]:
-    rows = len(classes) - 1
-    known = np.frombuffer(b"".join(scores), "<i2").astype(np.int64).reshape(len(scores), rows, len(experts.EXPERTS))
-    trust = experts.confidence(tables.messages)[:rows]
-    counting = experts.believed(known, experts.bounds(trust, classes[1:], unwanted))
-    fused = fusion.in_nats(fusion.log_odds(counting, tables.fusion_weights, tables.fusion_biases[:rows]))
-    joint = np.concatenate((np.zeros((len(scores), 1)), trust * fused), axis=1)
-    bad = np.array([name in unwanted for name in classes])
-    return np.asarray(np.logaddexp.reduce(joint[:, bad], axis=1) - np.logaddexp.reduce(joint[:, ~bad], axis=1))
+    """Fused log-odds of being unwanted, (m,), from packed scores; those that are none of ours are left out."""
+    rows = [row for row in map(firstscores.of_unwanted, scores) if row]
+    known = np.frombuffer(b"".join(rows), "<i2").astype(np.int64).reshape(len(rows), 1, len(experts.EXPERTS))
+    trust = experts.confidence(tables.messages, sides_of(tables.classes, unwanted))
+    counting = experts.believed(known, experts.bounds(trust))
+    fused = fusion.log_odds(counting, fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1])
+    return np.asarray(trust * fusion.in_nats(fused)[:, 0])

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from spamguard.bayes import blocks, experts, logistic
-from spamguard.bayes.tables import Tables, evidence, read_rows
+from spamguard.bayes.explanation import weigh
+from spamguard.bayes.tables import Tables, evidence
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, made_up, replayed
 
 
 def one_by_one(tables: Tables, features: Features) -> list[list[int]]:
-    seen = evidence(features, BITS)
-    known = experts.parameters(tables)
-    return experts.scores(experts.parts(known, seen, read_rows(tables, seen.buckets)), seen, tables.biases, known.bounds)
+    return weigh(tables, experts.parameters(tables), evidence(features, BITS)).scores
 
 
+@pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "news")])
 @pytest.mark.parametrize("count", [1, 2, 40])
 @pytest.mark.parametrize("push", [0, 9, -9])
-def test_scores_are_those_of_each_message(count: int, push: int) -> None:
-    tables = replayed(made_up(3, 100, ("ham", "spam", "news")))
+def test_scores_are_those_of_each_message(count: int, push: int, classes: tuple[str, ...]) -> None:
+    tables = replayed(made_up(3, 100, classes))
     tables.biases += push * logistic.ONE  # beyond the floor
     messages = [lesson.features for lesson in made_up(4, count)]
     known = experts.parameters(tables)

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import AHEAD, CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, bounds
+from spamguard.bayes.sides import sides_of
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "news")
-SPAM = ("spam",)
-SURE = np.ones(1)
+TWO = sides_of(["ham", "spam"], {"spam"})
 
 
 def seen_by(tables: Tables, seed: int, tokens: int = 30) -> tuple[Evidence, Parts]:
@@ -45,17 +45,13 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
 @repeatable
 @given(seeds, st.sampled_from((0, 1, 2, 3, 30, 300)))
 def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int, tokens: int) -> None:
-    tables = folded(made_up(seed, 12, CLASSES))
+    tables = folded(made_up(seed, 12))
     seen, parts = seen_by(tables, seed + 1, tokens)
-    trust = experts.confidence(tables.messages)
-    found = np.array(experts.scores(parts, seen, tables.biases, bounds(trust, tables.classes[1:], {"spam"})))
-    assert found.shape == (len(tables.classes) - 1, len(EXPERTS))
-    exact = sums_by_hand(tables, seen, parts)
-    for row, name, floor, ahead in zip(exact, tables.classes[1:], FLOOR / np.sqrt(trust), AHEAD / np.sqrt(trust), strict=True):
-        row[:] = np.clip(row, -floor, CLIP if name == "spam" else floor)
-        ranked = sorted(row[: 2 * SETS])
-        most = np.inf if name == "spam" else max(ranked[-3] + ahead, 0)
-        row[: 2 * SETS] = np.clip(row[: 2 * SETS], min(ranked[2] - ahead, 0), most)
+    trust = experts.confidence(tables.messages, TWO)
+    found = np.array(experts.scores(parts, seen, tables.biases, bounds(trust)))
+    assert found.shape == (1, len(EXPERTS))
+    (row,) = exact = np.clip(sums_by_hand(tables, seen, parts), -FLOOR / np.sqrt(trust), CLIP)
+    row[: 2 * SETS] = np.maximum(row[: 2 * SETS], min(sorted(row[: 2 * SETS])[2] - AHEAD / np.sqrt(trust), 0))
     assert np.abs(found / STEPS - exact).max() <= 1.5 / STEPS + 1e-6  # of the score, of the third's and of how far ahead it may be
 
 
@@ -86,22 +82,22 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
 
 def test_tables_that_were_taught_nothing_say_nothing() -> None:
     seen, parts = seen_by(empty(), 1)
-    assert not np.any(experts.scores(parts, seen, empty().biases, bounds(SURE, SPAM, set())))
+    assert not np.any(experts.scores(parts, seen, empty().biases, bounds(1.0)))
 
 
-@pytest.mark.parametrize(("nats", "unwanted", "kept"), [(100, SPAM, CLIP), (100, (), FLOOR), (-100, SPAM, -FLOOR), (-100, (), -FLOOR)])
-def test_scores_are_clipped_and_no_expert_decides_for_a_wanted_class(nats: int, unwanted: tuple[str, ...], kept: float) -> None:
+@pytest.mark.parametrize(("nats", "kept"), [(100, CLIP), (-100, -FLOOR)])
+def test_scores_are_clipped_and_no_expert_decides_that_mail_is_wanted(nats: int, kept: float) -> None:
     tables = empty()
     tables.biases[:] = nats * logistic.ONE
     seen, parts = seen_by(tables, 2)
-    assert experts.scores(parts, seen, tables.biases, bounds(SURE, SPAM, {*unwanted}))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
+    assert experts.scores(parts, seen, tables.biases, bounds(1.0))[0][SETS : 2 * SETS] == [kept * STEPS] * SETS
 
 
 def of_spam(*nats: float) -> list[float]:
     """What counts of these scores for spam against ham, many lessons of each having been taught."""
     scores = np.zeros((1, 1, len(EXPERTS)), np.int64)
     scores[..., : len(nats)] = np.array(nats) * STEPS
-    found: list[float] = (experts.believed(scores, bounds(SURE, SPAM, {"spam"}))[0, 0] / STEPS).tolist()
+    found: list[float] = (experts.believed(scores, bounds(1.0))[0, 0] / STEPS).tolist()
     return found[: len(nats)]
 
 
@@ -124,13 +120,16 @@ def test_a_single_expert_may_be_sure_of_spam() -> None:
     assert of_spam(11, 0, 0, 0, 0, 0, 0, 0) == [11, 0, 0, 0, 0, 0, 0, 0]
 
 
-def test_an_expert_speaks_for_a_wanted_class_against_an_unwanted_one_by_twice_the_floor_at_most() -> None:
+def test_of_more_classes_only_what_is_said_of_unwanted_mail_is_bounded() -> None:
     scores = np.random.default_rng(1).integers(-3072, 3073, (50, 3, len(EXPERTS)))
-    unwanted = {"spam", "virus"}
-    of_news, of_spam, of_virus = experts.believed(scores, bounds(np.ones(3), ("news", "spam", "virus"), unwanted)).swapaxes(0, 1)
-    assert max((of_news - of_spam).max(), (of_news - of_virus).max()) <= 2 * FLOOR * STEPS
-    assert min(of_spam.min(), of_virus.min()) >= -FLOOR * STEPS
-    assert max(of_spam.max(), of_virus.max()) > FLOOR * STEPS
+    found = experts.believed(scores, bounds(1.0))
+    assert found[:, :2].tolist() == scores[:, :2].tolist()
+    assert found[:, 2:].tolist() == experts.believed(scores[:, 2:], bounds(1.0)).tolist()
+
+
+def test_classes_are_told_apart_however_far_all_of_them_are_from_the_first() -> None:
+    raw = np.array([[40.0], [37.0], [10.0], [2.0]])  # three classes against ham, and unwanted mail
+    assert (experts.quantised(raw)[:, 0] / STEPS).tolist() == [12, 9, 0, 2]
 
 
 @pytest.mark.parametrize(("raw", "kept"), [(0.0, 0), (1 / 512 - 1e-9, 0), (1.0, 256), (-1.004, -257), (99.0, 3072), (-1e300, -3072)])
@@ -162,11 +161,11 @@ def test_ratios_of_traits_and_numbers_are_those_of_the_formulas(seed: int) -> No
     for at, name in enumerate(tables.classes[1:]):
         for trait in range(TRAITS):
             ratios = [probability(lessons, name, trait, value) / probability(lessons, "ham", trait, value) for value in range(16)]
-            np.testing.assert_allclose(np.exp(known.traits[at, trait]), ratios, rtol=1e-9)
+            np.testing.assert_allclose(np.exp(known.of_classes.traits[at, trait]), ratios, rtol=1e-9)
     mine, ham = ([lesson.features.numbers for lesson in lessons if lesson.label == name] for name in ("spam", "ham"))
     if mine and ham:
         values = np.arange(256)[:, np.newaxis]
-        np.testing.assert_allclose(known.numbers[0].T, density(values, mine) - density(values, ham), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(known.of_classes.numbers[0].T, density(values, mine) - density(values, ham), rtol=1e-9, atol=1e-9)
 
 
 def probability(lessons: list[Taught], name: str, trait: int, value: int) -> float:
@@ -188,7 +187,7 @@ def test_what_traits_and_numbers_say_sums_to_the_same_in_any_order() -> None:
 def test_a_constant_number_gives_no_certainty() -> None:
     tables = folded(lesson._replace(label="ham") for lesson in made_up(3, 2))
     known = experts.parameters(tables)
-    assert np.isfinite(known.numbers).all()
+    assert np.isfinite(known.of_sides.numbers).all()
 
 
 @repeatable
@@ -213,22 +212,22 @@ def test_a_hundred_thousand_features() -> None:
     assert np.abs(scores).max() <= CLIP * STEPS
 
 
-def test_confidence_rises_with_the_lessons_of_the_rarer_class() -> None:
-    found = [experts.confidence(np.array(messages)).item() for messages in ((0, 0), (0, 100), (1, 100), (5, 5), (1000, 50))]
+def test_confidence_rises_with_the_lessons_of_the_rarer_side() -> None:
+    found = [experts.confidence(np.array(messages), TWO) for messages in ((0, 0), (0, 100), (1, 100), (5, 5), (1000, 50))]
     assert found == sorted(found)
     assert found[0] == found[1] == 1 / 3
     assert 0.9 < found[-1] < 1
-    assert experts.confidence(np.array([100, 7])) == experts.confidence(np.array([7, 100]))
+    assert experts.confidence(np.array([100, 7]), TWO) == experts.confidence(np.array([7, 100]), TWO)
 
 
-def test_confidence_among_more_classes_is_that_of_each_against_the_most_taught_other() -> None:
-    assert experts.confidence(np.array([0, 500, 400])).tolist() == [401 / 403, 401 / 403]
-    assert experts.confidence(np.array([500, 1, 500])).tolist() == [2 / 4, 501 / 503]
-    assert experts.confidence(np.array([500, 0, 0])).tolist() == [1 / 3, 1 / 3]
+def test_confidence_among_more_classes_is_that_of_both_sides_as_wholes() -> None:
+    sides = sides_of(["ham", "spam", "news"], {"spam"})
+    assert experts.confidence(np.array([0, 500, 400]), sides) == 401 / 403
+    assert experts.confidence(np.array([500, 1, 500]), sides) == 2 / 4
 
 
-def test_the_floor_is_deeper_while_a_class_has_few_lessons() -> None:
-    floors = [-bounds(experts.confidence(np.array(messages)), SPAM, {"spam"})[0].item() for messages in ((100, 0), (100, 3), (1000, 1000))]
+def test_the_floor_is_deeper_while_a_side_has_few_lessons() -> None:
+    floors = [-bounds(experts.confidence(np.array(messages), TWO)).lowest for messages in ((100, 0), (100, 3), (1000, 1000))]
     assert floors == sorted(floors, reverse=True)
     assert FLOOR * STEPS <= floors[-1] < 1.01 * FLOOR * STEPS
     assert floors[0] < CLIP * STEPS

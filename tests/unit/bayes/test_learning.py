@@ -22,15 +22,15 @@ CLASSES = ("ham", "spam", "news")
 
 
 def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
-    """Of the sets the lesson has features in, (K-1, sets)."""
+    """Of each class but the first and the sets the lesson has features in, (K-1, sets)."""
     seen = evidence(lesson.features, tables.bits)
-    return scores(tables, seen)[:, 4:8][:, seen.sizes > 0] / experts.STEPS
+    return scores(tables, seen)[: len(tables.biases), 4:8][:, seen.sizes > 0] / experts.STEPS
 
 
 def scores(tables: Tables, seen: Evidence) -> NDArray[np.int64]:
     """As receipts hold them: without the bounds of judging, which depend on the number of lessons."""
-    weighed, most = weigh(tables, experts.parameters(tables), seen), np.full(len(tables.biases), round(experts.CLIP * experts.STEPS))
-    return np.array(experts.scores(weighed.parts, seen, tables.biases, experts.Bounds(-most, most, 2 * most, 2 * most)))
+    most = round(experts.CLIP * experts.STEPS)
+    return np.array(weigh(tables, replace(experts.parameters(tables), bounds=experts.Bounds(-most, 2 * most)), seen).scores)
 
 
 @repeatable

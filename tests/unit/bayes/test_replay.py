@@ -91,9 +91,9 @@ def test_fusion_takes_scores_before_their_block_is_counted(monkeypatch: pytest.M
     seen: list[int] = []
     parameters = experts.parameters
 
-    def noting(tables: Tables) -> experts.Parameters:
+    def noting(tables: Tables, unwanted: set[str]) -> experts.Parameters:
         seen.append(int(tables.messages.sum()))
-        return parameters(tables)
+        return parameters(tables, unwanted)
 
     monkeypatch.setattr(experts, "parameters", noting)
     monkeypatch.setattr(replaying, "FUSION_LESSONS", window)

@@ -8,11 +8,13 @@ import pytest
 
 from spamguard import Filter
 from spamguard.bayes import experts
+from spamguard.bayes.sides import sides_of
 from spamguard.model import goodmail
 from spamguard.policy import GoodMail
 from tests.unit.filters import mail, opened, teach
 
 MAIL = mail(90)
+SIDES = sides_of(["ham", "spam"], {"spam"})
 
 
 def measured(one: Filter) -> GoodMail:
@@ -32,7 +34,7 @@ def test_good_mail_is_measured_by_scores_from_before_it_was_taught(tmp_path: Pat
         goodmail.measure(one.ledger, one._store.tables, one.unwanted)  # with the fusion that judged them
         found = one.good_mail()
         assert found.confirmed == before + len(later)
-        trust = float(experts.confidence(one._store.tables.messages)[0]) / _trust_before(len(later), one)
+        trust = experts.confidence(one._store.tables.messages, SIDES) / _trust_before(len(later), one)
         kept = {round(value, 2) for value in found.highest}
         assert {round(value * trust, 2) for value in now} <= {round(value + step / 100, 2) for value in kept for step in (-1, 0, 1)}
         assert list(found.highest) == sorted(found.highest, reverse=True)
@@ -41,7 +43,7 @@ def test_good_mail_is_measured_by_scores_from_before_it_was_taught(tmp_path: Pat
 def _trust_before(more: int, one: Filter) -> float:
     messages = one._store.tables.messages.copy()
     messages[0] -= more
-    return float(experts.confidence(messages)[0])
+    return experts.confidence(messages, SIDES)
 
 
 def test_only_good_mail_counts_and_only_when_both_sides_were_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +72,7 @@ def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught:
     assert taught.as_fused_now(scores) == pytest.approx([taught.judge(raw).log_odds for raw in messages])
 
 
-def test_scores_of_a_time_with_fewer_classes_are_those_of_spam_against_ham(tmp_path: Path) -> None:
+def test_scores_of_a_time_with_fewer_classes_count(tmp_path: Path) -> None:
     with opened(tmp_path) as one:
         teach(one, MAIL[:40])
         messages = [raw for _, raw in MAIL[60:]]
@@ -81,7 +83,7 @@ def test_scores_of_a_time_with_fewer_classes_are_those_of_spam_against_ham(tmp_p
         assert one.as_fused_now([b"", b"\0" * 5, *scores]) == pytest.approx(before, rel=0.1)  # one lesson more, with somewhat other trust
 
 
-def test_scores_of_as_many_other_classes_are_those_of_spam_against_ham(tmp_path: Path) -> None:
+def test_of_scores_of_other_classes_what_was_said_of_unwanted_mail_counts(tmp_path: Path) -> None:
     """A class was given up, another one made: what looked like the one never looked like the other."""
     messages = [raw for _, raw in MAIL[60:]]
     with opened(tmp_path) as one:
@@ -94,4 +96,5 @@ def test_scores_of_as_many_other_classes_are_those_of_spam_against_ham(tmp_path:
         one.forget_ready([one._preparer.digest(raw) for raw in promo])
         teach(one, [("news", promo[0])])
         assert one._store.tables.classes == ["ham", "spam", "news"]
-        assert one.as_fused_now(scores).tolist() == one.as_fused_now([row[: 2 * len(experts.EXPERTS)] for row in scores]).tolist()
+        size = 2 * len(experts.EXPERTS)
+        assert one.as_fused_now(scores).tolist() == one.as_fused_now([row[2 * size : 3 * size] for row in scores]).tolist()
