@@ -5,17 +5,19 @@ Must never hand over a session without TLS where the settings require it, nor be
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import ssl
 from collections.abc import Mapping
-from functools import cached_property
 
 from spamguard.relay.connection import dial
 from spamguard.relay.session import Session
 from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable, Unsafe
 from spamguard.settings import Hop, Tls
 from spamguard.wire.replies import extensions
+
+_TRUST_AGAIN = 10.0  # seconds between two readings of whom to trust, which take some 30 ms, while handshakes fail
 
 _log = logging.getLogger("spamguard.relay")
 
@@ -26,6 +28,8 @@ class Opener:
     def __init__(self, hop: Hop, verbs: tuple[str, ...], hostname: str) -> None:
         self._hop = hop
         self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
+        self._made: ssl.SSLContext | None = None
+        self._kept_until = 0.0  # whatever comes; a time of the event loop's clock
 
     async def open(self) -> Session:
         """A new session. Unreachable, Unsafe."""
@@ -75,15 +79,30 @@ class Opener:
             raise NoHandshake(f"STARTTLS refused: {reply}")
         if not session.connection.quiet:
             raise Unsafe("more than the answer to STARTTLS came before the handshake")  # RFC 3207, section 6
-        await session.connection.secure(self._context, self._hop.endpoint.host, self._hop.connect_seconds)
+        try:
+            await session.connection.secure(self._context, self._hop.endpoint.host, self._hop.connect_seconds)
+        except NoHandshake:
+            self._doubt()
+            raise
 
-    @cached_property
+    @property
     def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if self._hop.tls is not Tls.REQUIRED:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        self._made = self._made or _context_for(self._hop.tls)
+        return self._made
+
+    def _doubt(self) -> None:
+        """The authorities may have been unreadable when they were read (no descriptors left: nothing says so), or are others by now."""
+        now = asyncio.get_running_loop().time()
+        if self._hop.tls is Tls.REQUIRED and now >= self._kept_until:
+            self._made, self._kept_until = None, now + _TRUST_AGAIN
+
+
+def _context_for(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if tls is not Tls.REQUIRED:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _wanted(tls: Tls, offered: bool, peer: str) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,8 +138,10 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return self_signed(tmp_path_factory.mktemp("tls"))
 
 
-def required(fake: FakeHop, host: str = "localhost", tls: Tls = Tls.REQUIRED, seconds: float = 5.0) -> list[Reply]:
-    """Two messages to a hop by its name."""
+def required(
+    fake: FakeHop, host: str = "localhost", tls: Tls = Tls.REQUIRED, seconds: float = 5.0, between: Callable[[], object] = int
+) -> list[Reply]:
+    """Two messages to a hop by its name. between: what happens between them."""
 
     async def run() -> list[Reply]:
         async with fake.running():
@@ -145,7 +149,9 @@ def required(fake: FakeHop, host: str = "localhost", tls: Tls = Tls.REQUIRED, se
             kind = LmtpHop if endpoint.protocol is Protocol.LMTP else SmtpHop
             hop = kind(Hop(endpoint, tls, connect_seconds=seconds, command_seconds=seconds), "me.example")
             try:
-                return [*await hand_on(hop), *await hand_on(hop)]
+                first = await hand_on(hop)
+                between()
+                return [*first, *await hand_on(hop)]
             finally:
                 await hop.close()
 
@@ -171,6 +177,13 @@ def test_required_tls_with_a_certificate_of_nobody_or_for_another(pem: Path, mon
     fake = FakeHop({"EHLO": OFFERED}, tls=server_context(pem))
     assert required(fake, host) == [UNSAFE, UNSAFE]
     assert not [command for command in fake.commands if command.startswith("MAIL")]
+
+
+def test_an_authority_that_could_not_be_read_at_first_is_known_later(pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "authorities.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    fake = FakeHop({"EHLO": [OFFERED, OFFERED, b"250 hop\r\n"]}, tls=server_context(pem))
+    assert codes(required(fake, between=lambda: shutil.copy(pem, file))) == [451, 250, 250, 250]
 
 
 @pytest.mark.parametrize(
