@@ -58,6 +58,10 @@ _BRIGHT = r"rgba?\(\s*+25\d\s*+,\s*+25\d\s*+,\s*+25\d\s*+[,)]"
 _WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|" + _BRIGHT + ")")
 _NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
+# Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
+_QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
+_WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"'])*+)")
+_SIGNS = str.maketrans("<>", "  ")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
 # By quotes, as browsers read tags; a value that is not closed ends with its tag.
 _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"[^\"<>]*+\"?|'[^'<>]*+'?|[^\s\"'<>]++))?")
@@ -108,9 +112,10 @@ def read(source: str) -> Page:
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
     attributes = "\n".join(shown.attributes)
-    places = _hiding_places(source, attributes, style)
+    quoted = _QUOTED.search(source) is not None
+    places = _hiding_places(source, source if quoted else attributes, style)
     if places:
-        source, covered = _take_hidden(source, places)
+        source, covered = _take_hidden(source, _WHOLE_TAG.sub(_unquoted, source) if quoted else source, places)
         unseen.append(covered)
         shown = _shown(source)
     visible = shown.text
@@ -221,19 +226,19 @@ def _hiding_places(source: str, attributes: str, style: str) -> list[tuple[int, 
     return sorted(places)[:_MAX_HIDING]
 
 
-def _take_hidden(source: str, places: list[tuple[int, bool]]) -> tuple[str, str]:
-    """Markup without the elements whose own tag hides them, and those elements."""
+def _take_hidden(source: str, tags: str, places: list[tuple[int, bool]]) -> tuple[str, str]:
+    """Markup without the elements whose own tag hides them, and those elements. tags: the same with nothing like a tag that is none."""
     shown: list[str] = []
     covered: list[str] = []
     position = 0
     looked = -1
-    tree = _Tree(source)
+    tree = _Tree(tags)
     for number, (place, _) in enumerate(places):
-        start = source.rfind("<", position, place)
+        start = tags.rfind("<", position, place)
         if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
             continue
         looked = start
-        tag = _START_TAG.match(source, start) if start >= 0 else None
+        tag = _START_TAG.match(tags, start) if start >= 0 else None
         if tag is None or tag.end() <= place or tag.group(1) in _VOID:
             continue
         reasons = _reasons(tag, islice(places, number, None))
@@ -244,6 +249,10 @@ def _take_hidden(source: str, places: list[tuple[int, bool]]) -> tuple[str, str]
         covered.append(source[tag.end() : end])
         position = end
     return "".join((*shown, source[position:])), " ".join(covered)
+
+
+def _unquoted(tag: re.Match[str]) -> str:
+    return tag[1] + tag[2].translate(_SIGNS)
 
 
 def _reasons(tag: re.Match[str], places: Iterable[tuple[int, bool]]) -> list[bool]:

@@ -110,6 +110,14 @@ def test_text_that_is_not_hidden(tag: str) -> None:
     assert (found.visible.strip(), found.hidden) == ("seen", "")
 
 
+def test_quoted_values_hold_no_tags() -> None:
+    for quoted in ("'<i hidden>'", '"> <b hidden> "', "'<p style=\"display:none\">'"):
+        assert "seen" in html.read(f"<img alt={quoted}>seen").visible
+    for quoted in ("'a>b'", '"<b>"', "'<\"'"):
+        found = html.read(f"<p title={quoted} style='display:none'>covered</p>seen")
+        assert ("covered" in found.visible, "covered" in found.hidden, "seen" in found.visible) == (False, True, True)
+
+
 def test_hidden_elements_end_with_their_own_end_tag() -> None:
     found = html.read("<div style='display:none'>a<div>b</div>c</div>d")
     assert (found.visible.strip(), found.hidden.split()) == ("d", ["a", "b", "c"])
