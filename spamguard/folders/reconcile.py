@@ -4,7 +4,8 @@ Only what lies where counts, never what an event said: a move, a copy whose orig
 out the same, in whatever order the folders are looked at. A message that went without appearing elsewhere teaches nothing, but is
 remembered, so that it may yet appear. Must never teach what nobody did: doubt (two classes at once) waits.
 
-Copies of one delivered message, as far as our signature tells, are looked at together: a message that is delivered twice is no copy.
+Copies of one delivered message, as far as our signature or the server that received it tells, are looked at together: a message that is
+delivered twice is no copy.
 """
 
 from __future__ import annotations
@@ -131,10 +132,12 @@ def reconcile(
     it again with the outcome applied changes nothing.
     """
     lineages: dict[tuple[bytes, int], _Lineage] = {}
+    known = set()
     for copy in remembered:
+        known.add((copy.digest, copy.delivery))
         _lineage(lineages, rules, now, copy.digest, copy.delivery).remember(copy, gone)
     for arrival in arrivals:
-        _lineage(lineages, rules, now, arrival.digest, _delivery(arrival.signed)).arrive(arrival)
+        _lineage(lineages, rules, now, arrival.digest, _delivery(arrival, known)).arrive(arrival)
     for lineage in lineages.values():
         lineage.decide(first=first)
     return _outcome([lineage for _, lineage in sorted(lineages.items())])
@@ -299,6 +302,12 @@ def _class(role: Role) -> str:
     return role.label if role.kind is Kind.CLASS else ""
 
 
-def _delivery(signed: Signed | None) -> int:
-    """Of the id of a judgement, which is never given twice."""
-    return int.from_bytes(blake2b(signed.id.encode(), digest_size=4).digest(), "big") if signed else 0
+def _delivery(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
+    """Of the id of a judgement, which is never given twice; else of who received it, and when, unless it was remembered without that.
+
+    known: digests and deliveries that are remembered.
+    """
+    if arrival.signed:
+        return int.from_bytes(blake2b(arrival.signed.id.encode(), digest_size=4).digest(), "big")
+    without = (arrival.digest, arrival.received) not in known and (arrival.digest, 0) in known
+    return 0 if without else arrival.received

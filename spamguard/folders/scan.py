@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import chain, islice, repeat
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ _HEAD_BYTES = 64 << 10
 _DAY = 86_400
 _MOST_FIELDS = 4  # ours is the first, whoever wrote the others
 _FIELD = re.compile(rb"^X-Spamguard:((?:[^\r\n]|\r?\n[ \t])*)", re.MULTILINE | re.IGNORECASE)
+_RECEIVED = re.compile(_FIELD.pattern.replace(b"X-Spamguard", b"Received"), _FIELD.flags)
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
@@ -160,7 +162,7 @@ class Scanner:
         if self._held_bytes + len(raw) <= _HELD_BYTES:
             self._held[digest] = raw
             self._held_bytes += len(raw)
-        return Arrival(folder, found.name, digest, self._signed(raw, digest))
+        return Arrival(folder, found.name, digest, self._signed(raw, digest), _received(raw))
 
     def _tell(self, place: Place, file: File, error: UnreadableError | OSError) -> None:
         """What has moved on is nothing to speak of; of what cannot be read for one reason, one of a mailbox is."""
@@ -211,13 +213,23 @@ class Scanner:
 
     def _signed(self, raw: bytes, digest: bytes) -> Signed | None:
         """What we once said about it, if it bears that."""
-        head = raw[:_HEAD_BYTES]
-        end = _BLANK_LINE.search(head)
-        fields = _FIELD.finditer(head, 0, end.start() if end else len(head))
-        for one in islice(fields, _MOST_FIELDS):
+        for one in islice(_FIELD.finditer(_head(raw)), _MOST_FIELDS):
             if found := signature.verify(self._verdict_key, one[1], digest):
                 return found
         return None
+
+
+def _head(raw: bytes) -> bytes:
+    """The header section, as far as it matters here."""
+    head = raw[:_HEAD_BYTES]
+    end = _BLANK_LINE.search(head)
+    return head[: end.start()] if end else head
+
+
+def _received(raw: bytes) -> int:
+    """As `Arrival.received`: no two deliveries have it in common, and mail programs leave it alone."""
+    found = _RECEIVED.search(_head(raw))
+    return int.from_bytes(blake2b(b" ".join(found[1].split()), digest_size=4).digest(), "big") if found else 0
 
 
 def told(place: Place) -> str:

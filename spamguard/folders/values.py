@@ -42,19 +42,21 @@ class Name(NamedTuple):
 class Arrival(NamedTuple):
     """A file that was not there before. name: `names.key` of its base name. digest: of the message, empty when it cannot be read.
 
-    signed: what we once said about it, if a valid signature tells.
+    signed: what we once said about it, if a valid signature tells. received: short hash of the topmost Received field, 0 without one.
     """
 
     folder: str
     name: int
     digest: bytes
     signed: Signed | None = None
+    received: int = 0
 
 
 class Copy(NamedTuple):
     """What is remembered of one file of one mailbox: a sighting.
 
-    delivery: short hash of the id of our judgement, 0 without one: copies of one delivered message have it in common.
+    delivery: short hash of the id of our judgement, else of the topmost Received field, 0 without either: copies of one delivered
+    message have it in common.
     origin: a folder without a class: the folder of a class the message was in before; None when there was none.
     waiting: came together with another into folders of two classes; nothing was decided yet.
     followed: another copy was made of it while it was there. seen: when it was found, gone: when it was missed, 0 while it is

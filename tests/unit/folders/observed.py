@@ -47,6 +47,7 @@ class Mail(NamedTuple):
 
     digest: bytes
     signed: Signed | None = None
+    received: int = 0
 
 
 class Memory(Protocol):

@@ -142,6 +142,34 @@ def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
     assert box.votes == {DIGEST: "ham"}
 
 
+def test_a_second_delivery_of_an_unsigned_message_says_nothing() -> None:
+    """Else whoever sends the same twice has it taught as ham as soon as the first one was moved to Junk."""
+    box = Mailbox()
+    first = box.put(INBOX, Mail(DIGEST, received=1))
+    box.scan()
+    box.rename(INBOX, first, JUNK)
+    box.scan()
+    second = box.put(INBOX, Mail(DIGEST, received=2))
+    box.scan()
+    assert box.votes == {DIGEST: "spam"}
+    box.rename(INBOX, second, ARCHIVE)
+    box.scan()
+    assert box.votes == {DIGEST: "ham"}
+
+
+def test_what_was_remembered_without_who_received_it_is_still_the_same_when_it_is_moved() -> None:
+    """By earlier versions."""
+    box = Mailbox()
+    name = box.put(INBOX, Mail(DIGEST))
+    box.scan()
+    for target, label in ((JUNK, "spam"), (INBOX, "ham")):
+        ((folder, _),) = box.files
+        box.files[folder, name] = Mail(DIGEST, received=1)
+        box.rename(folder, name, target)
+        box.scan()
+        assert box.votes == {DIGEST: label}
+
+
 def test_two_deliveries_of_one_message_that_were_moved_apart_at_once_teach_nothing() -> None:
     box = Mailbox()
     one, other = (box.put(INBOX, Mail(DIGEST, signed("ham", name))) for name in ("id1", "id2"))

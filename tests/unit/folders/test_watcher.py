@@ -95,6 +95,26 @@ def test_roles_as_configured(tmp_path):
     one.filter.close()
 
 
+def test_the_same_message_that_comes_again_takes_nobodys_word_back(watched):
+    """Nobody has moved it: it was delivered once more, as the server that received it says."""
+
+    def received(when: str) -> bytes:
+        return b"Return-Path: <x@example.org>\nReceived: from a.example\n by b.example; " + when.encode() + b"\n" + MAIL[0]
+
+    message = deliver(watched.box, received("10:00"))
+    watched.rest()
+    moved = move(message, watched.box / ".Junk")
+    watched.rest()
+    again = deliver(watched.box, received("10:05"))
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    again.unlink()
+    deliver(watched.box, received("10:00").replace(b"\n", b"\r\n"), "cur", "S")  # copied back
+    watched.rest()
+    assert watched.votes() == {"anna 0": "ham"}
+    assert moved.exists()
+
+
 @pytest.mark.parametrize("we_file", [True, False])
 def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
     one = Watched(tmp_path, we_file=we_file)
