@@ -80,7 +80,7 @@
       const rows = [...page.children];
       const added = rows.filter((row) => !before.has(row.id));
       const gap = before.size > 0 && added.length > 0 && (added.length === rows.length || before.size + added.length > MOST);
-      if (added.length && (over || (gap && list.contains(document.activeElement)))) { waiting = added.length; return false; }
+      if (added.length && (over || (gap && document.activeElement?.closest("#mail, form")))) { waiting = added.length; return false; }
       if (gap) { location.reload(); return true; } // more may have come than one look tells, and "Older" would not lead there
       for (const row of rows) {
         const old = $(row.id);
