@@ -39,7 +39,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="take the mailboxes and the roles of folders from its `watch`")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
     rim.add_json(parser)
     parser.add_argument("maildirs", nargs="*", metavar="MAILDIR", help="a Maildir, or a pattern of several, such as '/home/*/Maildir'")
 
@@ -71,7 +71,7 @@ def _has_folders(mailboxes: Mailboxes, mailbox: Mailbox) -> bool:
 
 
 def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
-    """Where mailboxes are, and the socket of who opens them for us; root does so itself."""
+    """Where mailboxes are, and the socket of who opens them for us; root does so itself. The filter is that of the configuration."""
     from spamguard import config
     from spamguard.settings import Watch
 
@@ -79,7 +79,8 @@ def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
         raise UsageError("say either which MAILDIR to teach from, or --config FILE")
     if options.maildirs:
         return [Watch(str(Path(one).absolute())) for one in options.maildirs], None
-    settings = config.from_command_line(options.config, usual_state=rim.state_directory(options))
+    settings = config.from_command_line(options.config, usual_state=rim.state_directory(options), state=options.state)
+    options.state = settings.state
     if not settings.watch:
         raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
     return list(settings.watch), settings.watch_socket if os.geteuid() else None

@@ -73,6 +73,17 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
     assert done.out == "a@example.org: taught 2 messages as ham, 2 messages as work\n"
 
 
+def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
+    file = tmp_path / "x.yaml"
+    file.write_text(f"state: {tmp_path}/daemons\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\nwatch: ['{home}/*/Maildir']\n")
+    assert run(None, "teach-folders", "--config", file).status == 0
+    assert not (tmp_path / "mine").exists()
+    assert [one["user"] for one in run(tmp_path / "daemons", "status", "--json").json["users"]] == ["anna", "ben"]
+    assert run(tmp_path / "third", "teach-folders", "--config", file).status == 0
+    assert run(tmp_path / "third", "status").status == 0
+
+
 def test_slips(teach, state, home, tmp_path):
     assert teach().failed("MAILDIR", "--config")
     assert teach(tmp_path / "nowhere").failed("nowhere", "no Maildir")
