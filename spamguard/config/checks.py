@@ -155,7 +155,9 @@ def warnings(settings: Settings) -> Sequence[str]:
 
 
 def _idle_aliases(settings: Settings) -> Sequence[str]:
-    return ["aliases: say whose mail it is, which nobody asks without personal: true"] if settings.aliases and not settings.personal else []
+    if not settings.aliases or settings.personal or settings.web is not None:  # the page shows people their own mail
+        return []
+    return ["aliases: say whose mail it is, which nobody asks without personal: true or web"]
 
 
 def _changed_subjects(settings: Settings) -> Sequence[str]:

@@ -252,6 +252,7 @@ def test_aliases_that_nobody_asks_for_are_warned_of(load):
     (warning,) = config.warnings(load(listener(told)))
     assert "personal: true" in warning
     assert config.warnings(load(listener(f"{told}personal: true\n"))) == []
+    assert config.warnings(load(listener(f"{told}web: 127.0.0.1:8080\n"))) == []
 
 
 # ---- there and back
