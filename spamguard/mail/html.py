@@ -23,6 +23,10 @@ _UNSEEN = re.compile(
     r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a whole one (HTML Standard, section 13.2.5.43)
     r"|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2)|)*+)(?:</\2[^<>]*+>?)?)"
 )
+# What looks like one in a quoted value is none; few pages have any.
+_BEGINS_UNSEEN = r"<(?:!--|script|style|template|title)"
+_NOT_UNSEEN = re.compile(_BEGINS_UNSEEN)
+_QUOTED_UNSEEN = re.compile(rf"=\s*+(?:\"(?:[^\"<]++|(?!{_BEGINS_UNSEEN})<|)*+<|'(?:[^'<]++|(?!{_BEGINS_UNSEEN})<|)*+<)")
 _TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # at these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
@@ -61,6 +65,7 @@ _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+
 # Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
 _QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
 _WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"'])*+)")
+_UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{_WHOLE_TAG.pattern}")
 _SIGNS = str.maketrans("<>", "  ")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
 # By quotes, as browsers read tags; a value that is not closed ends with its tag.
@@ -109,6 +114,8 @@ class Page(NamedTuple):
 
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
+    if _QUOTED_UNSEEN.search(source):
+        source = _UNSEEN_OR_TAG.sub(_seen, source)
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
     attributes = "\n".join(shown.attributes)
@@ -249,6 +256,11 @@ def _take_hidden(source: str, tags: str, places: list[tuple[int, bool]]) -> tupl
         covered.append(source[tag.end() : end])
         position = end
     return "".join((*shown, source[position:])), " ".join(covered)
+
+
+def _seen(found: re.Match[str]) -> str:
+    """A tag without the beginnings of what is unseen in its quoted values; what is unseen stays as it is."""
+    return found[4] + _NOT_UNSEEN.sub(" ", found[5]) if found[4] else found[0]
 
 
 def _unquoted(tag: re.Match[str]) -> str:

@@ -110,6 +110,13 @@ def test_text_that_is_not_hidden(tag: str) -> None:
     assert (found.visible.strip(), found.hidden) == ("seen", "")
 
 
+def test_quoted_values_hold_no_comments() -> None:
+    for quoted in ("'<!--'", '"> <style>"', "'<b><script>'", '"<!-- <title>"'):
+        assert "seen" in html.read(f"<a title={quoted}>seen").visible
+    found = html.read("<!-- a=\"<!--\" --><p>seen<!-- it's a='<!-- -->too")
+    assert found.visible.split() == ["seentoo"]
+
+
 def test_quoted_values_hold_no_tags() -> None:
     for quoted in ("'<i hidden>'", '"> <b hidden> "', "'<p style=\"display:none\">'"):
         assert "seen" in html.read(f"<img alt={quoted}>seen").visible
