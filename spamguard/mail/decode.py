@@ -19,7 +19,7 @@ from spamguard import kernel
 from spamguard.mail import unlabelled
 from spamguard.mail.scripts import unmixed
 
-_ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?((?:[^?]|(?<!=)\?(?!=))*+)\?=")
+_ENCODED_WORD = re.compile(rb"=\?([\w.:+-]{1,40}+)(?:\*[\w-]*+)?\?([bBqQ])\?((?:[^?]|(?<!=)\?(?!=)|)*+)\?=")
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _PADDING = re.compile(rb"=++")
 _PADDED_BREAK = re.compile(rb"=[ \t]++\n")  # blanks at the end of a line were put there on the way (RFC 2045 section 6.7, rule 3)

@@ -13,12 +13,12 @@ from functools import lru_cache
 _ENVELOPE = re.compile(rb">?From [^\n]*+\n")
 _BODY = re.compile(rb"[ \t]|\r?\n")
 _BEFORE_EMPTY_LINE = re.compile(rb"\n(?=\r?\n)")
-_SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++)*+", re.I)
+_SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++|)*+", re.I)
 
 # A field from behind its name to before its line end. By CR: a line may end in a bare CR, but LF readers' continuation lines count too,
 # and one that begins with a colon: what stands before the field would become a name with it, once the field is gone.
 _VALUE = rb"[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+"
-_VALUE_BY_CR = rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t]|\r++[ \t]*+:)[\r\n]++[^\r\n]*+)*+"
+_VALUE_BY_CR = rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t]|\r++[ \t]*+:)[\r\n]++[^\r\n]*+|)*+"
 _LINE_END = re.compile(rb"\r*+\n|\r|")
 
 

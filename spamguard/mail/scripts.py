@@ -36,7 +36,7 @@ _LOOK_ALIKES = str.maketrans("асеіорхуѕјѵԁһӏвнкмтгαβεηι
 
 # Every letter looks at what follows it, so that a run is taken whole or left at once: nothing is tried twice.
 _LETTER = "[a-z\u00df-\u024f\u0370-\u052f]"
-_SET_APART = re.compile(rf"(?<![^\W_]){_LETTER}([ .*_|/~+-]){_LETTER}(?![^\W_])(?:\1{_LETTER}(?![^\W_])){{2,}}+")
+_SET_APART = re.compile(rf"(?<![^\W_]){_LETTER}([ .*_|/~+-]){_LETTER}(?![^\W_])(?:\1{_LETTER}(?![^\W_])){{2}}(?:\1{_LETTER}(?![^\W_])|)*+")
 _FOUR = b" a a a a"
 _FOUR_AT_ONCE = np.array(int.from_bytes(_FOUR, "little"), np.uint64)
 _SHORT = 1000  # bytes: up to so many a search is faster than numpy

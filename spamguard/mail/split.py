@@ -24,7 +24,7 @@ FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its fold
 Named = dict[bytes, bytes]  # first value of each field
 
 # A whole header block; possessive, so that hostile input cannot make it backtrack (RFC 5322 section 2.2 and 2.2.3).
-_BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+")
+_BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)|)*+")
 _FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
 _NAME = re.compile(rb"[!-9;-~]*+[ \t]*+")  # of a field, or its beginning
 _MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
@@ -33,7 +33,7 @@ _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
 # With what programs write around it that take it for a field with comments and parameters; readers pass over them.
-_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+)*+\"?([^\s;,()\"]*+)")
+_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
 _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
 # One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
 _USUAL = frozenset(

@@ -16,13 +16,13 @@ LONGEST_PATH = 512  # octets: RFC 5321 (section 4.5.3.1.3) asks for 256, and add
 # Beyond ASCII: everything but C1 controls, the two Unicode line ends, and bytes that are no UTF-8 (they come as surrogates).
 _WIDE = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"
 _ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~.{_WIDE}-]++"
-_QUOTED = rf'"(?:[ !#-\[\]-~{_WIDE}]++|\\[ -~])*+"'
+_QUOTED = rf'"(?:[ !#-\[\]-~{_WIDE}]++|\\[ -~]|)*+"'
 _DOMAIN = rf"(?:[A-Za-z0-9._{_WIDE}-]++|\[[!-Z^-~]++\])"
-_ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN})*+:)?+"
-_MAILBOX = rf"(?:{_ATOM}|{_QUOTED})++(?:@{_DOMAIN})?+"
+_ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN}|)*+:|)?+"
+_MAILBOX = rf"(?:{_ATOM}|{_QUOTED})(?:{_ATOM}|{_QUOTED}|)*+(?:@{_DOMAIN}|)?+"
 # Many programs leave the brackets out, and mail servers take that: what they take and pass on to us as it came must not end here.
 _PATH = re.compile(rf"<{_ROUTE}({_MAILBOX})>|({_MAILBOX})")
-_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-~{_WIDE}]++))?+")
+_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-~{_WIDE}]++)|)?+")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 

@@ -12,7 +12,7 @@ LONGEST = 64 << 10  # bytes of a message that are looked at
 _MOST_RECIPIENTS = 1000  # that are remembered
 _LONGEST = 512  # letters of an address
 _ENVELOPE_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one message
-_FIELD = re.compile(rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t]))*+[^\n]*+)\n", re.IGNORECASE)
+_FIELD = re.compile(rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE)
 
 
 class Told(NamedTuple):
