@@ -112,7 +112,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a verdict: log-odds of `favoured` against `against` as a sum of parts, in nats.
+    """Why a verdict: the log-odds of being unwanted as a sum of parts, in nats. favoured, against: the likeliest class of each side.
 
     prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases. Judged for a user
     who has said anything that counts, "personal" is one more expert: of what the user's own votes say (score), as far as it is believed.

@@ -67,13 +67,17 @@ def explanation(
     parts, names = found.parts, sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
-    log_odds, buckets = parts.log_odds, parts.buckets
+    log_odds, biases, buckets = parts.log_odds, parts.biases, parts.buckets
     if found.own:
         numbers = [tables.classes.index(name) for name in names]
-        shares[PERSONAL] = float(found.own.between(found.own.moved, *numbers))
+        moved = float(found.own.between(found.own.moved, *numbers))
+        shares[PERSONAL] = verdict.log_odds - parts.log_odds
         scores[PERSONAL] = float(found.own.between(found.own.evidence, *numbers))
-        log_odds += shares[PERSONAL]
-        buckets[found.own.places] += found.own.between(found.own.parts, *numbers)
+        log_odds = verdict.log_odds
+        # Of more classes than two, what the votes move between these need not be what they move between both sides.
+        told = min(max(shares[PERSONAL] / moved, 0.0), 1.0) if moved else 0.0
+        buckets[found.own.places] += told * found.own.between(found.own.parts, *numbers)
+        biases += shares[PERSONAL] - told * moved
     clues = _clues(tables, texts, found)
     distance, few = policy.distance(verdict.log_odds, spam_from), policy.too_few(_lessons(tables), unwanted)
     return Explanation(
@@ -81,7 +85,7 @@ def explanation(
         *names,
         log_odds,
         parts.prior,
-        parts.biases,
+        biases,
         shares,
         scores,
         clues,

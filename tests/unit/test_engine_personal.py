@@ -115,8 +115,11 @@ def test_of_four_classes(tmp_path):
             one.learn(letter(number), "news", user="ben")
         assert one.judge(letter(9), user="anna").label == "spam"
         assert one.judge(letter(9), user="ben").label == "news"
-        why = one.explain(letter(9), user="ben")
-        assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
+        for raw in (letter(9), HAM[0], SPAM[0]):
+            for user in ("anna", "ben"):
+                why = one.explain(raw, user=user)
+                assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
+                assert why.log_odds == pytest.approx(why.verdict.log_odds)
 
 
 def test_single_experts_know_nobody(shared):
