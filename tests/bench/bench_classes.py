@@ -1,0 +1,358 @@
+"""More classes than two: how well they are told apart, and what sorting good or bad mail costs the verdict.
+
+    python tests/bench/bench_classes.py [--spamassassin INDEX] [--lists INDEX] [--only PART]
+
+The same mail is sorted in several ways, and each is judged by the same measures: SpamAssassin's by what it is (feeds, newsletters, mailing
+lists, personal mail), by list, or its spam by what it asks for; the lists' ham by list, with only the header fields that tell of no list.
+Sorts named without ham never teach the class "ham". Parts: `online` (judge, then teach, every message); `split` (the first 70 % taught, the
+rest judged) and `few` (10, 20, 50, 100 of each class, as far as there are so many, drawn from the first 70 %, then the rest judged, each as far as it is of a
+class that was taught), both beside scikit-learn's MultinomialNB and LogisticRegression over hashed words; `rare` (a class of 20 messages; one that is made after 2,000).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from spamguard import Filter, secret
+from spamguard.evaluation.metrics import log_loss, roca, sm_at
+from spamguard.prepare import Preparer, Teaching
+from tests.bench import streams
+from tests.bench.rivals import text_of
+
+KEY = b"the key of every filter on trial"
+UNWANTED = frozenset({"spam", "swindle"})
+SHARE = 0.7
+SIZES = (10, 20, 50, 100)
+LATE, RARE = 2000, 20
+HEADER = "| sort | classes | class right % | label right % | unsure % | log-loss | 1-ROCA % | sm % at hm 0.5 % | hm % | its log-loss |"
+_FIELD_END = re.compile(rb"\r?\n(?![ \t])")
+_NO_LIST = re.compile(rb"(from|date|message-id|subject|mime-version|content-.*|user-agent|x-mailer|in-reply-to|references)$")
+_FOOTER = re.compile(rb"\r?\n_{40,}")
+_SWINDLES = (b"credit card", b"nigeria", b"million")
+
+
+class Mail(NamedTuple):
+    """One message: its class, its bytes, and what teaching it needs."""
+
+    label: str
+    raw: bytes
+    ready: Teaching
+
+
+class Answer(NamedTuple):
+    """What was said of a message, beside its class: a label, probabilities of classes, log-odds of being unwanted."""
+
+    gold: str
+    label: str
+    probabilities: dict[str, float]
+    log_odds: float
+
+
+Sort = Callable[[bytes, str], str]
+Judge = Callable[[Sequence[Mail]], list[Answer]]
+
+
+# ---- sorts
+
+
+def head_of(raw: bytes) -> list[bytes]:
+    """Its header fields, whole."""
+    return _FIELD_END.split(re.split(rb"\r?\n\r?\n", raw, maxsplit=1)[0])
+
+
+def field(raw: bytes, *names: bytes) -> bytes:
+    """What stands in the first field of any of these names, in lower case."""
+    return next((one.lower() for one in head_of(raw) if one.lower().startswith(names)), b"")
+
+
+def as_it_is(_raw: bytes, label: str) -> str:
+    """Ham and spam."""
+    return label
+
+
+def by_kind(raw: bytes, label: str) -> str:
+    """Ham: mailing lists, feeds, what can be unsubscribed from, and the rest."""
+    if label != "ham":
+        return label
+    if field(raw, b"list-id:", b"x-beenthere:", b"mailing-list:") or b"mailing list" in field(raw, b"delivered-to:"):
+        return "list"
+    if b"rssfeeds@" in field(raw, b"from:"):
+        return "feed"
+    return "newsletter" if b"unsub" in raw.lower() else "ham"
+
+
+def only(*kept: str) -> Sort:
+    """By kind, but these alone stand apart."""
+    return lambda raw, label: kind if (kind := by_kind(raw, label)) in (*kept, "spam") else "ham"
+
+
+def without_ham(raw: bytes, label: str) -> str:
+    """By kind, where what is left is a class of its own, too."""
+    return "personal" if (kind := by_kind(raw, label)) == "ham" else kind
+
+
+def by_list(*names: bytes) -> Sort:
+    """Ham by the lists of these names."""
+
+    def sort(raw: bytes, label: str) -> str:
+        place = field(raw, b"list-id:")
+        return next((name.decode() for name in names if name in place), label) if label == "ham" else label
+
+    return sort
+
+
+def swindles(raw: bytes, label: str) -> str:
+    """Spam about money is unwanted in a way of its own."""
+    return "swindle" if label == "spam" and any(word in raw.lower() for word in _SWINDLES) else label
+
+
+SPAMASSASSIN: dict[str, Sort] = {
+    "two classes": as_it_is,
+    "lists apart": only("list"),
+    "newsletters apart": only("newsletter"),
+    "by kind": by_kind,
+    "by kind, ham never taught": without_ham,
+    "four lists apart": by_list(b"<fork.", b"<ilug.", b"<rpm-zzzlist.", b"<razor-users."),
+    "swindles apart": swindles,
+}
+LISTS: dict[str, Sort] = {
+    "two classes": as_it_is,
+    "two lists apart": by_list(b"ntfs", b"openipmi"),
+    "three lists apart": by_list(b"ntfs", b"openipmi", b"tipc"),
+}
+
+
+def unmarked(raw: bytes) -> bytes:
+    """Without the fields, the mark in the subject and the footer that tell which list it came by."""
+    head, _, body = raw.replace(b"\r\n", b"\n").partition(b"\n\n")
+    fields = [one for one in _FIELD_END.split(head) if _NO_LIST.match(one.partition(b":")[0].lower())]
+    fields = [re.sub(rb"\[[^\]]{1,30}\]", b"", one) if one.lower().startswith(b"subject:") else one for one in fields]
+    tail = _FOOTER.search(body, max(len(body) - 1500, 0))
+    return b"\n".join(fields) + b"\n\n" + (body[: tail.start()] + b"\n" if tail else body)
+
+
+def read(index: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Mail, bytes]]:
+    """Messages as they are judged, each with how it was."""
+    preparer = Preparer(KEY)
+    found = []
+    for label, path in streams.labelled(index):
+        was = path.read_bytes()
+        raw = change(was)
+        found.append((Mail(label, raw, preparer.ready(raw)), was))
+    return found
+
+
+def sorted_by(sort: Sort, mail: Sequence[tuple[Mail, bytes]]) -> list[Mail]:
+    """The same, each in its class."""
+    return [one._replace(label=sort(was, one.label)) for one, was in mail]
+
+
+# ---- filters
+
+
+@contextmanager
+def pupil(labels: set[str]) -> Iterator[Filter]:
+    """A new filter that knows these classes."""
+    with tempfile.TemporaryDirectory(prefix="spamguard-bench-") as directory:
+        secret.store(Path(directory) / "key", KEY)
+        with Filter.open(directory, durable=False) as one:
+            for label in labels - {"ham", "spam"}:
+                one.define_class(label, unwanted=label in UNWANTED)
+            yield one
+
+
+def judged(one: Filter, message: Mail) -> Answer:
+    """What it says of a message."""
+    verdict = one.judge_features(message.ready.features)
+    return Answer(message.label, verdict.label, dict(verdict.probabilities), verdict.log_odds)
+
+
+def online(mail: Sequence[Mail]) -> list[Answer]:
+    """Judge, then teach, every message."""
+    answers = []
+    with pupil({message.label for message in mail}) as one:
+        for message in mail:
+            answers.append(judged(one, message))
+            one.learn_ready([message.ready], message.label)
+            one.settle_if_due()
+    return answers
+
+
+def ours(lessons: Sequence[Mail]) -> Judge:
+    """Taught these, settled."""
+
+    def judge(mail: Sequence[Mail]) -> list[Answer]:
+        with pupil({message.label for message in lessons}) as one:
+            for message in lessons:
+                one.learn_ready([message.ready], message.label)
+            one.settle()
+            return [judged(one, message) for message in mail]
+
+    return judge
+
+
+def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
+    """An estimator of theirs over hashed words of header and decoded text: counts, or counts scaled to length 1."""
+
+    def taught(lessons: Sequence[Mail]) -> Judge:
+        from sklearn.feature_extraction.text import HashingVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.naive_bayes import MultinomialNB
+
+        bayes = name == "MultinomialNB"
+        words = HashingVectorizer(n_features=1 << 18, alternate_sign=False, norm=None if bayes else "l2")
+        estimator: Any = MultinomialNB(alpha=0.1) if bayes else LogisticRegression(C=100.0, max_iter=1000)
+        estimator.fit(words.transform([text_of(message.raw) for message in lessons]), [message.label for message in lessons])
+
+        def judge(mail: Sequence[Mail]) -> list[Answer]:
+            found = estimator.predict_log_proba(words.transform([text_of(message.raw) for message in mail]))
+            return [_answer(message.label, list(estimator.classes_), row) for message, row in zip(mail, found, strict=True)]
+
+        return judge
+
+    return taught
+
+
+def _answer(gold: str, classes: list[str], logs: NDArray[np.float64]) -> Answer:
+    bad = np.array([name in UNWANTED for name in classes])
+    odds = np.logaddexp.reduce(logs[bad]) - np.logaddexp.reduce(logs[~bad])
+    return Answer(gold, classes[int(logs.argmax())], dict(zip(classes, np.exp(logs).tolist(), strict=True)), float(odds.clip(-700, 700)))
+
+
+FILTERS: dict[str, Callable[[Sequence[Mail]], Judge]] = {
+    "spamguard": ours,
+    "MultinomialNB": scikit_learn("MultinomialNB"),
+    "LogisticRegression": scikit_learn("LogisticRegression"),
+}
+
+
+# ---- measures and tables
+
+
+def right(answers: Sequence[Answer]) -> float:
+    """Percent whose likeliest class is theirs."""
+    return 100 * float(np.mean([max(one.probabilities, key=lambda name: one.probabilities[name]) == one.gold for one in answers]))
+
+
+def class_loss(answers: Sequence[Answer]) -> float:
+    """Mean negative logarithm of the probability of the true class."""
+    return float(-np.mean([np.log(max(one.probabilities.get(one.gold, 0.0), 1e-9)) for one in answers]))
+
+
+def row(name: str, answers: Sequence[Answer]) -> str:
+    """All measures of one run, as under HEADER."""
+    gold, score = np.array([one.gold in UNWANTED for one in answers]), np.array([one.log_odds for one in answers])
+    chance = 1 / (1 + np.exp(-score.clip(-700, 700)))
+    labelled = 100 * np.mean([one.label == one.gold for one in answers])
+    unsure = 100 * np.mean([one.label == "unsure" for one in answers])
+    wrong = 100 * np.mean([one.label in UNWANTED for one in answers if one.gold not in UNWANTED])
+    of_classes = f"{right(answers):.2f}", f"{labelled:.2f}", f"{unsure:.2f}", f"{class_loss(answers):.4f}"
+    of_sides = f"{roca(gold, score):.3f}", f"{sm_at(gold, score, 0.005):.2f}", f"{wrong:.2f}", f"{log_loss(gold, chance):.4f}"
+    return f"| {' | '.join((name, str(len({one.gold for one in answers})), *of_classes, *of_sides))} |"
+
+
+def tabled(title: str, rows: Iterator[str]) -> None:
+    """Rows as they come."""
+    print(f"\n{title}\n\n{HEADER}\n|{'---|' * HEADER.count(' | ')}---|", flush=True)
+    for line in rows:
+        print(line, flush=True)
+
+
+def drawn(mail: Sequence[Mail], each: int) -> list[Mail]:
+    """So many of each class, or all there are, drawn and mixed."""
+    chance = random.Random(each)
+    by_class = [[one for one in mail if one.label == label] for label in sorted({one.label for one in mail})]
+    some = [one for group in by_class for one in chance.sample(group, min(each, len(group)))]
+    return chance.sample(some, len(some))
+
+
+def later(mail: Sequence[Mail], border: int, lessons: Sequence[Mail]) -> list[Mail]:
+    """What comes behind the border and is of a class that was taught."""
+    known = {one.label for one in lessons}
+    return [one for one in mail[border:] if one.label in known]
+
+
+def few(mail: Sequence[Mail]) -> Iterator[str]:
+    """Every filter after a few lessons of each class."""
+    border = int(SHARE * len(mail))
+    for each in SIZES:
+        lessons = drawn(mail[:border], each)
+        for name, taught in FILTERS.items():
+            yield row(f"{name}, {each} of each", taught(lessons)(later(mail, border, lessons)))
+
+
+def split(mail: Sequence[Mail]) -> Iterator[str]:
+    """Every filter after most of the stream."""
+    border = int(SHARE * len(mail))
+    for name, taught in FILTERS.items():
+        yield row(name, taught(mail[:border])(later(mail, border, mail[:border])))
+
+
+def rare(mail: Sequence[Mail], label: str) -> Iterator[str]:
+    """Online: a class of few messages, the rest of which are left out; one that is ham until somebody makes it; beside the whole."""
+    places = [place for place, one in enumerate(mail) if one.label == label]
+    kept = {places[number * len(places) // RARE] for number in range(RARE)}
+    thinned = [one for place, one in enumerate(mail) if one.label != label or place in kept]
+    late = [one._replace(label="ham") if one.label == label and place < LATE else one for place, one in enumerate(mail)]
+    for name, some in ((f"{label}: {RARE} messages", thinned), (f"{label}: from message {LATE:,} on", late)):
+        answers = online(some)
+        own, named = [one for one in answers if one.gold == label], [one for one in answers if one.label == label]
+        found = sum(one.label == label for one in own)
+        yield row(f"{name}: {found} of {len(own)} found, {len(named) - found} others called so", answers)
+
+
+PARTS = ("online", "split", "few", "rare")
+
+
+def main() -> None:
+    """Run what has to be run, and print."""
+    options = arguments()
+    for name, index, sorts, change in (
+        ("SpamAssassin", options.spamassassin, SPAMASSASSIN, bytes),
+        ("lists, unmarked", options.lists, LISTS, unmarked),
+    ):
+        if index:
+            measure(name, read(index, change), sorts, options.only)
+
+
+def measure(corpus: str, mail: Sequence[tuple[Mail, bytes]], sorts: dict[str, Sort], part: str) -> None:
+    """Every part, or one."""
+    finest = list(sorts)[-1] if corpus != "SpamAssassin" else "by kind"
+    fine = sorted_by(sorts[finest], mail)
+    if part in ("", "online"):
+        tabled(f"{corpus}, online", (row(name, online(sorted_by(sort, mail))) for name, sort in sorts.items()))
+    if part in ("", "split"):
+        tabled(f"{corpus}, {finest}, 70:30", split(fine))
+    if part in ("", "few"):
+        tabled(f"{corpus}, {finest}, few lessons", few(fine))
+    if part in ("", "rare") and corpus == "SpamAssassin":
+        tabled(f"{corpus}, online", rare(sorted_by(only("newsletter"), mail), "newsletter"))
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spamassassin", type=Path, metavar="INDEX", help="TREC index of prepared mail")
+    parser.add_argument("--lists", type=Path, metavar="INDEX", help="TREC index of prepared mail of mailing lists")
+    parser.add_argument("--only", choices=PARTS, default="", metavar="PART")
+    options = parser.parse_args()
+    if not (options.spamassassin or options.lists):
+        parser.error("name at least one corpus: `spamguard corpus fetch` gets one")
+    return options
+
+
+if __name__ == "__main__":
+    main()
