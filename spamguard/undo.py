@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.engine import Filter
+from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, wordlists
 from spamguard.ledger.users import origins
 from spamguard.records import Vote
@@ -102,4 +103,6 @@ def undo(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen, *, dry: 
 def _reversed(spam_filter: Filter, digest: bytes, chosen: Chosen) -> tuple[str | None, list[NewVote]]:
     """The label that is in force, and the votes to cast."""
     votes = spam_filter.ledger.users.votes(chosen.user, digest)
+    if not votes:
+        raise LedgerError(f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a backup [votes of a user are not there]")
     return votes[0].label, reversal(votes, chosen, int(time.time()))

@@ -33,7 +33,8 @@ _MISUSE = "it was used wrongly (closed, used from another thread, or given a val
 def failure(path: Path, error: Exception) -> LedgerError:
     """The error in one line: file, remedy, and in brackets what was reported."""
     if isinstance(error, sqlite3.Error):
-        name = getattr(error, "sqlite_errorname", "")  # absent on errors of Python's own checks
+        undecodable = "SQLITE_CORRUPT" if isinstance(error, sqlite3.OperationalError) else ""
+        name = getattr(error, "sqlite_errorname", undecodable)  # absent on errors of Python's own checks
         remedy = _REMEDIES.get("_".join(name.split("_")[:2]), _MISUSE)
     elif isinstance(error, OSError):
         remedy = "it cannot be opened: check that its directory exists and that this user may read and write both"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from spamguard import Filter, engine
 from spamguard import undo as undoing
+from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, codec
 from spamguard.model import store
 from spamguard.records import EXTRACTOR
@@ -193,3 +194,10 @@ def test_what_comes_back_is_read_as_newly_as_what_goes(tmp_path):
         assert vote is not None
         assert (vote.label, vote.origin, vote.time, vote.extractor) == ("ham", "page", NOW, EXTRACTOR)
         assert one.status().classes["ham"] == 1
+
+
+def test_a_ledger_whose_index_is_damaged_is_told(tmp_path):
+    with opened(tmp_path) as one:
+        said(one, ("ham", "page"))
+        with pytest.raises(LedgerError, match="it is damaged: restore it"):
+            list(undo(one, [b"a message of which the index tells"], Chosen("anna")))

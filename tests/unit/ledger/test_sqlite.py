@@ -137,6 +137,14 @@ def test_a_ledger_without_its_tables(path, ledger):
     assert "restore it from a backup" in refusal(path)
 
 
+def test_text_that_is_none_any_more_is_damage(path):
+    with SqliteLedger.open(path, "key") as ledger:
+        ledger.append([new_vote(b"d")])
+        ledger._db.execute("UPDATE events SET origin = CAST(x'ff' AS TEXT)")
+        with pytest.raises(LedgerError, match="it is damaged: restore it from a backup"):
+            ledger.vote(b"d", "")
+
+
 def test_a_damaged_file(path):
     with SqliteLedger.open(path, "key") as ledger:
         ledger.append([new_vote(bytes([index]), size=9000) for index in range(1, 99)])
