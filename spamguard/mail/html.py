@@ -64,7 +64,7 @@ _NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
 # Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
 _QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-_WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"'])*+)")
+_WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"']|)*+)")
 _UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{_WHOLE_TAG.pattern}")
 _SIGNS = str.maketrans("<>", "  ")
 _START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
