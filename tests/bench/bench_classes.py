@@ -4,9 +4,10 @@
 
 The same mail is sorted in several ways, and each is judged by the same measures: SpamAssassin's by what it is (feeds, newsletters, mailing
 lists, personal mail), by list, or its spam by what it asks for; the lists' ham by list, with only the header fields that tell of no list.
-Sorts named without ham never teach the class "ham". Parts: `online` (judge, then teach, every message); `split` (the first 70 % taught, the
-rest judged) and `few` (10, 20, 50, 100 of each class, as far as there are so many, drawn from the first 70 %, then the rest judged, each as far as it is of a
-class that was taught), both beside scikit-learn's MultinomialNB and LogisticRegression over hashed words; `rare` (a class of 20 messages; one that is made after 2,000).
+In "ham never taught" the class "ham" stays empty. Parts: `online` (judge, then teach, every message); `split` (the first 70 % taught, the
+rest judged) and `few` (10, 20, 50, 100 of each class, as far as there are so many, drawn from the first 70 %, then the rest judged), both
+as far as mail is of a class that was taught, and beside scikit-learn's MultinomialNB and LogisticRegression over hashed words; `rare` (a
+class of 20 messages; one that is made after 2,000).
 """
 
 from __future__ import annotations
