@@ -112,7 +112,8 @@ def _bars(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Char
     most = top(max((sum(column.values()) for column in columns), default=0))
     step = (RIGHT - LEFT) / max(1, len(starts))
     marks = [mark for number, column in enumerate(columns) for mark in _column(LEFT + number * step, step, column, most)]
-    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in _spread(len(starts))]
+    chosen = _spread(len(starts), 24 if len(starts) > 48 else 1)  # what spans more than two days is told by the day, each once
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in chosen]
     return Chart(across, _upwards(most), marks)
 
 
@@ -142,9 +143,9 @@ def _upwards(most: int) -> list[Tick]:
     return [Tick(_height(number / most), texts.brief(number)) for number in (0, most // 2, most)]
 
 
-def _spread(count: int) -> list[int]:
-    """At most `_LABELS` of so many, evenly, so that their texts do not touch."""
-    every = -(-count // _LABELS) or 1
+def _spread(count: int, unit: int = 1) -> list[int]:
+    """At most `_LABELS` of so many, evenly, whole units apart, so that their texts do not touch."""
+    every = -(-count // (_LABELS * unit)) * unit or unit
     return list(range(every // 2, count, every))
 
 

@@ -107,6 +107,6 @@ def quoted(text: str) -> str:
 
 
 def clock(seconds: float, span: float) -> str:
-    """What stands on an axis of time, in UTC: the hour, or the day on one that spans more than two, or the month. span: seconds."""
+    """What stands on an axis of time, in UTC: the hour, or the day on one that spans two or more, or the month. span: seconds."""
     when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
-    return when.strftime("%H:%M" if span <= 2 * 86400 else "%d %b" if span <= 300 * 86400 else "%Y-%m")
+    return when.strftime("%H:%M" if span < 2 * 86400 else "%d %b" if span <= 300 * 86400 else "%Y-%m")

@@ -22,7 +22,7 @@
       time.textContent = (when.toDateString() === now.toDateString() ? same : when.getFullYear() === now.getFullYear() ? other : older).format(when);
     }
     for (const text of root.querySelectorAll("svg text[data-time]")) {
-      text.textContent = (Number(text.dataset.span) > 172800 ? days : same).format(new Date(1000 * Number(text.dataset.time)));
+      text.textContent = (Number(text.dataset.span) >= 172800 ? days : same).format(new Date(1000 * Number(text.dataset.time)));
     }
   }
 

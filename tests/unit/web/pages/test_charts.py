@@ -35,6 +35,12 @@ def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, i
     assert len(drawn.across) <= 7
 
 
+@pytest.mark.parametrize(("hours", "days"), [(72, ["01 Jan", "02 Jan", "03 Jan"]), (168, ["02 Jan", "04 Jan", "06 Jan"])])
+def test_no_day_stands_there_twice(hours: int, days: list[str]) -> None:
+    across = charts.stacked([Hour(3600 * number, {"ham": 1}, 0, 0) for number in range(hours)], TONES).across
+    assert [texts.clock(tick.seconds, across[-1].seconds - across[0].seconds) for tick in across] == days
+
+
 def test_corrections_are_part_of_lessons() -> None:
     drawn = charts.lessons([Hour(0, {}, 4, 1)])
     assert [(mark.tone, round(mark.height)) for mark in drawn.marks] == [("wanted", 108), ("unwanted", 36)]
