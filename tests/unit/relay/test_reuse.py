@@ -11,7 +11,7 @@ from spamguard.relay.client import StreamHop
 from spamguard.wire.values import Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, FakeHop, Script, Then
 from tests.support.waiting import until
-from tests.unit.relay.talks import CLIENT, LOST, UNREACHABLE, codes, content, hand_on, talk
+from tests.unit.relay.talks import CLIENT, LOST, UNREACHABLE, codes, content, hand_on, parameters, talk
 
 
 def messages(count: int, pause: float = 0.0) -> Callable[[StreamHop], Awaitable[list[Reply]]]:
@@ -77,7 +77,7 @@ def test_a_transaction_in_which_nothing_was_said_keeps_it() -> None:
 
     async def run(hop: StreamHop) -> None:
         await hand_on(hop)
-        assert codes(await hand_on(hop, sender="ä@s.example")) == [553]
+        assert codes(await hand_on(hop, sender=Sender("ä@s.example", parameters(("SMTPUTF8", None))))) == [553]
         await hand_on(hop)
 
     talk(fake, run)
