@@ -239,12 +239,13 @@ def test_an_address_may_ask_so_often(tmp_path) -> None:
         assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
 
 
-def test_who_guesses_is_slowed_down_and_nobody_else(server: Served) -> None:
-    client = server.client(Authorization="Bearer x")
-    found = [client.get(CLASSES).status_code for _ in range(guard.FAILURES_PER_MINUTE + 5)]
-    assert found[-1] == 429
-    assert set(found) == {401, 429}
-    assert server.client(ANNA).get(CLASSES).status_code == 200
+def test_who_guesses_is_slowed_down_and_nobody_else(tmp_path) -> None:
+    with served(tmp_path) as running:
+        client = running.client(Authorization="Bearer x")
+        found = [client.get(CLASSES).status_code for _ in range(guard.FAILURES_PER_MINUTE + 5)]
+        assert found[-1] == 429
+        assert set(found) == {401, 429}
+        assert running.client(ANNA).get(CLASSES).status_code == 200
 
 
 def test_nobody_hands_much_over(server: Served) -> None:
