@@ -114,12 +114,12 @@ class Page(NamedTuple):
 
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
-    if _QUOTED_UNSEEN.search(source):
+    quoted = _QUOTED.search(source) is not None
+    if quoted and _QUOTED_UNSEEN.search(source):
         source = _UNSEEN_OR_TAG.sub(_seen, source)
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
     attributes = "\n".join(shown.attributes)
-    quoted = _QUOTED.search(source) is not None
     places = _hiding_places(source, source if quoted else attributes, style)
     if places:
         source, covered = _take_hidden(source, _WHOLE_TAG.sub(_unquoted, source) if quoted else source, places)
