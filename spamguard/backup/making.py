@@ -16,6 +16,8 @@ from spamguard.backup import archive
 from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Header
 from spamguard.errors import LedgerError
 from spamguard.files import create_private
+from spamguard.ledger import SqliteLedger, codec
+from spamguard.records import EXTRACTOR
 from spamguard.sqlitefile import copy
 
 _BUSY_SECONDS = 30.0
@@ -33,12 +35,13 @@ def copies(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
     _sweep(beside)
     with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=beside) as place:
         found = {name: Path(place) / name for name in NAMES if (state / name).exists()}
+        key = secret.load(state / KEY, create=False)
         with create_private(found[KEY]) as file:
-            file.write(secret.load(state / KEY, create=False))
+            file.write(key)
         for name in (SIGHTINGS, LEDGER):
             if name in found:
                 _copy(state / name, found[name])
-        _refuse_damaged(found[LEDGER], state / LEDGER)
+        _refuse_damaged(found[LEDGER], state / LEDGER, secret.fingerprint(key))
         yield found
 
 
@@ -59,15 +62,30 @@ def _copy(path: Path, target: Path) -> None:
         raise LedgerError(f"{path}: cannot be copied to {target.parent}: make room there, or look at both [{reported}]") from error
 
 
-def _refuse_damaged(copied: Path, path: Path) -> None:
-    """A backup of what is damaged would be found out when it is needed."""
+def _refuse_damaged(copied: Path, path: Path, fingerprint: str) -> None:
+    """A backup of what is damaged would be found out when it is needed: all is looked at that restoring it will need."""
     try:
         with closing(sqlite3.connect(copied)) as db:
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.Error as error:
         found = str(error)
+    if found == "ok":
+        with SqliteLedger.open(copied, fingerprint, durable=False) as ledger:
+            found = _damaged_receipt(ledger) or found
     if found != "ok":
         raise LedgerError(f"ledger {path}: it is damaged, no backup was made: restore it from an earlier one [{found}]")
+
+
+def _damaged_receipt(ledger: SqliteLedger) -> str:
+    """What is wrong with one; empty: nothing with any."""
+    try:
+        ledger.word_lists()
+        with ledger.kept_pages():
+            for lesson in ledger.lessons(EXTRACTOR):
+                codec.check(lesson.packed)
+    except LedgerError as error:
+        return str(error)
+    return ""
 
 
 def header_of(files: dict[str, Path], fingerprint: str) -> Header:

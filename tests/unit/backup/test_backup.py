@@ -213,6 +213,15 @@ def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys):
     assert not (tmp_path / "backup").exists()
 
 
+def test_a_damaged_receipt_is_not_backed_up(state, tmp_path, capsys):
+    """It could not be restored, and would take the place of a backup that can."""
+    with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
+    assert command(state, "backup", tmp_path / "backup") == 2
+    assert "no backup was made: restore it from an earlier one [a receipt" in capsys.readouterr().err
+    assert not (tmp_path / "backup").exists()
+
+
 def test_no_room(state, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "100k") as disk:
         assert command(state, "backup", disk / "backup") == 2
