@@ -96,11 +96,13 @@ class Rules(NamedTuple):
     """role: of a folder, by its directory. unwanted: names of classes.
 
     we_file: what we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or by a Sieve rule on our header.
+    filing: that was seen to work.
     """
 
     role: Callable[[str], Role]
     unwanted: Collection[str] = frozenset(("spam",))
     we_file: bool = False
+    filing: bool = True
 
 
 class Outcome(NamedTuple):
@@ -258,7 +260,7 @@ class _Lineage:
             return Before.NOWHERE
         if signed.label not in self._rules.unwanted:
             return Before.LEFT
-        return Before.FILED if signed.action is Action.TAG else Before.NOWHERE
+        return Before.FILED if signed.action is Action.TAG and self._rules.filing else Before.NOWHERE
 
     def _follow(self, sources: Sequence[tuple[Copy, Copy | None]]) -> None:
         """Sources that went are done with; of the others remember that they are not the end of the way."""

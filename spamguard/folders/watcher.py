@@ -19,6 +19,7 @@ from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, evidence, roles
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
+from spamguard.folders.filing import Filing
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
@@ -37,6 +38,10 @@ SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
 _RENEWING = "lessons of an older version"
 _OTHERS = "whoever opens mailboxes"
+_NOT_FILED = (
+    "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into Junk on delivery: see the log of what "
+    "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
+)
 
 Result = TypeVar("Result")
 Work = Generator[None, None, Result]
@@ -59,6 +64,7 @@ class _Box:
     due: dict[Place, float] = field(default_factory=dict)
     work: Work[None] | None = None
     is_new: bool = False
+    filing: Filing = field(default_factory=Filing)
 
     def soon(self, place: Place, when: float) -> None:
         """Look at a folder at a time, or before."""
@@ -265,12 +271,25 @@ class Watcher:
             return looked.again
         before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
         done = self._weigher.done(box.mailbox, before) if self._asked[box.mailbox.watch].signs else set()
-        outcome = reconcile(before, arrivals, looked.gone, self._rules(box.mailbox), int(time.time()), first=first)
+        rules = self._filing(box, self._rules(box.mailbox), [] if first else arrivals, {copy.digest for copy in before})
+        outcome = reconcile(before, arrivals, looked.gone, rules._replace(filing=rules.filing and not first), int(time.time()), first=first)
         again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before, first=first)
         self._weigher.follow(box.mailbox, done, outcome.kept)
         self._scanner.let_go()
         self._once.over(_OURS)
         return looked.again | again
+
+    def _filing(self, box: _Box, rules: Rules, arrivals: list[Arrival], known: set[bytes]) -> Rules:
+        """Whether spam is filed, as it should be, by what was seen so far; if not, that is told."""
+        if not rules.we_file:
+            return rules
+        box.filing.see(arrivals, known, rules)
+        told = f"filing {box.mailbox.path}"
+        if box.filing.fails:
+            self._once.warn(told, _NOT_FILED, box.mailbox.path)
+        elif box.filing.works:
+            self._once.over(told)
+        return rules._replace(filing=box.filing.works)
 
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
         """What is new, read; a step is over after so many, or after so long."""

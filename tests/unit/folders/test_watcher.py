@@ -149,6 +149,26 @@ def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_pat
     one.filter.close()
 
 
+def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_back(tmp_path, caplog):
+    """A Sieve rule that fails leaves all of it in INBOX, and so does the time before there was a rule: it would be taught as ham."""
+    one = Watched(tmp_path, we_file=True)
+    deliver(one.box, signed_by(one, MAIL[9], "spam"))
+    one.rest()
+    for raw in MAIL[:4]:
+        deliver(one.box, signed_by(one, raw, "spam"))
+        one.rest()
+    assert one.votes() == {}
+    assert caplog.text.count("`we_file` says that it is put into Junk") == 1
+    for raw in MAIL[10:18]:
+        deliver(one.box / ".Junk", signed_by(one, raw, "spam"))
+    one.rest()
+    deliver(one.box, signed_by(one, MAIL[4], "spam"))
+    one.rest()
+    assert one.votes() == {"anna 4": "ham"}
+    one.stop()
+    one.filter.close()
+
+
 def test_a_subject_prefix_of_ours_is_no_part_of_the_lesson(watched):
     """Else what was tagged wrongly teaches that the tag is a sign of ham, and senders may put it there."""
     plain = watched.filter._preparer.ready(MAIL[0])

@@ -1,0 +1,40 @@
+"""Whether what we call spam really is put into Junk on delivery, as `we_file` says. Pure.
+
+Where it is not, all spam would pass for what a person has taken out of Junk. So that is believed of what is first seen in INBOX only as
+long as most of it is first seen in Junk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from spamguard.folders.reconcile import Into, Rules, target
+from spamguard.folders.values import Arrival
+from spamguard.settings import Action
+
+_LAST = 20  # messages that count
+
+
+class Filing:
+    """What was seen of it in one mailbox."""
+
+    def __init__(self) -> None:
+        self._filed: deque[bool] = deque(maxlen=_LAST)
+
+    def see(self, arrivals: Iterable[Arrival], known: Collection[bytes], rules: Rules) -> None:
+        """Where spam is seen for the first time. known: digests of what was seen before."""
+        for one in arrivals:
+            if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG and one.digest not in known:
+                into = target(rules, one.folder)
+                self._filed.extend([into is Into.UNWANTED] if into in (Into.UNWANTED, Into.HAM) else [])
+
+    @property
+    def works(self) -> bool:
+        """Whether it was seen to, and most of the time."""
+        return 0 < len(self._filed) <= 2 * sum(self._filed)
+
+    @property
+    def fails(self) -> bool:
+        """Whether that is more than a person's doing."""
+        return len(self._filed) - sum(self._filed) > 2 and not self.works
