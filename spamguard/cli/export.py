@@ -59,9 +59,12 @@ def _header(spam_filter: Filter, options: argparse.Namespace) -> Header:
 def _write_votes(spam_filter: Filter, writer: Writer) -> str:
     from spamguard.bulk import batches
     from spamguard.cli.portable import VOTES
+    from spamguard.ledger.arriving import refuse_unusable
 
     number = 0
     for some in batches(spam_filter.ledger.votes(), VOTES):
+        for vote in some:
+            refuse_unusable(vote)  # nobody could take it in
         writer.votes(some)
         number += len(some)
     return rim.counted(number, "receipt")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +208,13 @@ def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file, receipts):
     file.write_bytes(whole + b"x")
     assert run(tmp_path / "new", "import", file).failed("checksum")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_receipt_that_nobody_could_take_in_is_not_exported(run, taught, file):
+    with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
+    assert run(taught, "export", file).failed("a receipt in the ledger is damaged")
+    assert not file.exists()
 
 
 def header(**changes):
