@@ -35,6 +35,19 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
     return found
 
 
+def is_served(path: Path) -> bool:
+    """Whether somebody listens there; what a process that was killed has left behind only looks so."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(path))
+        except BlockingIOError:  # with no room in the queue just now
+            return True
+        except OSError:
+            return False
+    return True
+
+
 def _open_to_others(path: Path, mode: int) -> None:
     """Whoever owns the directory may have put something else there meanwhile, and root may be who listens."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -50,6 +50,23 @@ class Desk:
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 
+    def tend(self) -> None:
+        """Be there again when another daemon that took the place has gone: without, nothing keeps `restore` from the ledger in use."""
+        if self._listening is None:
+            return
+        try:
+            if (self._state / NAME).lstat().st_ino == self._inode:
+                return
+            with _short(self._state) as place:
+                if unixsocket.is_served(place / NAME):
+                    return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        self.close()
+        self.open(self._state)
+
     def close(self) -> None:
         """Be there no more, unless another daemon has taken the place; idempotent."""
         if self._listening is not None:

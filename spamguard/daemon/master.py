@@ -97,6 +97,7 @@ class Master:
             return
         for one in self._beside:
             one.tend()
+        self._desk.tend()
         self._announce()
         self._settle()
         self._watchdog()

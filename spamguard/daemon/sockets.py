@@ -27,6 +27,7 @@ _REMEDIES = {
     errno.EADDRNOTAVAIL: "this machine does not have that address",
 }
 _TAKEN_PATH = "remove it, or choose another path"
+_SERVED_PATH = "another program listens there: stop it, or choose another path"
 _NO_PATH = "make its directory, which must belong to us"
 
 Address = tuple[str, int]
@@ -77,12 +78,14 @@ def _open(endpoint: Endpoint, until: float) -> socket.socket:
 
 def _remedy(endpoint: Endpoint, number: int | None) -> str:
     if endpoint.path is not None:
-        return _TAKEN_PATH if number == errno.EEXIST else _NO_PATH
+        return {errno.EEXIST: _TAKEN_PATH, errno.EADDRINUSE: _SERVED_PATH}.get(number or 0, _NO_PATH)
     return _REMEDIES.get(number or 0, "check the address")
 
 
 def _listening(endpoint: Endpoint) -> socket.socket:
     if endpoint.path is not None:
+        if unixsocket.is_served(endpoint.path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         found = unixsocket.listening(endpoint.path, _MODE)
         found.setblocking(False)
         return found

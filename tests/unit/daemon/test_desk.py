@@ -145,3 +145,23 @@ def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
     first.close()
     assert asked_while(selector, tmp_path) == {"pid": 2}
     second.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_had_the_place_before_is_there_again_when_the_other_has_gone(tmp_path, killed):
+    with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as others:
+        first, second = Desk(selector, lambda: {"pid": 1}), Desk(others, lambda: {"pid": 2})
+        first.open(tmp_path)
+        second.open(tmp_path)
+        first.tend()
+        assert asked_while(others, tmp_path) == {"pid": 2}
+        if killed:
+            (tmp_path / desk.NAME).rename(tmp_path / "left")
+        second.close()
+        if killed:
+            (tmp_path / "left").rename(tmp_path / desk.NAME)
+        for _ in range(2):
+            first.tend()
+            assert asked_while(selector, tmp_path) == {"pid": 1}
+        first.close()
+    assert ask(tmp_path) is None

@@ -107,4 +107,7 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     assert sockets.text(address) == sockets.place(endpoint, one) == str(endpoint.path)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(endpoint.path))
+    with pytest.raises(StartError, match="another program listens there: stop it, or choose another path"):
+        sockets.opened([endpoint], {}, patience=0.1)
     sockets.close(first.values())
+    sockets.close(sockets.opened([endpoint], {}).values())
