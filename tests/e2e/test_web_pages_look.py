@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.web.access.store import Kind
-from spamguard.web.service.values import Person, Released
+from spamguard.web.service.values import Person, Receipt, Released
 from tests.support.browser import (
     DESK,
     barriers,
@@ -221,6 +222,24 @@ def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browse
         shows(browser, "second", ".mail")
         assert texts(browser, ".mail .subject") == ["second", "first"]
         assert text(browser, "#fresh") == ""
+
+
+def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -> None:
+    """New mail, and other rows that the lesson changes, such as those of the same message to others."""
+
+    class Busy(Fixed):
+        async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+            self.judgements = [judgement("06gvk975a57i83vv", subject="second"), *(replace(one, own=label) for one in self.judgements)]
+            return await super().learn_passed(person, name, label)
+
+    with served(tmp_path, service=Busy([judgement(OTHER, subject="first"), judgement(NAME, subject="the same")])) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        browser.find_element("css selector", f"#m-{OTHER} button").click()
+        shows(browser, "You said", f"#m-{OTHER}")
+        ActionChains(browser).move_to_element(browser.find_element("css selector", "h1")).perform()
+        shows(browser, "second", ".mail")
+        shows(browser, "You said", f"#m-{NAME}")
 
 
 def test_a_click_after_the_session_has_ended_tells_so(tmp_path: Path, browser: Chrome) -> None:

@@ -43,8 +43,6 @@
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
     $("notice").replaceChildren(...notice.childNodes);
     if (row) { row.replaceWith(next); (next.querySelector("button") || next.querySelector("a")).focus(); }
-    const list = $("mail"), fresh = $("mail", page);
-    if (list && fresh) list.dataset.seen = fresh.dataset.seen;
   }
 
   const sent = new WeakMap(); // forms, and when
