@@ -15,7 +15,7 @@ class Limits:
     """
 
     message_bytes: int = 4 << 20
-    header_bytes: int = 64 << 10
+    header_bytes: int = 256 << 10
     header_fields: int = 500
     parts: int = 100
     depth: int = 12

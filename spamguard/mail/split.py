@@ -39,6 +39,8 @@ _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bou
 _USUAL = frozenset(
     (b"from", b"to", b"subject", b"date", b"message-id", b"received", b"return-path", b"delivered-to", b"mime-version", b"content-type")
 )
+_HEEDED = b"|".join(sorted(_USUAL | {b"content-transfer-encoding", b"content-disposition"}))
+_HEEDED_FIELD = re.compile(rb"^(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % _HEEDED, re.M | re.I)
 _LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: before a flood of them the search ends
 
 
@@ -171,9 +173,18 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     elif stop < len(text) and not text.startswith(b"\n", stop):
         defects.append(b"header-line")  # as the standard library does: what is no field starts the body
     if len(found) > limits.header_fields:
-        found, defects = found[: limits.header_fields], [*defects, b"header-count"]
+        taken = found[: limits.header_fields]
+        found, defects = taken + _heeded_fields(text[:stop], by_name(taken)), [*defects, b"header-count"]
     start = stop + 1 if text.startswith(b"\n", stop) else stop
     return found, start, defects
+
+
+def _heeded_fields(block: bytes, known: Named) -> FieldList:
+    """The fields that readers act upon, the first of each name that is not known, where there are too many fields to take them all."""
+    first: Named = {}
+    for match in _HEEDED_FIELD.finditer(block):
+        first.setdefault(match[1].lower(), match[2])
+    return [(name, value) for name, value in first.items() if name not in known]
 
 
 def _fields(window: bytes, most: int) -> tuple[FieldList, int]:

@@ -65,6 +65,15 @@ def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:
     assert take_fields(b"A: 1\n" * 5 + b"\nbody", limits) == ([(b"a", b"1")] * 5, 26, [])
 
 
+@pytest.mark.parametrize("junk", [b"X-A: 1\n" * 600, b"To: a\n" * 600, b"X-B: " + b"x" * 70_000 + b"\n"])
+def test_fields_that_readers_act_upon_are_found_behind_any_others(junk: bytes) -> None:
+    raw = junk + header(b"Subject: y", b"CONTENT-TYPE : text/html;\n charset=utf-8", b"subject: z", b"Content-Transfer-Encoding: base64")
+    message = split(raw, DEFAULT_LIMITS)
+    assert (message.named[b"subject"], message.leaves[0].type.media, message.leaves[0].encoding) == (b"y", b"text/html", b"base64")
+    assert message.body == b"hello there\n"
+    assert len(message.fields) < 510
+
+
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
