@@ -293,7 +293,10 @@ def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf
 
 
 def _multipart(message: Split, part: Leaf, limits: Limits) -> list[bytes] | None:
-    boundary = part.type.parameters.get(b"boundary", b"").rstrip()
+    parameters = part.type.parameters
+    if b"boundary" not in parameters and len(value := part.named.get(b"content-type", b"")) > _VALUE_BYTES:
+        parameters = _parameters(value)
+    boundary = parameters.get(b"boundary", b"").rstrip()
     if not boundary:
         message.defects.append(b"no-boundary")
         return None

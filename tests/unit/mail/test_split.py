@@ -149,6 +149,11 @@ def test_delimiter_lines(body: bytes, bodies: list[bytes], defects: list[bytes])
     assert ([leaf.body for leaf in message.leaves], message.defects) == (bodies, defects)
 
 
+def test_a_boundary_may_stand_behind_any_other_parameters() -> None:
+    kind = b"Content-Type: multipart/mixed;\n " + b"".join(b"a%d=b;\n " % number for number in range(1000)) + b"boundary=b"
+    assert [leaf.body for leaf in split(header(kind, body=b"--b\n\none\n--b--"), DEFAULT_LIMITS).leaves] == [b"one"]
+
+
 def test_a_multipart_without_boundary_is_one_leaf() -> None:
     message = split(header(b"Content-Type: multipart/mixed"), DEFAULT_LIMITS)
     assert ([leaf.type.media for leaf in message.leaves], message.defects) == ([b"multipart/mixed"], [b"no-boundary"])
