@@ -42,7 +42,8 @@ class Server:
     """app: what answers."""
 
     def __init__(self, app: ASGIApp) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it says of clients is none of our log's business
+        for name in ("uvicorn.error", "python_multipart"):  # what these say of clients is none of our log's business
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._config = uvicorn.Config(
             app,
             http=H11Protocol,

@@ -27,3 +27,12 @@ def test_a_form_that_names_its_charset(tmp_path: Path, charset: str, caplog: pyt
         answer = running.client().post("/login", content=multipart(b"a."), headers=fields(charset))
     assert answer.status_code == 400
     assert not caplog.records
+
+
+def test_what_is_wrong_with_a_form_is_not_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning, for each that anybody sends."""
+    with served(tmp_path) as running:
+        content = multipart(b"x").replace(b"Content-", b"\0Content-")
+        answer = running.client().post("/login", content=content, headers={"Content-Type": "multipart/form-data; boundary=b"})
+    assert answer.status_code == 400
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
