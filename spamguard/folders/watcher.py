@@ -233,7 +233,7 @@ class Watcher:
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
 
     def _look_first(self, box: _Box) -> Work[None]:
-        """Remember what lies where. What was moved meanwhile comes out afterwards."""
+        """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""
         box.is_new = True
         try:
             yield  # before anything is listed: only one of those that begin holds the names of its files
