@@ -17,7 +17,7 @@ from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.folders import refusals
 from spamguard.folders.refusals import Refusals
 from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.teaching.lesson import BROUGHT, Lesson
+from spamguard.teaching.lesson import BROUGHT, PIPED, Lesson
 
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 
@@ -118,9 +118,17 @@ class Learner:
     def _taught(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:
         """Each that was admitted, its digest, and whether it has changed anything."""
         first = batch[0].lesson
+        if first.origin == PIPED:
+            self._check_known(first.label)
         admitted = self._admitted(batch, self._preparer.all_ready([one.lesson.raw for one in batch]))
         changed = self._filter.learn_ready([lesson for _, lesson in admitted], first.label, user=first.user, origin=first.origin)
         return [(one, lesson.digest, new) for (one, lesson), new in zip(admitted, changed, strict=True)]
+
+    def _check_known(self, label: str) -> None:
+        """UnknownClassError unless there is such a class: every account may hand lessons over, and each class costs memory and all judging."""
+        if label not in self._filter.status().classes:
+            self._filter.check_class(label)  # tells what was meant, if it looks like a slip of the pen
+            raise UnknownClassError(f"there is no class {label!r} here; `spamguard learn --as {label}` makes one")
 
     def _forgotten(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:
         first = batch[0].lesson

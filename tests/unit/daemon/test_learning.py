@@ -12,7 +12,7 @@ from spamguard.errors import LedgerError
 from spamguard.folders.refusals import dropped
 from spamguard.teaching import client
 from spamguard.teaching.dropped import DropBox
-from spamguard.teaching.lesson import Header
+from spamguard.teaching.lesson import PIPED, Header
 from spamguard.teaching.queue import Queue
 from tests.unit.filters import mail, opened
 
@@ -87,6 +87,23 @@ def test_what_is_no_lesson_goes(tmp_path, queue, caplog):
     assert list((tmp_path / "left").iterdir()) == []
     assert "did you mean 'spam'" in caplog.text
     assert "rubbish\\n" in caplog.text
+
+
+def test_who_hands_a_lesson_over_makes_no_class(tmp_path, queue, caplog):
+    """Each costs memory and time for all mail, and every account of the machine may teach; an address stands for what is configured."""
+    put(queue, MAIL[0], "newsletter", origin=PIPED)
+    put(queue, MAIL[1], "receipts", origin="mail")
+    put(queue, MAIL[2], "receipts", origin=PIPED)
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [queue], lambda: None)
+        learner.turn()
+        assert spam_filter.status().classes == {"ham": 0, "spam": 0, "receipts": 2}
+        assert "there is no class 'newsletter' here; `spamguard learn --as newsletter` makes one" in caplog.text
+        assert queue.names() == []
+        spam_filter.define_class("newsletter", unwanted=False)
+        put(queue, MAIL[0], "newsletter", origin=PIPED)
+        learner.turn()
+        assert spam_filter.status().classes["newsletter"] == 1
 
 
 def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
