@@ -41,7 +41,7 @@ _USUAL = frozenset(
 )
 _HEEDED = b"|".join(sorted(_USUAL | {b"content-transfer-encoding", b"content-disposition"}))
 _HEEDED_FIELD = re.compile(rb"^(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % _HEEDED, re.M | re.I)
-_LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: before a flood of them the search ends
+_LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: in a flood of them others are searched for otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,3 +340,6 @@ def _delimiters(message: Split, text: bytes, delimiter: bytes, limits: Limits) -
         position = text.find(delimiter, line_end)
     if position >= 0:
         message.defects.append(b"boundary-flood")
+        line = re.compile(re.escape(delimiter) + rb"(--)?[ \t\r\v\f]*+(?=\n|\Z)")  # costs more than a usual message has lines of them
+        for match in islice(line.finditer(text, position), limits.parts - found + 1):
+            yield match.start(), min(match.end() + 1, len(text)), match[1] is not None
