@@ -151,7 +151,7 @@ SELECT time / 86400, label, count(*) FROM events INDEXED BY events_of_users WHER
 
 SUPERSEDED_BY_DAY = SUPERSEDED_BY_USER.replace("events.user, label", "events.time / 86400, label")
 
-SCORES_AFTER = "SELECT digest, label, scores FROM events WHERE seq > ? AND label IS NOT NULL AND extractor = ? ORDER BY seq"
+SCORES_AFTER = "SELECT digest, user, label, scores, extractor FROM events WHERE seq > ? ORDER BY seq"
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 

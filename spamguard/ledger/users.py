@@ -146,8 +146,13 @@ class Users:
         return dict(self._ask(statements.LAST_BY_USER, ()))
 
     def scored_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
-        """Of the messages that votes after an event are about: the class by the last of these votes, and its first-time scores."""
-        return {digest: (label, scores) for digest, label, scores in self._ask(statements.SCORES_AFTER, (seq, extractor)) if scores}
+        """Of the messages that votes after an event are about: the class by the last of these votes that has not been replaced or taken
+        back, and its first-time scores, those by this extractor."""
+        last: dict[tuple[bytes, str], tuple[str, bytes, int]] = {}
+        for digest, user, *vote in self._ask(statements.SCORES_AFTER, (seq,)):
+            last.pop((digest, user), None)  # what comes again comes last
+            last[digest, user] = (vote[0], vote[1], vote[2])
+        return {digest: (label, scores) for (digest, _), (label, scores, read_by) in last.items() if scores and read_by == extractor}
 
     def last_heard(self, user: str, origin: str) -> Heard | None:
         """The newest vote of a user from a place (`origins`)."""
