@@ -36,6 +36,7 @@ FORM_BYTES = 256 << 10  # beside the message in a form
 _LOGIN_BYTES = 16 << 10  # of what nobody sends: a link to be burnt
 _LOGIN_SECONDS = 10.0
 _GONE = 499  # in the log only: who asked did not wait
+_NOTHING_NEW = 204
 _METHOD, _PATH = 20, 200  # letters of them in the log
 
 _log = logging.getLogger("spamguard.web")
@@ -187,7 +188,8 @@ class _Answer:
         await self._send(message)
 
     def log(self) -> None:
-        """One line, without what was asked for in particular."""
+        """One line, without what was asked for in particular; what found nothing new is asked every three seconds by each open page."""
         milliseconds = (time.monotonic() - self._began) * 1000
         what = f"{self._scope['method'][:_METHOD]} {self._scope['path'][:_PATH]}"
-        _log.info("%s %s %s %d %.0f ms", self.client or "-", self.who or "-", what, self.status, milliseconds)
+        level = logging.DEBUG if self.status == _NOTHING_NEW else logging.INFO
+        _log.log(level, "%s %s %s %d %.0f ms", self.client or "-", self.who or "-", what, self.status, milliseconds)
