@@ -24,6 +24,7 @@ _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between tw
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
 _FOOTER_CHARACTERS = 1500  # at the end of a text
+_LEAST_SHARE = 32  # of the bytes of text that are read: so much of every part is, whatever stands before it
 _LEAST_TEXT = 20  # characters above it
 _NO_CHARSET = frozenset((b"", b"us-ascii", b"ascii"))  # what programs write that know of none
 _SAMPLE = 4096  # bytes of each text part whose characters are counted
@@ -95,7 +96,7 @@ def _read_leaves(content: Content, limits: Limits) -> None:
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
         if _is_text(leaf):
-            budget -= _read_text(content, leaf, leaf.encoding, budget)
+            budget -= _read_text(content, leaf, leaf.encoding, max(budget, limits.text_bytes // _LEAST_SHARE))
 
 
 def _is_text(leaf: Leaf) -> bool:

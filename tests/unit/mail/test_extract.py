@@ -172,6 +172,12 @@ def test_texts_beyond_the_limits_leave_a_defect() -> None:
     assert "clue:defect_message_size" in texts(header(b"A: 1", body=b"x" * 500), Limits(message_bytes=200))
 
 
+def test_a_long_part_does_not_keep_later_ones_from_being_read() -> None:
+    page = b"Content-Type: text/html\n\n<p>viagra</p>"
+    raw = header(b"Content-Type: multipart/mixed; boundary=b", body=b"--b\n\n" + b"word " * 60_000 + b"\n--b\n" + page + b"\n--b--")
+    assert {"viagra", "clue:defect_text_size"} <= texts(raw)
+
+
 def test_an_empty_message_has_features() -> None:
     found = Extractor(KEY).features(b"")
     assert len(found.tokens) == len(Extractor(KEY).texts(b""))
