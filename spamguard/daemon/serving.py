@@ -21,11 +21,11 @@ from functools import partial
 
 from spamguard.daemon import children, desk, parent
 from spamguard.daemon.reporting import Reporter
-from spamguard.doors.smtp.tls import load, server_context
-from spamguard.errors import SpamguardError, StartError
+from spamguard.doors.smtp.tls import Certificates
+from spamguard.errors import SpamguardError
 from spamguard.metrics import liveness
 from spamguard.metrics.counters import REPORTER, SERVER, Board
-from spamguard.settings import Certificate, Settings, Web
+from spamguard.settings import Settings, Web
 from spamguard.web.access import link
 from spamguard.web.access.store import Store
 from spamguard.web.app import application
@@ -88,7 +88,8 @@ async def _serve(settings: Settings, web: Web, monitor: Monitor, settle: Callabl
                 _log.info("page and API on %s, for people %s", web, link.address(web))
                 while not ending.is_set():
                     monitor.beat()
-                    certificates.renew()
+                    if certificates is not None:
+                        certificates.renew()
                     with suppress(TimeoutError):
                         await asyncio.wait_for(ending.wait(), _BEAT_SECONDS)
         except (SpamguardError, OSError) as error:
@@ -98,15 +99,15 @@ async def _serve(settings: Settings, web: Web, monitor: Monitor, settle: Callabl
 
 
 @asynccontextmanager
-async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable[[], None]) -> AsyncIterator[_Certificates]:
+async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable[[], None]) -> AsyncIterator[Certificates | None]:
     """Everything that is needed, and the server that answers with it."""
-    certificates = _Certificates(web.tls)
+    certificates = Certificates(web.tls) if web.tls else None
     with closing(Store.open(settings.state)) as store, closing(_listening(web)) as listening:
         service = LocalService(settings, settle, partial(desk.ask, settings.state))
         server = Server(application(web, settings.state / _SPOOL, service, store, monitor))
         await service.start()
         try:
-            await server.start(listening, certificates.context)
+            await server.start(listening, certificates.context if certificates else None)
             yield certificates
         finally:
             await server.end()
@@ -127,32 +128,6 @@ def _listening(web: Web) -> socket.socket:
         found.close()
         raise
     return found
-
-
-class _Certificates:
-    """The operator's, read anew when they are others. StartError: files that cannot be read, or that do not fit each other."""
-
-    def __init__(self, files: Certificate | None) -> None:
-        self._files = files
-        self.context = server_context(files) if files else None
-        self._seen = self._look()
-
-    def renew(self) -> None:
-        """Handshakes from now on use what is in the files now; what cannot be used leaves the old ones in force."""
-        try:
-            seen = self._look()
-            if self._files is not None and self.context is not None and seen != self._seen:
-                self._seen = seen
-                server_context(self._files)  # on trial: a certificate without its key takes the old one's place, and then fails
-                load(self.context, self._files)
-                _log.info("page and API use the new certificate in %s", self._files.certificate)
-        except (StartError, OSError) as error:
-            _log.error("the new certificate cannot be used: the old one is (%s)", error)
-
-    def _look(self) -> tuple[int, ...]:
-        """When they were written; 0: gone, which is told once."""
-        files = (self._files.certificate, self._files.key) if self._files else ()
-        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
 
 
 def _in_words(web: Web, error: Exception) -> str:

@@ -46,7 +46,7 @@ def open_door(
         position=listener.position,
         clients=Networks(listener.clients),
         trusted=Networks(listener.trusted),
-        tls=None if listener.tls is None else tls.server_context(listener.tls),
+        tls=None if listener.tls is None else tls.Certificates(listener.tls),
         spool_directory=spool_directory,
         received=received,
     )

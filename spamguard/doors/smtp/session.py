@@ -13,12 +13,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ssl import SSLContext
 
 from spamguard.doors.smtp import dialogue, xclient
 from spamguard.doors.smtp.connection import Connection, Drained, Gone, Late, Leaving
 from spamguard.doors.smtp.dialogue import State
 from spamguard.doors.smtp.patience import Patience
+from spamguard.doors.smtp.tls import Certificates
 from spamguard.proxy.contract import Message, Proxy
 from spamguard.reception.clients import Crowd, Load, Networks
 from spamguard.settings import DoorLimits, OddBytes, Position
@@ -52,7 +52,7 @@ class Terms:
     position: Position
     clients: Networks
     trusted: Networks
-    tls: SSLContext | None
+    tls: Certificates | None
     spool_directory: Path
     received: Callable[[float], None]
 
@@ -257,7 +257,8 @@ class Session(Connection):
             self._end_with(dialogue.AFTER_STARTTLS)
         else:
             self.say(dialogue.START_TLS)
-            await self.encrypt(self._terms.tls)
+            self._terms.tls.renew()
+            await self.encrypt(self._terms.tls.context)
             self._start_again(self._peer)
 
     async def smtp_XFORWARD(self, arg: str) -> None:

@@ -6,12 +6,15 @@ Must never carry a byte over from before the handshake to after it (RFC 3207, se
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 
 from spamguard.errors import StartError
 from spamguard.settings import Certificate
 
 _HANDSHAKE_SECONDS = 60.0
+
+_log = logging.getLogger("spamguard.tls")
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
@@ -30,6 +33,31 @@ def load(context: ssl.SSLContext, certificate: Certificate) -> None:
         files = f"{certificate.certificate}, {certificate.key}"
         remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
         raise StartError(f"{files}: cannot be used for TLS ({error.strerror or error}): {remedy}") from error
+
+
+class Certificates:
+    """The operator's, read anew when they are others. StartError: files that cannot be read, or that do not fit each other."""
+
+    def __init__(self, files: Certificate) -> None:
+        self._files = files
+        self.context = server_context(files)
+        self._seen = self._look()
+
+    def renew(self) -> None:
+        """Handshakes from now on use what is in the files now; what cannot be used leaves the old ones in force."""
+        try:
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen
+                server_context(self._files)  # on trial: a certificate without its key takes the old one's place, and then fails
+                load(self.context, self._files)
+                _log.info("handshakes use the new certificate in %s", self._files.certificate)
+        except (StartError, OSError) as error:
+            _log.error("the new certificate cannot be used: the old one is (%s)", error)
+
+    def _look(self) -> tuple[int, ...]:
+        """When they were written; 0: gone, which is told once."""
+        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (self._files.certificate, self._files.key))
 
 
 async def upgrade(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext) -> asyncio.Transport:

@@ -1,0 +1,94 @@
+"""The certificate that doors show: read anew when it is another one, without a moment in which there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spamguard.doors.smtp.tls import Certificates
+from spamguard.settings import Certificate
+from tests.support.certificates import self_signed
+from tests.unit.doors.support import ScriptedProxy, serving
+
+
+def test_a_door_shows_a_renewed_certificate_from_the_next_handshake_on(tmp_path: Path) -> None:
+    pem = self_signed(tmp_path)
+    old = pem.read_bytes()
+
+    async def seen(served) -> bytes:
+        caller = await served.call()
+        await caller.codes(b"EHLO me")
+        await caller.say(b"STARTTLS")
+        await caller.writer.start_tls(ssl.create_default_context(cafile=pem), server_hostname="localhost")
+        return caller.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+    async def main() -> list[bytes]:
+        async with serving(tmp_path, ScriptedProxy(), tls=Certificate(pem, pem)) as served:
+            first = await seen(served)
+            self_signed(tmp_path)
+            os.utime(pem, (1, 1))
+            return [first, await seen(served)]
+
+    assert asyncio.run(main()) == [der(old), der(pem.read_bytes())]
+    assert old != pem.read_bytes()
+
+
+def test_a_broken_certificate_leaves_the_old_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    pem = self_signed(tmp_path)
+    found = Certificates(Certificate(pem, pem))
+    context = found.context
+    found.renew()
+    assert caplog.messages == []
+    pem.write_text("rubbish")
+    found.renew()
+    found.renew()
+    self_signed(tmp_path)
+    os.utime(pem, (1, 1))
+    found.renew()
+    assert found.context is context
+    assert ["old one is" in one for one in caplog.messages] == [True, False]
+    pem.unlink()
+    caplog.clear()
+    for _ in range(3):
+        found.renew()
+    assert ["cannot be used" in one for one in caplog.messages] == [True]
+
+
+def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    """Whoever renews it writes one file after the other."""
+    pem, key = tmp_path / "localhost.pem", tmp_path / "localhost.key"
+    old, new = self_signed(tmp_path).read_bytes(), self_signed(tmp_path).read_bytes()
+    pem.write_bytes(old)
+    key.write_bytes(old)
+    found = Certificates(Certificate(pem, key))
+    pem.write_bytes(new)
+    os.utime(pem, (1, 1))
+    found.renew()
+    assert shown(found.context) == der(old)
+    key.write_bytes(new)
+    os.utime(key, (1, 1))
+    found.renew()
+    assert shown(found.context) == der(new)
+
+
+def der(pem: bytes) -> bytes:
+    certificate = pem[pem.index(b"-----BEGIN CERTIFICATE") :].partition(b"-----BEGIN EC")[0].partition(b"-----BEGIN PRIVATE")[0]
+    return ssl.PEM_cert_to_DER_cert(certificate.decode())
+
+
+def shown(context: ssl.SSLContext) -> bytes | None:
+    """The certificate that a client gets to see."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(to_client, to_server), context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return client.getpeercert(binary_form=True)
