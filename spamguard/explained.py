@@ -32,6 +32,12 @@ def rounded(parts: Iterable[float], whole: float) -> list[int]:
     return steps
 
 
+def asked(why: Explanation) -> str:
+    """Of what the log-odds are: with more than two classes, of both sides as wholes."""
+    pair = f"{why.favoured} against {why.against}"
+    return pair if len(why.verdict.probabilities) == 2 else f"unwanted mail against wanted, most likely {pair}"
+
+
 def flip(why: Explanation) -> str:
     """What would have to go for another label, in one sentence."""
     if why.few:

@@ -10,7 +10,7 @@ from unicodedata import east_asian_width
 
 from spamguard.cli import remembered, rim
 from spamguard.errors import SourceError
-from spamguard.explained import OTHERS, STEPS, flip, rounded, strongest
+from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.ids import is_id
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def _text(name: str, why: Explanation, words: int) -> str:
             f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, log-odds {verdict.log_odds:+.3f}",
             flip(why),
             "",
-            f"by expert: log-odds of {why.favoured} against {why.against}",
+            f"by expert: log-odds of {asked(why)}",
             *_table([(why.prior, "prior", ""), *_sorted(why.shares)], why.log_odds),
             "",
-            f"by feature: log-odds of {why.favoured} against {why.against}",
+            f"by feature: log-odds of {asked(why)}",
             *_table(_features(why, words), why.log_odds),
             "",
         )

@@ -32,3 +32,9 @@ def test_what_would_flip_it() -> None:
     assert explained.flip(why(flip=3, to_threshold=2)).endswith("rise by 2.000: without its 3 strongest words against spam they would")
     assert explained.flip(why(flip=None)).endswith("its words alone do not keep it from that")
     assert explained.flip(replace(why(), few=True)).startswith("no words would change it")
+
+
+def test_of_what_the_log_odds_are() -> None:
+    assert explained.asked(why()) == "spam against ham"
+    three = replace(why(), verdict=Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.005, "news": 0.005}))
+    assert explained.asked(three) == "unwanted mail against wanted, most likely spam against ham"
