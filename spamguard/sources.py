@@ -15,6 +15,8 @@ An mbox here is a file that begins with a "From " line (RFC 4155, appendix A). W
   quote only the bare "From " (mboxo) it is wrong only for lines that were ">From " when sent. The bytes are
   then those that were delivered, so a message taught from an mbox is the same message in a Maildir.
 - A file that holds one message behind a "From " line, as in many corpora, is an mbox of one.
+
+Messages that Dovecot has packed (`packed`) are read as what they were.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO
 
+from spamguard import packed
 from spamguard.errors import SourceError
 
 LIMIT = 64 * 1024 * 1024
@@ -129,7 +132,9 @@ def _split(name: str, stream: BinaryIO, limit: int) -> Iterator[Message]:
     """The messages of an opened file: those of an mbox, or the one it is."""
     first = stream.readline(_CHUNK)
     if not _MBOX.match(first):
-        raw = (first + _at_most(stream, limit - len(first)))[:limit]
+        raw = _unpacked(name, (first + _at_most(stream, limit - len(first)))[:limit], limit)
+        if packed.is_packed(first) and _MBOX.match(raw):
+            raise SourceError(f"{name}: is a packed mbox: unpack it, as in `zcat mbox.gz | spamguard learn --as ham -`")
         if raw:
             yield Message(name, raw)
         return
@@ -174,8 +179,7 @@ def _finished(body: bytes | bytearray, limit: int) -> bytes:
 
 def _single(path: Path, limit: int) -> bytes:
     """A file that is one message whatever it looks like (an index says so), unwrapped as an mbox of one would be."""
-    with path.open("rb") as stream:
-        raw = _at_most(stream, limit)
+    raw = _head(path, limit)
     if not _MBOX.match(raw):
         return raw
     return _finished(_QUOTED_ANYWHERE.sub(rb"\1", raw[_envelope_length(raw) :]), limit)
@@ -264,7 +268,14 @@ def _live(path: Path, limit: int) -> bytes | None:
 
 def _head(path: Path, limit: int) -> bytes:
     with path.open("rb") as stream:
-        return _at_most(stream, limit)
+        return _unpacked(_shown(path), _at_most(stream, limit), limit)
+
+
+def _unpacked(name: str, raw: bytes, limit: int) -> bytes:
+    try:
+        return packed.unpacked(raw, limit)
+    except packed.UnreadableError as error:
+        raise SourceError(f"{name}: cannot be read: it {error}") from error
 
 
 # ---- TREC indexes

@@ -22,10 +22,11 @@ from spamguard import secret, signature
 from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.once import Once
-from spamguard.folders.reading import UnfinishedError, UnreadableError, read
+from spamguard.folders.reading import UnfinishedError, read
 from spamguard.folders.reconcile import Key, compare
 from spamguard.folders.rules import display
 from spamguard.folders.values import Arrival
+from spamguard.packed import UnreadableError
 from spamguard.prepare import Preparer
 from spamguard.signature import Signed
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),
-    ("policy", "explained", "mail", "bayes", "files", "framed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
+    ("policy", "explained", "mail", "bayes", "files", "framed", "packed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     ("errors", "records", "settings", "lately", "log", "kernel", "owner", "hostname"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

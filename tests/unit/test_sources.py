@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,6 +209,20 @@ def test_a_maildir_in_use(tmp_path: Path) -> None:
 
 
 # ---- trees
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_what_dovecot_has_packed(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    folder = maildir(tmp_path / "box")
+    for path in (folder / "cur" / f"1.x,S={len(MAIL)}:2,S", tmp_path / "tree" / "1"):
+        write(path, pack(MAIL))
+    write(tmp_path / "tree" / "index", b"spam 1\n")
+    for path in (folder, tmp_path / "tree", tmp_path / "tree" / "1"):
+        assert raws(path) == [MAIL]
+    with pytest.raises(SourceError, match="packed mbox: unpack it"):
+        raws(write(tmp_path / "mbox", pack(FROM + MAIL)))
+    with pytest.raises(SourceError, match="secret: cannot be read: it is encrypted"):
+        raws(write(tmp_path / "secret", b"CRYPTED\x03\x07xyz"))
 
 
 def test_a_tree_in_order_of_names(tmp_path: Path) -> None:

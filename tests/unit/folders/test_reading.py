@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from spamguard.folders import reading
-from spamguard.folders.reading import UnfinishedError, UnreadableError, read, unpacked
+from spamguard.folders.reading import UnfinishedError, read
+from spamguard.packed import UnreadableError
 
 RAW = b"Subject: x\n\n" + b"hello\n" * 1000
 LONG_AGO = 1_600_000_000
@@ -43,22 +43,6 @@ def test_packed_ones(tmp_path, pack):
     for damaged in (pack(RAW)[:-1], pack(RAW)[:20], pack(RAW)[:20] + b"x" * 50):
         with pytest.raises(UnreadableError, match="compressed"):
             written(tmp_path, damaged)
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_what_is_packed_is_bounded(monkeypatch, pack):
-    monkeypatch.setattr(reading, "MOST", 1000)
-    assert unpacked(pack(b"x" * 10_000_000)) == b"x" * 1000
-    assert unpacked(b"".join(pack(b"") for _ in range(50)) + pack(RAW)) == b""
-
-
-def test_zstd(monkeypatch):
-    assert unpacked(zstandard.compress(RAW)) == RAW
-    assert unpacked(zstandard.compress(RAW[:100]) + zstandard.compress(RAW[100:])) == RAW
-    with pytest.raises(UnreadableError, match="damaged"):
-        unpacked(zstandard.compress(RAW)[:4] + b"\xff" * 50)
-    monkeypatch.setattr(reading, "MOST", 1000)
-    assert unpacked(zstandard.compress(b"x" * 10_000_000)) == b"x" * 1000
 
 
 @pytest.mark.parametrize(("data", "told"), [(b"CRYPTED\x03\x07xyz", "encrypted"), (b"Dovecot-LZ4\r*\x9b\xc5xyz", "lz4")])
