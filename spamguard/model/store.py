@@ -103,7 +103,7 @@ class TableStore:
         """Map the ledger's current snapshot, unless what we hold descends from the same settled state and is ahead of it."""
         if line is None or line == self._line:
             return
-        stamp = Stamp(**json.loads(line))
+        stamp = _stamp(line)
         if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
             self.tables = snapshot.read(self._directory / stamp.file)
             self.seq = stamp.seq
@@ -190,4 +190,13 @@ def _remove(path: Path) -> None:
 
 
 def _settled_later(line: str | None, seq: int) -> bool:
-    return line is not None and Stamp(**json.loads(line)).settled > seq
+    with suppress(TableError):  # one that cannot be read is replaced
+        return line is not None and _stamp(line).settled > seq
+    return False
+
+
+def _stamp(line: str) -> Stamp:
+    try:
+        return Stamp(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise TableError(f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`") from error

@@ -324,3 +324,16 @@ def test_what_an_older_extractor_left_goes_with_the_first_settling(tmp_path: Pat
         assert one.ledger.get_meta(f"tables.{EXTRACTOR + 1}") == "{}"
         assert json.loads(one.ledger.get_meta(mine) or "")["settled"] == 5
         assert {path.name for path in tmp_path.iterdir()} & {older, newer, draft} == {newer}
+
+
+@pytest.mark.parametrize("line", ["{", "7", '{"file": "x", "of": "a newer version"}'])
+def test_a_note_that_cannot_be_read_is_told_and_mended(tmp_path: Path, line: str) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:5])
+        one.ledger.set_meta(f"tables.{EXTRACTOR}", line)
+    with pytest.raises(TableError, match="run `spamguard rebuild`"):
+        opened(tmp_path)
+    with opened(tmp_path, load=False) as one:
+        one.settle()
+    with opened(tmp_path) as one:
+        assert sum(one.status().classes.values()) == 5
