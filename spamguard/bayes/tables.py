@@ -102,8 +102,8 @@ class Tables:
 
     messages (K,), totals (K, SETS): lessons, and features of them by token set. vocabulary (SETS,): buckets in use.
     histogram (K, H): how many words in use have count v in class k. trait_counts (K, traits, TRAIT_VALUES).
-    number_sums (K, D), number_products (K, D, D). biases (K-1, SETS), fusion_weights (E,), fusion_biases (K-1,):
-    fixed point, see `logistic` and `fusion`. changes: rises with every change, for caches.
+    number_sums (K, D), number_products (K, D, D). biases (K-1, SETS), fusion_weights (E,) or (2E,),
+    fusion_biases (K-1,): fixed point, see `logistic`, `fusion` and `among`. changes: rises with every change, for caches.
     """
 
     bits: int

@@ -32,7 +32,9 @@ def rows_of(scores: bytes, classes: Sequence[str]) -> bytes:
 def of_unwanted(scores: bytes) -> bytes:
     """The row of unwanted mail against wanted, which is there whatever the classes; empty if these are no scores of ours."""
     size = len(scores) - len(scores) % _ROW
-    return scores[size - _ROW : size] if size and len(scores) - size in (0, _MARK) else b""
+    if len(scores) == size:
+        return scores[:_ROW]  # the only one; or, from before there was a mark, spam against ham
+    return scores[size - _ROW : size] if size and len(scores) - size == _MARK else b""
 
 
 def _mark(classes: Sequence[str]) -> bytes:

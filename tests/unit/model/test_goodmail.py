@@ -9,7 +9,7 @@ import pytest
 from spamguard import Filter
 from spamguard.bayes import experts
 from spamguard.bayes.sides import sides_of
-from spamguard.model import goodmail
+from spamguard.model import firstscores, goodmail
 from spamguard.policy import GoodMail
 from tests.unit.filters import mail, opened, teach
 
@@ -98,3 +98,10 @@ def test_of_scores_of_other_classes_what_was_said_of_unwanted_mail_counts(tmp_pa
         assert one._store.tables.classes == ["ham", "spam", "news"]
         size = 2 * len(experts.EXPERTS)
         assert one.as_fused_now(scores).tolist() == one.as_fused_now([row[2 * size : 3 * size] for row in scores]).tolist()
+
+
+def test_scores_of_more_classes_from_before_they_had_a_mark_are_those_of_spam() -> None:
+    rows = [bytes([number]) * 2 * len(experts.EXPERTS) for number in range(3)]
+    assert firstscores.of_unwanted(rows[1] + rows[2]) == rows[1]
+    assert firstscores.of_unwanted(b"".join(rows) + b"mark") == rows[2]
+    assert firstscores.of_unwanted(b"") == firstscores.of_unwanted(b"mark") == firstscores.of_unwanted(rows[0][:-1]) == b""
