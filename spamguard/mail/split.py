@@ -34,6 +34,8 @@ _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
 # With what programs write around it that take it for a field with comments and parameters; readers pass over them.
 _ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
+# Mail readers pass over lines in the header of a part that are no fields, where fields that say how to read it follow.
+_JUNK_LINES = re.compile(rb"(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)", re.I)
 _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
 # One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
 _USUAL = frozenset(
@@ -288,6 +290,9 @@ def _signed(part: Leaf) -> list[bytes]:
 def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf:
     fields, start, defects = take_fields(chunk, limits)
     message.defects.extend(defects)
+    if b"header-line" in defects and (junk := _JUNK_LINES.match(chunk, start)):
+        more, behind, _ = take_fields(chunk[junk.end() :], limits)
+        fields, start = fields + more, junk.end() + behind
     named = by_name(fields)
     return Leaf(fields, named, parse_type(named.get(b"content-type", default)), chunk[start:])
 

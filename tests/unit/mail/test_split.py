@@ -149,6 +149,16 @@ def test_delimiter_lines(body: bytes, bodies: list[bytes], defects: list[bytes])
     assert ([leaf.body for leaf in message.leaves], message.defects) == (bodies, defects)
 
 
+@pytest.mark.parametrize("junk", [b"no field\n", b"name=a.txt\nand more\n"])
+def test_lines_that_are_no_fields_do_not_end_the_header_of_a_part(junk: bytes) -> None:
+    part = b"Content-Disposition: inline\n" + junk + b"Content-Type: text/html\ncontent-transfer-encoding: base64\n\nbody"
+    message = split(multipart(b"--b\n" + part + b"\n--b--"), DEFAULT_LIMITS)
+    assert [(leaf.type.media, leaf.encoding, leaf.body) for leaf in message.leaves] == [(b"text/html", b"base64", b"body")]
+    assert message.defects == [b"header-line"]
+    for text in (junk + b"\nContent-Type: text/html\n", b"--c\nContent-Type: text/html\n"):
+        assert split(multipart(b"--b\n" + text + b"\n--b--"), DEFAULT_LIMITS).leaves[0].body == text
+
+
 def test_a_boundary_may_stand_behind_any_other_parameters() -> None:
     kind = b"Content-Type: multipart/mixed;\n " + b"".join(b"a%d=b;\n " % number for number in range(1000)) + b"boundary=b"
     assert [leaf.body for leaf in split(header(kind, body=b"--b\n\none\n--b--"), DEFAULT_LIMITS).leaves] == [b"one"]
