@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
-from spamguard.records import Clue
 from spamguard.web.pages.routing import VIEWS
 from spamguard.web.service.values import Model, Person
 from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
@@ -109,16 +108,6 @@ def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> Non
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert page.count('<td class="n">few</td>') == 4
     assert "fewer than five" in page
-
-
-def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path, service: Fixed) -> None:
-    """As all are before the first lesson."""
-    service.reasons = replace(service.reasons, clues=[Clue("solar", 0.0, {"ham": 0, "spam": 0}), Clue("", 0.0, {"ham": 0, "spam": 0})])
-    page = get(service, tmp_path, f"/history/{NAME}")[0].text
-    assert "None of its words adds anything" in page
-    assert "any more" not in page
-    service.reasons = replace(service.reasons, clues=[Clue("", 0.5, {"ham": 0, "spam": 1})])
-    assert "known by its text any more" in get(service, tmp_path, f"/history/{NAME}")[0].text
 
 
 # ---- history
