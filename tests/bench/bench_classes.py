@@ -118,7 +118,9 @@ def by_list(*names: bytes) -> Sort:
 
 def swindles(raw: bytes, label: str) -> str:
     """Spam about money is unwanted in a way of its own."""
-    return "swindle" if label == "spam" and any(word in raw.lower() for word in _SWINDLES) else label
+    text = raw.lower() if label == "spam" else b""
+    found = any(word in text for word in _SWINDLES) or (b"account" in text and b"verify" in text)
+    return "swindle" if found else label
 
 
 SPAMASSASSIN: dict[str, Sort] = {
