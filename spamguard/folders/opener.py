@@ -179,7 +179,7 @@ class LocalMailboxes:
             path = os.path.join(place.mailbox.path, place.directory, part)
             try:
                 with _below(directory, (part,)) as opened:
-                    self._watches.add(opened, path, place)
+                    self._watches.add(opened, path, place, whose=place.mailbox)
             except FileNotFoundError:
                 continue
             except PermissionError:

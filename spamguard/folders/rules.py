@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 
 from spamguard.folders import names, roles
 from spamguard.folders.values import Role
 from spamguard.settings import Protocol, Settings, Watch
+
+_ROLES = 50_000  # folders whose roles are kept: people make and rename as many as they like
 
 RoleOf = Callable[[str], Role]
 """The role of a folder by its directory."""
@@ -17,7 +19,7 @@ def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
     """special: as in `roles.role`."""
     configured = {pattern: roles.parse_role(text) for pattern, text in watch.folders}
 
-    @cache
+    @lru_cache(_ROLES)
     def role(directory: str) -> Role:
         name = names.parts(directory)
         return roles.role(name, configured, special) if name else roles.IGNORED

@@ -41,9 +41,9 @@ class _Polled(Generic[Target]):
 
 @dataclass(slots=True)
 class _Watched(Generic[Target]):
-    """targets: told when a name comes or goes. above: those told for names of directories alone."""
+    """targets: told when a name comes or goes, by whose they are. above: those told for names of directories alone."""
 
-    targets: set[Target] = field(default_factory=set)
+    targets: dict[Hashable, Target] = field(default_factory=dict)
     above: set[Target] = field(default_factory=set)
 
 
@@ -62,12 +62,18 @@ class Watches(Generic[Target]):
             except OSError as error:
                 self._cannot(error)
 
-    def add(self, directory: int, path: str, target: Target, *, above: bool = False) -> None:
-        """Tell of an open directory from now on. above: only what becomes of directories in it."""
+    def add(self, directory: int, path: str, target: Target, *, above: bool = False, whose: Hashable = None) -> None:
+        """Tell of an open directory from now on. above: only what becomes of directories in it.
+
+        whose: the directory had another name if it was known by another target of theirs, which is not told any more.
+        """
         try:
             if self._inotify is not None:
                 watched = self._watched.setdefault(self._inotify.add(directory), _Watched())
-                (watched.above if above else watched.targets).add(target)
+                if above:
+                    watched.above.add(target)
+                else:
+                    watched.targets[whose or target] = target
                 self._polled.pop(path, None)
                 return
         except OSError as error:
@@ -119,7 +125,7 @@ class Watches(Generic[Target]):
             lost = lost or bool(event.mask & OVERFLOW)
             watched = self._watched.get(event.watch)
             if watched is not None:
-                told |= watched.targets
+                told.update(watched.targets.values())
                 if event.mask & (IS_DIRECTORY | IGNORED):
                     told |= watched.above
             if event.mask & IGNORED:  # the directory has gone, and its watch with it

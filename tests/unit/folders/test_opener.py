@@ -7,7 +7,7 @@ from contextlib import closing
 from spamguard.folders import opener, watches
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from tests.contract.test_mailboxes import drained, everything, told
-from tests.unit.folders.maildirs import maildir
+from tests.unit.folders.maildirs import deliver, maildir
 
 
 def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, monkeypatch, caplog):
@@ -21,6 +21,22 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
         assert [place.directory for place in mailboxes.folders(anna)] == ["", ".f0", ".f1", ".f2", ".f3"]
         assert len(mailboxes._watches._watched) - before == 1 + 2 + 4 * 3 + 1
     assert "has more than 5 folders: the others are not looked at" in caplog.text
+
+
+def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
+    """Else whoever renames a thousand folders again and again has all memory."""
+    box = maildir(tmp_path / "anna", ".Junk")
+    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+        (anna,) = mailboxes.users()
+        mailboxes.folders(anna)
+        before = ".Junk"
+        for name in (".one", ".two", ".three"):
+            (box / before).rename(box / name)
+            before = name
+            mailboxes.folders(anna)
+        drained(mailboxes, True)
+        deliver(box / ".three", b"x")
+        assert {place.directory for place in told(mailboxes).folders} == {".three"}
 
 
 def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
