@@ -17,7 +17,8 @@ from spamguard.moving_in.words import Entry
 _LINE_BYTES = 4096  # longer ones hold no word
 _SQLITE = b"SQLite format 3\0"
 _OLD_SQLITE = b"** This file contains an SQLite 2"
-_BERKELEY = frozenset((0x061561, 0x053162, 0x042253))  # magic numbers of hash, btree and queue, at byte 12 in either byte order
+# Magic numbers of Berkeley DB, at byte 12 in either byte order: bogofilter keeps a btree, SpamBayes and SpamAssassin a hash.
+_BTREE, _HASH = 0x053162, 0x061561
 _TEACH = "teach from the mail itself: `spamguard learn --as spam DIR`, `spamguard learn --as ham DIR`, or `spamguard teach-folders MAILDIR`"
 
 
@@ -96,8 +97,13 @@ def _refused(name: str, head: bytes) -> SourceError:
         return SourceError(f"{name}: is one bucket of POPFile: name the directory in which the buckets' directories are")
     if head.startswith(_OLD_SQLITE):
         return SourceError(f"{name}: is of SQLite 2: convert it (`sqlite old.db .dump | sqlite3 new.db`) and import the new one")
-    if {int.from_bytes(head[12:16], order) for order in ("little", "big")} & _BERKELEY:
-        return _hashed(name, "SpamAssassin") if Path(name).name.startswith("bayes_") else _dumped(name)
+    numbers = {int.from_bytes(head[12:16], order) for order in ("little", "big")}
+    if numbers & {_BTREE, _HASH} and Path(name).name.startswith("bayes_"):
+        return _hashed(name, "SpamAssassin")
+    if _BTREE in numbers:
+        return _dumped(name)
+    if _HASH in numbers:
+        return SourceError(f"{name}: is a database of SpamBayes' kind: `sb_dbexpimp.py -e -d {name} -f words.csv` writes what can be imported")
     return SourceError(
         f"{name}: is no file of `spamguard export` and no word list of bogofilter, SpamBayes or POPFile; nothing was imported"
     )

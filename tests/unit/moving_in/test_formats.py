@@ -157,14 +157,15 @@ def test_databases_that_are_no_list(tmp_path, table, words):
         recognise("x.db", path.read_bytes()[:4096], path)
 
 
-BERKELEY = b"\0" * 12 + (0x053162).to_bytes(4, "little") + b"\0" * 100
+BTREE, HASH = (b"\0" * 12 + magic.to_bytes(4, "little") + b"\0" * 100 for magic in (0x053162, 0x061561))
 
 
 @pytest.mark.parametrize(
     ("name", "head", "words"),
     [
-        ("bayes_toks", BERKELEY, "SpamAssassin holds hashes"),
-        ("wordlist.db", BERKELEY, "bogoutil -d wordlist.db | spamguard import -"),
+        ("bayes_toks", HASH, "SpamAssassin holds hashes"),
+        ("hammie.db", HASH, "`sb_dbexpimp.py -e -d hammie.db -f words.csv` writes"),
+        ("wordlist.db", BTREE, "bogoutil -d wordlist.db | spamguard import -"),
         ("backup", b"v\t3\tdb_version # this must be the first line!!!\nv\t9\tnum_spam\n", "SpamAssassin holds hashes"),
         ("dump.rdb", b"REDIS0009\xfa", "holds hashes, no words: teach from the mail itself"),
         ("old.db", b"** This file contains an SQLite 2.1 database **", "SQLite 2: convert it"),
