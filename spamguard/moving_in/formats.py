@@ -97,13 +97,8 @@ def _refused(name: str, head: bytes) -> SourceError:
         return SourceError(f"{name}: is one bucket of POPFile: name the directory in which the buckets' directories are")
     if head.startswith(_OLD_SQLITE):
         return SourceError(f"{name}: is of SQLite 2: convert it (`sqlite old.db .dump | sqlite3 new.db`) and import the new one")
-    numbers = {int.from_bytes(head[12:16], order) for order in ("little", "big")}
-    if numbers & {_BTREE, _HASH} and Path(name).name.startswith("bayes_"):
-        return _hashed(name, "SpamAssassin")
-    if _BTREE in numbers:
-        return _dumped(name)
-    if _HASH in numbers:
-        return SourceError(f"{name}: is a database of SpamBayes' kind: `sb_dbexpimp.py -e -d {name} -f words.csv` writes what can be imported")
+    if found := {int.from_bytes(head[12:16], order) for order in ("little", "big")} & {_BTREE, _HASH}:
+        return _berkeley(name, hashed=_HASH in found)
     return SourceError(
         f"{name}: is no file of `spamguard export` and no word list of bogofilter, SpamBayes or POPFile; nothing was imported"
     )
@@ -115,3 +110,11 @@ def _dumped(name: str) -> SourceError:
 
 def _hashed(name: str, program: str) -> SourceError:
     return SourceError(f"{name}: the Bayes store of {program} holds hashes, no words: {_TEACH}")
+
+
+def _berkeley(name: str, *, hashed: bool) -> SourceError:
+    if Path(name).name.startswith("bayes_"):
+        return _hashed(name, "SpamAssassin")
+    if not hashed:
+        return _dumped(name)
+    return SourceError(f"{name}: is a database of SpamBayes' kind: `sb_dbexpimp.py -e -d {name} -f words.csv` writes what can be read")
