@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -39,6 +39,9 @@ LIMIT = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024  # longest piece of a line held at a time: a file without line ends must not become one line
 _SAMPLE = 1024 * 1024  # bytes of an mbox that `count` looks at before it extrapolates
+
+_PARTS = ("cur", "new")  # of a Maildir, that hold messages
+_ROUNDS = 10  # in which what was renamed meanwhile is looked for; what is renamed every time is left out
 
 _MBOX = re.compile(rb"From (?!\s*:)")  # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5)
 _ENVELOPE = re.compile(rb"From [^\r\n]*(?:\r\n|\r|\n)?")
@@ -71,8 +74,8 @@ class Message:
 def messages(path: str | Path, limit: int = LIMIT) -> Iterator[Message]:
     """The messages at `path`, one after another, each cut at `limit` bytes.
 
-    "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, in order of delivery; not
-    tmp, no subfolders), or is read by its TREC index (`index` or `full/index`), or is a tree: walked in order of
+    "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, or one of these, in order of
+    delivery; not tmp, no subfolders), or is read by its TREC index (`index` or `full/index`), or is a tree: walked in order of
     names, without hidden files, mail servers' control files and symbolic links. Any other file is a TREC index, an mbox
     or one message. An empty Maildir or file has no messages.
 
@@ -199,6 +202,9 @@ def _at_most(stream: BinaryIO, limit: int) -> bytes:
 
 def _directory(root: Path, limit: int) -> Iterator[Message]:
     """The messages of a Maildir or a tree. An empty Maildir is a folder without mail; an empty tree is a mistake."""
+    if root.name in _PARTS and _is_maildir(root.parent):
+        yield from _in_use(lambda: _files_of(root), limit)
+        return
     found = False
     for entry in _walk(root):
         found = True
@@ -238,32 +244,48 @@ def _is_bookkeeping(name: str) -> bool:
 
 
 def _is_maildir(path: Path) -> bool:
-    return all((path / part).is_dir() and not (path / part).is_symlink() for part in ("cur", "new"))
+    return all((path / part).is_dir() and not (path / part).is_symlink() for part in _PARTS)
 
 
 def _maildir(folder: Path, limit: int) -> Iterator[Message]:
     """The messages of one Maildir, byte for byte as they lie there: a file is one message even if it begins with "From "."""
-    for path in _maildir_files(folder):
-        raw = _live(path, limit)
-        if raw:
-            yield Message(_shown(path), raw)
+    return _in_use(lambda: _maildir_files(folder), limit)
+
+
+def _in_use(files: Callable[[], list[Path]], limit: int) -> Iterator[Message]:
+    """The messages of files that may be renamed (read, flagged) or deleted at any time. files: lists them.
+
+    What is not there any more is looked for by its unique name once all others have been read: to list them for each would take hours
+    where many are moved away.
+    """
+    pending = files()
+    for _ in range(_ROUNDS):
+        gone: set[str] = set()
+        for path in pending:
+            with _reading(path):
+                try:
+                    raw = _head(path, limit)
+                except FileNotFoundError:
+                    gone.add(_unique(path))
+                    continue
+            if raw:
+                yield Message(_shown(path), raw)
+        if not gone:
+            return
+        pending = [path for path in files() if _unique(path) in gone]
+
+
+def _unique(path: Path) -> str:
+    return path.name.partition(":")[0]
 
 
 def _maildir_files(folder: Path) -> list[Path]:
     """Files of cur and new by unique name, which begins with the time of delivery."""
-    files = [path for part in ("cur", "new") for path in _children(folder / part) if not path.is_dir()]
-    return sorted(files, key=lambda path: path.name)
+    return sorted((path for part in _PARTS for path in _files_of(folder / part)), key=lambda path: path.name)
 
 
-def _live(path: Path, limit: int) -> bytes | None:
-    """A file of a Maildir that is in use: it may be renamed (read, flagged) or deleted (None) since it was listed."""
-    try:
-        return _head(path, limit)
-    except FileNotFoundError:
-        unique = path.name.partition(":")[0]
-        renamed = (other for other in _maildir_files(path.parent.parent) if other.name.partition(":")[0] == unique)
-        other = next(renamed, None)
-        return None if other is None else _head(other, limit)
+def _files_of(part: Path) -> list[Path]:
+    return sorted(path for path in _children(part) if not path.is_dir())
 
 
 def _head(path: Path, limit: int) -> bytes:

@@ -208,6 +208,22 @@ def test_a_maildir_in_use(tmp_path: Path) -> None:
     assert [message.raw for message in found] == [b"Subject: 2\n"]
 
 
+@pytest.mark.parametrize("place", ["box", "box/cur"])
+def test_a_maildir_from_which_much_is_moved_away(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = maildir(tmp_path / "box")
+    for number in range(100):
+        write(box / "cur" / f"{number:03}:2,", b"Subject: x\n")
+    found = messages(tmp_path / place)
+    assert next(found).name.endswith("000:2,")
+    looks = []
+    monkeypatch.setattr("spamguard.sources.os.scandir", lambda path, scan=os.scandir: looks.append(path) or scan(path))
+    for number in range(1, 99):
+        (box / "cur" / f"{number:03}:2,").unlink()
+    (box / "cur" / "099:2,").rename(box / "cur" / "099:2,S")
+    assert [Path(message.name).name for message in found] == ["099:2,S"]
+    assert len(looks) < 10
+
+
 # ---- trees
 
 
