@@ -41,8 +41,10 @@ _VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bou
 _USUAL = frozenset(
     (b"from", b"to", b"subject", b"date", b"message-id", b"received", b"return-path", b"delivered-to", b"mime-version", b"content-type")
 )
-_HEEDED = b"|".join(sorted(_USUAL | {b"content-transfer-encoding", b"content-disposition"}))
-_HEEDED_FIELD = re.compile(rb"^(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % _HEEDED, re.M | re.I)
+_HEEDED = sorted(_USUAL | {b"content-transfer-encoding", b"content-disposition"})
+_HEEDED_FIELD = re.compile(  # by the first letter first, which tells nearly all others apart
+    rb"\n(?=[%b])(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % (bytes({name[0] for name in _HEEDED}), b"|".join(_HEEDED)), re.I
+)
 _LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: in a flood of them others are searched for otherwise
 
 
@@ -184,7 +186,7 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
 def _heeded_fields(block: bytes, known: Named) -> FieldList:
     """The fields that readers act upon, the first of each name that is not known, where there are too many fields to take them all."""
     first: Named = {}
-    for match in _HEEDED_FIELD.finditer(block):
+    for match in _HEEDED_FIELD.finditer(b"\n" + block):
         first.setdefault(match[1].lower(), match[2])
     return [(name, value) for name, value in first.items() if name not in known]
 
