@@ -111,7 +111,7 @@ def test_no_process_outlives_the_teacher(tmp_path, how):
         [sys.executable, tmp_path / "teach.py"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )
     with teacher:
