@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spamguard.folders.refusals import Refused
 
 _SHOWN = 20  # users in the text; all are in the JSON
+_DAY = 86_400
 _OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is learnt
 SITE = "(the site)"  # the user "" for people
 
@@ -65,14 +66,16 @@ def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator
 
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
-    """What came by programs and by mail, and was beyond the limit since anything else of that user was learnt in these ways."""
+    """What came by programs and by mail and was not learnt: within a day, or since anything else of that user was learnt in these ways."""
+    from spamguard.folders.refusals import LIMIT
     from spamguard.teaching.lesson import BROUGHT
 
     for user, refused in dropped.items():
         heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
-        if refused.last >= max(heard, default=0):
+        lately = refused.why != LIMIT and time.time() - refused.last < _DAY  # what else is learnt mends nothing
+        if lately or refused.last >= max(heard, default=0):
             told = f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {_moment(refused.last)}"
-            yield f"{user}: {told}: beyond lessons_per_day"
+            yield f"{user or SITE}: {told}: {refused.why}"
 
 
 def lines(told: dict[str, Any]) -> list[str]:

@@ -18,8 +18,8 @@ ABOUT = """Show what the filter knows: messages of each class, who taught them, 
 
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and its messages since it began.
 
-Of each user: when somebody's move of a message into a folder was last learnt, the lessons in force, and how many more were refused
-because of lessons_per_day. Warnings tell what should teach and does not.
+Of each user: when somebody's move of a message into a folder was last learnt, the lessons in force, and how many more were refused,
+as beyond lessons_per_day. Warnings tell what should teach and does not.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load tells how often that happens. With many
 lessons the tables become twice as large, when the experts are settled."""

@@ -100,8 +100,7 @@ class Learner:
         try:
             done = self._taught(batch) if batch[0].lesson.label else self._forgotten(batch)
         except UnknownClassError as error:
-            for one in batch:
-                self._drop(one.box, one.name, str(error))
+            self._refuse(batch, str(error))
             return
         except SpamguardError:
             raise
@@ -151,12 +150,20 @@ class Learner:
         if refused:
             told = "%s has taught %d messages within 24 hours (lessons_per_day): %d more are dropped; `spamguard learn` has no limit"
             _log.warning(told, first.user, self._most, len(refused))
-            self._note(first, len(refused))
+            self._note(first, len(refused), refusals.LIMIT)
         return taken
 
-    def _note(self, lesson: Lesson, number: int) -> None:
+    def _refuse(self, batch: Sequence[_Waiting], why: str) -> None:
+        """Whoever handed them over was told that all is well: people must be able to see that it was not."""
+        first = batch[0].lesson
+        for one in batch:
+            self._remove(one.box, one.name)
+        _log.warning("%d lessons of %s by %s are dropped: %s", len(batch), ascii(first.user), first.origin, why)
+        self._note(first, len(batch), why)
+
+    def _note(self, lesson: Lesson, number: int, why: str) -> None:
         """For `status`."""
-        self._refusals.add(lesson.user, lesson.origin, number)
+        self._refusals.add(lesson.user, lesson.origin, number, why)
         try:
             refusals.note_dropped(self._filter.directory, self._refusals)
         except OSError as error:

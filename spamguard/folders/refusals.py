@@ -1,4 +1,4 @@
-"""Lessons beyond `lessons_per_day`, by user: kept in small files of the state directory, for people to read.
+"""Lessons that were not taken, as those beyond `lessons_per_day`, by user: kept in small files of the state directory, for people to read.
 
 Written whole, under another name first, so that a reader never sees half of it.
 """
@@ -21,19 +21,22 @@ from spamguard.files import create_private
 DROPPED = "dropped.json"
 """In the state directory: the refusals of what programs and mail would have taught."""
 
+LIMIT = "beyond lessons_per_day"
+
 _DAY = 86_400
 _MOST = 10_000  # users whose refusals are known
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Lessons of a user beyond the limit. number: on that day, local time. last: when, seconds since 1970; folder: the last one's,
-    or the way it came."""
+    """Lessons of a user that were not taken. number: on that day, local time. last: when, seconds since 1970; folder: the last one's,
+    or the way it came; why: it was not taken."""
 
     day: str
     number: int
     last: int
     folder: str
+    why: str = LIMIT
 
 
 class Refusals:
@@ -42,13 +45,13 @@ class Refusals:
     def __init__(self, before: Mapping[str, Refused]) -> None:
         self._refused = dict(before)
 
-    def add(self, user: str, folder: str, number: int) -> bool:
+    def add(self, user: str, folder: str, number: int, why: str = LIMIT) -> bool:
         """So many lessons were not taken; whether they are the first of this day."""
         now, day = int(time.time()), date.today().isoformat()
         before = self._refused.pop(user, None)
         first = before is None or before.day != day
         earlier = 0 if before is None or first else before.number
-        self._refused[user] = Refused(day, earlier + number, now, folder)
+        self._refused[user] = Refused(day, earlier + number, now, folder, why)
         if len(self._refused) > _MOST:
             self._refused.pop(next(iter(self._refused)))
         return first

@@ -23,7 +23,8 @@ ABOUT = """Hand a message on standard input to the daemon as a lesson. Answers w
 
 A lesson that was taught before is a success. When the daemon is not there, the lesson is left in a directory from which it takes it
 later. Whose lesson it is: the user whose process this is; those listed as `for_others` in the configuration name another.
-Exit status 75: neither daemon nor directory took it; 65: it can never be one (an unknown class, a message that is too large)."""
+Exit status 75: neither daemon nor directory took it; 65: it can never be one (no name of a class, a message that is too large).
+A class must be there already (`spamguard learn --as CLASS` makes one): lessons of others are dropped later, as `spamguard status` says."""
 EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.eml"
 
 

@@ -84,6 +84,14 @@ def test_what_programs_would_have_taught(run, taught, one_day):
     assert run(taught, "status", "--json").json["users"][1]["refused_today"] == 0
 
 
+def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
+    an_hour_ago = Refused(one_day.isoformat(), 2, int(time.time()) - 3600, "teach-pipe", "there is no class 'letters' here")
+    (taught / DROPPED).write_text(json.dumps({"ben": asdict(an_hour_ago)}))
+    say(taught, "ben", "spam", 2, "mail")  # which makes none
+    (warning,) = run(taught, "status", "--json").json["warnings"]
+    assert re.fullmatch(r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there is no class 'letters' here", warning)
+
+
 def test_trouble_is_told_when_it_lasts(run, taught):
     now = int(time.time())
     note(taught, troubles=(Trouble("anna", "Junk: cannot be looked at", now - 7200), Trouble("", "the disk is full", now - 60)))

@@ -98,7 +98,10 @@ def test_who_hands_a_lesson_over_makes_no_class(tmp_path, queue, caplog):
         learner = Learner(spam_filter, [queue], lambda: None)
         learner.turn()
         assert spam_filter.status().classes == {"ham": 0, "spam": 0, "receipts": 2}
-        assert "there is no class 'newsletter' here; `spamguard learn --as newsletter` makes one" in caplog.text
+        why = "there is no class 'newsletter' here; `spamguard learn --as newsletter` makes one"
+        assert why in caplog.text
+        told = dropped(spam_filter.directory)
+        assert [(user, one.number, one.folder, one.why) for user, one in told.items()] == [("anna", 1, PIPED, why)]
         assert queue.names() == []
         spam_filter.define_class("newsletter", unwanted=False)
         put(queue, MAIL[0], "newsletter", origin=PIPED)
