@@ -123,9 +123,16 @@ def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> No
         assert client.mail("a@example.org")[0] == 451
 
 
-def test_copies_for_the_archive_are_made_once(state: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "main",
+    [
+        pytest.param("always_bcc = ben@example.net\n", id="for the archive"),
+        pytest.param("virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, ben@example.net} }\n", id="by an alias"),
+    ],
+)
+def test_copies_are_made_once(state: Path, tmp_path: Path, main: str) -> None:
     """Behind the queue every message comes by Postfix twice."""
-    with postfix.running("after-queue", main="always_bcc = ben@example.net\n") as server:
+    with postfix.running("after-queue", main=main) as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
         with daemon.running(state, "--config", str(file), port=server.filter_port):
             send(server.smtp_port, daemon.unseen("ham", 1)[0])
