@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from spamguard import __version__
 from spamguard.metrics.counters import MASTER, Board, Name
-from spamguard.metrics.liveness import cannot_judge, serves_nothing
+from spamguard.metrics.liveness import absent, cannot_judge
 from spamguard.metrics.totals import total
 from spamguard.settings import Listener, Settings
 from spamguard.web.access import link
@@ -26,7 +26,7 @@ def of(settings: Settings, board: Board) -> dict[str, object]:
         "scanners": [str(one.endpoint) for one in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": link.address(settings.web)},
-        "not_served": serves_nothing(board, time.monotonic_ns()),
+        "not_served": absent(board, time.monotonic_ns()),
         "scoring": not cannot_judge(board),
         "messages": _rows(totals.messages, "verdict", "action"),
         "bytes": totals.bytes,

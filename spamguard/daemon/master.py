@@ -22,7 +22,7 @@ from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import ConfigError, SpamguardError, StartError
-from spamguard.metrics.counters import MASTER, SERVER, Board
+from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
 from spamguard.settings import Settings
 
 ASSEMBLY = "spamguard.daemon.assembly"
@@ -46,8 +46,8 @@ class Master:
         self._selector = selectors.DefaultSelector()
         self._board = Board.create()
         self._fleet = Fleet(assembly, self._timing, self._selector, self._board)
-        self._watcher = Kept("the watcher of folders", WATCHING, self._selector)
-        self._teacher = Kept("the teaching door", TEACHING, self._selector)
+        self._watcher = Kept("the watcher of folders", WATCHING, self._selector, [self._board.descriptor])
+        self._teacher = Kept("the teaching door", TEACHING, self._selector, [self._board.descriptor])
         self._reporter = Kept("the process that monitors ask", REPORTING, self._selector, [self._board.descriptor])
         self._server = Kept("page and API", SERVING, self._selector, [self._board.descriptor])
         self._beside = (self._watcher, self._teacher, self._reporter, self._server)
@@ -130,8 +130,9 @@ class Master:
         self._teacher.begin(settings if settings.teaching else None)
         self._reporter.begin(settings if settings.metrics else None)
         self._server.begin(settings if settings.web else None)
-        self._board.slot(SERVER).own(os.getpid() if settings.web else 0, time.time())
-        self._board.slot(SERVER).beat(time.monotonic_ns())  # it has time to begin
+        for number, wanted in ((SERVER, settings.web), (TEACHER, settings.teaching), (WATCHER, settings.watch)):
+            self._board.slot(number).own(os.getpid() if wanted else 0, time.time())
+            self._board.slot(number).beat(time.monotonic_ns())  # it has time to begin
 
     def _reload(self) -> None:
         """Take on new settings, or stay with the old ones when these cannot be used."""

@@ -64,8 +64,8 @@ class Reporter:
         """Whether mail can be judged and handed on."""
         found, hops = await asyncio.gather(self._seen(), self._reached())
         state = [found] if isinstance(found, str) else []
-        unwell = liveness.unwell(self._board, time.monotonic_ns())
-        return _told([*unwell, *state, *liveness.cannot_judge(self._board), *hops], "ready")
+        stuck = liveness.cannot_pass(self._board, time.monotonic_ns())
+        return _told([*stuck, *state, *liveness.cannot_judge(self._board), *hops], "ready")
 
     async def _seen(self) -> Known | str:
         """What the filter knows, or what is wrong with it."""

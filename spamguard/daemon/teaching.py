@@ -1,4 +1,4 @@
-"""The process behind the teaching door (`python -m spamguard.daemon.teaching CHANNEL SETTINGS MASTER`).
+"""The process behind the teaching door (`python -m spamguard.daemon.teaching CHANNEL SETTINGS MASTER COUNTERS`).
 
 Started by the master, apart from the mail. An event loop takes lessons and puts them on the disk, a thread learns them from there: no
 client waits for the ledger. SIGTERM ends it at once: what was accepted lies on the disk, and what was not, its client keeps.
@@ -20,11 +20,13 @@ from spamguard.daemon.learning import Box, Learner
 from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
+from spamguard.metrics.counters import TEACHER, Board, Slot
 from spamguard.settings import Settings, Teach
 from spamguard.teaching.dropped import DropBox
 from spamguard.teaching.queue import DIRECTORY, Queue
 
 LOOK_SECONDS = 0.5  # for what was left in a directory, or put into the queue by another process
+_BEAT_SECONDS = 1.0
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 
 _log = logging.getLogger("spamguard.teaching")
@@ -33,15 +35,15 @@ _log = logging.getLogger("spamguard.teaching")
 def main(arguments: Sequence[str]) -> int:
     """Serve until ended."""
     parent.begin()
-    channel, descriptor, master = map(int, arguments)
+    channel, descriptor, master, counters = map(int, arguments)
     parent.end_with(master)
     settings = children.read(descriptor)
     with socket.socket(fileno=channel) as to_master:
-        asyncio.run(_serve(settings, parent.wish_to_settle(to_master)))
+        asyncio.run(_serve(settings, parent.wish_to_settle(to_master), Board(counters).slot(TEACHER)))
     return 1
 
 
-async def _serve(settings: Settings, settle: Callable[[], None]) -> None:
+async def _serve(settings: Settings, settle: Callable[[], None], slot: Slot) -> None:
     """For ever: the door opens whatever the filter is like, and lessons are learnt whatever the door is like."""
     teach = settings.teach or Teach()
     queue, speakers, arrived = Queue(settings.state / DIRECTORY), Speakers(teach.for_others), threading.Event()
@@ -64,7 +66,9 @@ async def _serve(settings: Settings, settle: Callable[[], None]) -> None:
         else:
             _log.info("lessons are taken on %s", path)
             async with server:
-                await server.serve_forever()
+                while True:
+                    slot.beat(time.monotonic_ns())
+                    await asyncio.sleep(_BEAT_SECONDS)
 
 
 def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], most: int, arrived: threading.Event) -> None:

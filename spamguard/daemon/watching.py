@@ -1,4 +1,4 @@
-"""The process that learns from what people do in their folders (`python -m spamguard.daemon.watching CHANNEL SETTINGS MASTER`).
+"""The process that learns from what people do in their folders (`python -m spamguard.daemon.watching CHANNEL SETTINGS MASTER COUNTERS`).
 
 Started by the master, apart from the mail: if it dies, mail flows on, and the next one sees what has happened meanwhile. SIGTERM
 ends it at once, and so does the end of the master: whenever that happens, what is in the ledger is the truth.
@@ -10,14 +10,17 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
+from math import inf
 
 from spamguard.daemon import children, parent
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import reach
 from spamguard.folders.watcher import Watcher
+from spamguard.metrics.counters import WATCHER, Board, Slot
 from spamguard.settings import Settings
 
 _log = logging.getLogger("spamguard.folders")
@@ -26,22 +29,28 @@ _log = logging.getLogger("spamguard.folders")
 def main(arguments: Sequence[str]) -> int:
     """Watch until ended."""
     parent.begin()
-    channel, descriptor, master = map(int, arguments)
+    channel, descriptor, master, counters = map(int, arguments)
     parent.end_with(master)
     os.nice(5)  # mail that flows goes first
     settings = children.read(descriptor)
     try:
         with socket.socket(fileno=channel) as to_master, Filter.open(settings.state) as spam_filter:
-            _watch(settings, spam_filter, to_master)
+            _watch(settings, spam_filter, to_master, Board(counters).slot(WATCHER))
     except (SpamguardError, OSError) as error:
         _log.error("%s", error)
         return 1
     return 0
 
 
-def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket) -> None:
-    with closing(reach.mailboxes(settings)) as mailboxes:
-        Watcher(spam_filter, settings, mailboxes, parent.wish_to_settle(to_master)).run()
+def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket, slot: Slot) -> None:
+    """For ever."""
+    with (
+        closing(reach.mailboxes(settings)) as mailboxes,
+        closing(Watcher(spam_filter, settings, mailboxes, parent.wish_to_settle(to_master))) as watcher,
+    ):
+        while True:
+            watcher.turn(inf)
+            slot.beat(time.monotonic_ns())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
@@ -101,12 +101,6 @@ class Watcher:
         self._settled = -inf
         self._votes = 0
         self._define_classes()
-
-    def run(self) -> None:
-        """For ever."""
-        with closing(self._sightings):
-            while True:
-                self.turn(inf)
 
     def turn(self, timeout: float) -> bool:
         """Wait until something is to be done, for so many seconds at most, and do that; whether there was anything."""

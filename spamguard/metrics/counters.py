@@ -53,7 +53,7 @@ _LAYOUT = {
 _SLOT = 2048  # words, so that no two processes write to one page
 _AT = dict(zip(_LAYOUT, [sum(list(_LAYOUT.values())[:number]) for number in range(len(_LAYOUT))], strict=True))
 SLOTS = 2500  # workers of the present settings and of older ones that still drain; memory is only taken by those in use
-MASTER, REPORTER, SERVER, _FIRST = 0, 1, 2, 3  # slots with an owner of their own
+MASTER, REPORTER, SERVER, WATCHER, TEACHER, _FIRST = range(6)  # slots with an owner of their own
 OTHER = ("other", "other")  # the row of what has no row left
 
 Name = tuple[str, str]

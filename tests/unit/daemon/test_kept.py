@@ -13,10 +13,12 @@ import pytest
 
 from spamguard.daemon import kept
 from spamguard.daemon.kept import Kept
-from spamguard.settings import Settings
+from spamguard.metrics.counters import TEACHER, WATCHER, Board
+from spamguard.settings import Settings, Teach, Watch
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
+from tests.unit.filters import opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 
 SETTINGS = Settings(Path("/nowhere"), ())
@@ -123,6 +125,21 @@ def test_one_that_cannot_be_started_is_tried_less_and_less_often(one, monkeypatc
         pauses.append(one._pause)
     assert pauses == pytest.approx([0.05, 0.1, 0.2])
     assert caplog.text.count("cannot start the sleeper") == 3
+
+
+@pytest.mark.parametrize(("module", "number"), [("watching", WATCHER), ("teaching", TEACHER)])
+def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, number):
+    opened(tmp_path / "state").close()
+    maildir(tmp_path / "mail")
+    board = Board.create()
+    one = Kept("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
+    try:
+        one.begin(Settings(tmp_path / "state", (), watch=(Watch(str(tmp_path / "mail")),), teach=Teach()))
+        one.tend()
+        eventually(lambda: board.slot(number).heard)
+    finally:
+        one.end()
+        os.close(board.descriptor)
 
 
 def watchers(daemon: Daemon) -> list[int]:

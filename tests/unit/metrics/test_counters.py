@@ -97,7 +97,7 @@ def test_slots_behind_a_free_one_are_seen(board):
 
 
 def test_there_is_an_end_to_slots(board, monkeypatch):
-    monkeypatch.setattr(counters, "SLOTS", 5)
+    monkeypatch.setattr(counters, "SLOTS", 7)
     owned(board, 1), owned(board, 2)
     with pytest.raises(OSError, match="too many"):
         board.free()

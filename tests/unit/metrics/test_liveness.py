@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from spamguard.metrics.counters import MASTER, SERVER, Board
-from spamguard.metrics.liveness import cannot_judge, unwell
+from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
+from spamguard.metrics.liveness import cannot_judge, cannot_pass, unwell
 
 SECOND = 1_000_000_000
 
@@ -44,15 +44,26 @@ def test_who_is_silent_is_named(board):
     assert cannot_judge(board) == ["scorers: none is ready"]
 
 
-def test_page_and_api_are_missed_where_they_are_to_be(board):
+@pytest.mark.parametrize(
+    ("number", "silent", "told"),
+    [
+        (SERVER, 12, "page and API: nobody serves them for 12 s"),
+        (TEACHER, 12, "the teaching door: nobody opens it for 12 s"),
+        (WATCHER, 152, "folders: nobody watches them for 152 s"),
+    ],
+)
+def test_what_is_beside_the_mail_is_missed_where_it_is_to_be(board, number, silent, told):
     board.free().own(7, 1.0)
     assert unwell(board, 101 * SECOND) == []
-    board.slot(SERVER).own(1, 1.0)
-    board.slot(SERVER).beat(95 * SECOND)
+    board.slot(number).own(1, 1.0)
+    board.slot(number).beat(95 * SECOND)
     assert unwell(board, 101 * SECOND) == []
-    assert "page and API: nobody serves them for 12 s" in unwell(board, 107 * SECOND)
-    board.slot(SERVER).own(0, 1.0)
-    assert unwell(board, 107 * SECOND) == []
+    now = (95 + silent) * SECOND
+    board.slot(MASTER).beat(now)
+    assert unwell(board, now) == [told]
+    assert cannot_pass(board, now) == []
+    board.slot(number).own(0, 1.0)
+    assert unwell(board, now) == []
 
 
 def test_one_that_begins_has_time(board):
