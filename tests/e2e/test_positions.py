@@ -123,6 +123,18 @@ def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> No
         assert client.mail("a@example.org")[0] == 451
 
 
+def test_what_is_made_of_mail_that_leaves_is_not_made_of_mail_for_us(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "checks").write_text("/^Subject:/ REPLACE Subject: outwards\n")
+    generic = "smtp_generic_maps = inline:{ {someone@example.org = outwards@example.org} }\n"
+    with postfix.running("after-queue", main=f"{generic}smtp_header_checks = regexp:{tmp_path}/checks\n") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            send(server.smtp_port, b"Subject: inwards\r\nFrom: someone@example.org\r\n\r\nhello\r\n")
+            (raw,) = server.delivered(1)
+    assert fields(raw, "Subject") == ["inwards"]
+    assert b"outwards" not in raw
+
+
 @pytest.mark.parametrize(
     "main",
     [
