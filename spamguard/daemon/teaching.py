@@ -54,10 +54,14 @@ async def _serve(settings: Settings, settle: Callable[[], None], slot: Slot) -> 
         target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived), name="learner", daemon=True
     ).start()
     door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set)
-    path = teach.socket or settings.state / "teach.sock"
+    await _keep_open(door, teach.socket or settings.state / "teach.sock", teach.mode, slot)
+
+
+async def _keep_open(door: TeachingDoor, path: Path, mode: int, slot: Slot) -> None:
+    """For ever. slot: where it says so."""
     while True:
         try:
-            server = await door.start(path, teach.mode)
+            server = await door.start(path, mode)
         except OSError as error:
             _log.error(
                 "%s: cannot listen there (%s): its directory must be there and belong to us; trying again", path, error.strerror or error
