@@ -13,7 +13,7 @@ from spamguard.folders.reconcile import Into, Rules, target
 from spamguard.folders.values import Arrival
 from spamguard.settings import Action
 
-_LAST = 20  # messages that count
+_LAST = 5  # messages that count: until it is seen that a rule fails, what that leaves in INBOX is taught as ham
 
 
 class Filing:
@@ -23,11 +23,10 @@ class Filing:
         self._filed: deque[bool] = deque(maxlen=_LAST)
 
     def see(self, arrivals: Iterable[Arrival], known: Collection[bytes], rules: Rules) -> None:
-        """Where spam is seen for the first time. known: digests of what was seen before."""
-        for one in arrivals:
-            if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG and one.digest not in known:
-                into = target(rules, one.folder)
-                self._filed.extend([into is Into.UNWANTED] if into in (Into.UNWANTED, Into.HAM) else [])
+        """Where spam is seen for the first time. known: digests of what was seen before. Of one look, what was filed counts as the last."""
+        spam = (one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG)
+        found = [target(rules, one.folder) for one in spam if one.digest not in known]
+        self._filed.extend(sorted(into is Into.UNWANTED for into in found if into in (Into.UNWANTED, Into.HAM)))
 
     @property
     def works(self) -> bool:

@@ -165,6 +165,11 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
     deliver(one.box, signed_by(one, MAIL[4], "spam"))
     one.rest()
     assert one.votes() == {"anna 4": "ham"}
+    for raw in MAIL[5:9]:  # the rule fails from now on, which is soon seen
+        deliver(one.box, signed_by(one, raw, "spam"))
+        one.rest()
+    assert one.votes() == {"anna 4": "ham", "anna 5": "ham"}
+    assert caplog.text.count("`we_file` says that it is put into Junk") == 2
     one.stop()
     one.filter.close()
 
