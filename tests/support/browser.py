@@ -12,7 +12,12 @@ from typing import TypeVar
 
 import pytest
 from axe_core_python.selenium import Axe
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from tests.e2e.ports import free_port
@@ -128,10 +133,10 @@ def steadily(look: Callable[[], Found]) -> Found:
 
 
 def _replaced(failed: WebDriverException) -> bool:
-    """Whether the page went while it was looked at, or something in it moved while the mouse was on its way. The driver has words
-    for a page that went only where it had gone before it asked; in between it passes on the browser's own (code -32000: no such node,
-    or no such context, in the document that is there now)."""
-    moved = isinstance(failed, StaleElementReferenceException | ElementClickInterceptedException)
+    """Whether the page went while it was looked at, or something in it moved while the mouse was on its way. One that comes anew is
+    empty at first. The driver has words for a page that went only where it had gone before it asked; in between it passes on the
+    browser's own (code -32000: no such node, or no such context, in the document that is there now)."""
+    moved = isinstance(failed, StaleElementReferenceException | ElementClickInterceptedException | NoSuchElementException)
     return moved or "unhandled inspector error" in str(failed.msg)
 
 
