@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice, takewhile
 from typing import NamedTuple
 
 from spamguard import kernel
+from spamguard.mail import hiding
 from spamguard.mail.decode import fold
 
 # Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
@@ -26,75 +25,12 @@ _UNSEEN = re.compile(
 # What looks like one in a quoted value is none; few pages have any.
 _BEGINS_UNSEEN = r"<(?:!--|script|style|template|title)"
 _NOT_UNSEEN = re.compile(_BEGINS_UNSEEN)
-_QUOTED_UNSEEN = re.compile(rf"=\s*+(?:\"(?:[^\"<]++|(?!{_BEGINS_UNSEEN})<|)*+<|'(?:[^'<]++|(?!{_BEGINS_UNSEEN})<|)*+<)")
+_UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{hiding.WHOLE_TAG.pattern}")
 _TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
-# at these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word
-_BLOCKS = (
-    "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
-)
-_GAPS = frozenset(_BLOCKS.split())
-_BREAKS = _GAPS | {f"/{name}" for name in _GAPS} | {"br", "img", "input"}
-_SIZED = "font-size"
-# a word without which the pattern cannot match, and the pattern; possessive, so that long runs of blanks cost nothing
-_HIDERS = tuple(
-    (word, re.compile(pattern))
-    for word, pattern in (
-        ("none", r"display\s*+:\s*+none"),
-        ("hidden", r"visibility\s*+:\s*+hidden"),
-        ("mso-hide", r"mso-hide\s*+:\s*+all"),
-        (_SIZED, r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
-        ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
-        ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
-        ("hidden", r"hidden(?<=\shidden)(?=[\s>=/]|\Z)"),
-        ("transparent", r"color(?<![\w-]color)\s*+:\s*+transparent"),
-        ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
-        ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
-        ("text-indent", r"text-indent\s*+:\s*+-\d{3}"),
-    )
-)
-# What text of no size holds may have one again. Bounded, since a tag may name many.
-_SIZE = re.compile(
-    r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
-    r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
-)
-_BRIGHT = r"rgba?\(\s*+25\d\s*+,\s*+25\d\s*+,\s*+25\d\s*+[,)]"
-_WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|" + _BRIGHT + ")")
-_NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
-_DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
-# Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
-_QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-_WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"']|)*+)")
-_UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{_WHOLE_TAG.pattern}")
-_SIGNS = str.maketrans("<>", "  ")
-_START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
-# By quotes, as browsers read tags; a value that is not closed ends with its tag.
-_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"[^\"<>]*+\"?|'[^'<>]*+'?|[^\s\"'<>]++))?")
-_TELLING = frozenset(("style", "color", "hidden", "class", "id"))
-_BRACES = re.compile(r"([{}])")
-_LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
-_CLASS = re.compile(r"\b(?:class|id)\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))")
-_MAX_NAMES = 50
+# At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
+_BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
 _LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
-_NAMED_TAG = re.compile(r"<(/?)([a-z][\w:-]{0,20})")
-# Elements that a start tag closes (HTML Standard, section 13.1.2.4), unless a list or table begins in between.
-_LISTS, _TABLE, _CELLS, _PARTS = ("ul", "ol"), ("table",), ("td", "th"), ("tbody", "thead", "tfoot")
-_NEXT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "li": (_LISTS, ("li",)),
-    "dt": (("dl",), ("dt", "dd")),
-    "dd": (("dl",), ("dt", "dd")),
-    "td": (_TABLE, _CELLS),
-    "th": (_TABLE, _CELLS),
-    "tr": (_TABLE, (*_CELLS, "tr")),
-    **dict.fromkeys(_PARTS, (_TABLE, (*_CELLS, "tr", *_PARTS))),
-    "a": ((), ("a",)),
-}
-_OF_TABLES = frozenset(("tr", *_PARTS))
-_ENDING_P = _GAPS - {"td", "th", "tr", "tbody", "option", "select", "button", "html", "head", "title", "body"}
-# These go on behind the end of what is around them.
-_FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
-_VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
-_MAX_HIDING = 500  # elements; a page with more has its first ones looked at
 
 
 class Page(NamedTuple):
@@ -114,17 +50,13 @@ class Page(NamedTuple):
 
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
-    quoted = _QUOTED.search(source) is not None
-    if quoted and _QUOTED_UNSEEN.search(source):
-        source = _UNSEEN_OR_TAG.sub(_seen, source)
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
     attributes = "\n".join(shown.attributes)
-    places = _hiding_places(source, source if quoted else attributes, style)
-    if places:
-        source, covered = _take_hidden(source, _WHOLE_TAG.sub(_unquoted, source) if quoted else source, places)
-        unseen.append(covered)
-        shown = _shown(source)
+    left, covered = hiding.taken(source, shown.attributes, style)
+    unseen += covered
+    if left != source:
+        source, shown = left, _shown(left)
     visible = shown.text
     hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
     tags = " ".join(shown.names) + attributes
@@ -136,8 +68,8 @@ class _Shown(NamedTuple):
     """Text between tags. names, attributes: of the tags, each once, in order. images: how many; linked: one stands within a link."""
 
     text: str
-    names: Iterable[str]
-    attributes: Iterable[str]
+    names: Collection[str]
+    attributes: Collection[str]
     images: int
     linked: bool
 
@@ -167,6 +99,9 @@ def _linked(names: list[str]) -> bool:
 def _without_unseen(source: str) -> tuple[str, list[str], str]:
     """Markup without comments, scripts, styles and title; the text of comments and titles; that of styles."""
     pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
+    if any(map(_ends_quoted, pieces[:-1:4])):
+        source = _UNSEEN_OR_TAG.sub(_seen, source)
+        pieces = _UNSEEN.split(source)
     if len(pieces) == 1:
         return source, [], ""
     elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
@@ -175,31 +110,14 @@ def _without_unseen(source: str) -> tuple[str, list[str], str]:
     return "".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment], style
 
 
-def _hiding_names(style: str) -> frozenset[str]:
-    """Classes and ids that a style sheet hides on every screen, so many at most."""
-    flat = style.replace("{", "\n").replace("}", "\n")  # all declarations at once: few style sheets hide anything
-    hiders = [hider for word, hider in _HIDERS if word in flat and hider.search(flat)]
-    if not hiders:
-        return frozenset()
-    hiding = [selectors for selectors, body in _rules(style) if any(hider.search(body) for hider in hiders)]
-    ends = [selector[-100:].rstrip() for selector in ",".join(hiding).split(",")]
-    return frozenset([match[1] for end in ends if (match := _LAST_NAME.search(end))][:_MAX_NAMES])
+def _ends_quoted(markup: str) -> bool:
+    """Whether markup ends within a quoted value: what is found there begins nothing."""
+    return any(markup.rpartition(quote)[0].rstrip().endswith("=") for quote in "\"'")
 
 
-def _rules(style: str) -> Iterator[tuple[str, str]]:
-    """Selectors and declarations, but for those in a block with a condition: what small screens hide, large ones show."""
-    pieces = _BRACES.split(style + "}")  # text, brace, text …
-    outer = conditions = 0
-    for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
-        if brace == end == "{":
-            outer += 1
-            conditions += conditions > 0 or "(" in before
-        elif brace == "{":
-            if not conditions and "@" not in before.rpartition(";")[2]:  # a condition that has lost its brace
-                yield before, inside
-        elif end == "}" and outer:
-            outer -= 1
-            conditions -= conditions > 0
+def _seen(found: re.Match[str]) -> str:
+    """A tag without the beginnings of what is unseen in its quoted values; what is unseen stays as it is."""
+    return found[4] + _NOT_UNSEEN.sub(" ", found[5]) if found[4] else found[0]
 
 
 def _characters(text: str) -> str:
@@ -217,118 +135,3 @@ def _character(match: re.Match[str]) -> str:
 def _folded_entity(entity: str) -> str:
     """Folded at once, so that a page whose only foreign character is a no-break space stays ASCII and cheap."""
     return fold(html.unescape(entity))
-
-
-def _hiding_places(source: str, attributes: str, style: str) -> list[tuple[int, bool]]:
-    """Where something stands that may hide its element, in order, and whether nothing within can be seen again. White text hides unless
-    the page sets a dark ground."""
-    patterns = [(pattern, word != _SIZED) for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
-    if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes + "\n" + style):
-        patterns.append((_WHITE, True))
-    places = [(match.start(), lasts) for pattern, lasts in patterns for match in pattern.finditer(source)]
-    names = _hiding_names(style) if style else frozenset()
-    if any(name in attributes for name in names):
-        found = (match for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split()))
-        places += [(match.start(), True) for match in found]
-    return sorted(places)[:_MAX_HIDING]
-
-
-def _take_hidden(source: str, tags: str, places: list[tuple[int, bool]]) -> tuple[str, str]:
-    """Markup without the elements whose own tag hides them, and those elements. tags: the same with nothing like a tag that is none."""
-    shown: list[str] = []
-    covered: list[str] = []
-    position = 0
-    looked = -1
-    tree = _Tree(tags)
-    for number, (place, _) in enumerate(places):
-        start = tags.rfind("<", position, place)
-        if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
-            continue
-        looked = start
-        tag = _START_TAG.match(tags, start) if start >= 0 else None
-        if tag is None or tag.end() <= place or tag.group(1) in _VOID:
-            continue
-        reasons = _reasons(tag, islice(places, number, None))
-        if not reasons:
-            continue
-        end = tree.end(tag.group(1), start, tag.end(), len(source) if any(reasons) else tree.next_size(tag.end()))
-        shown.append(source[position:start])
-        covered.append(source[tag.end() : end])
-        position = end
-    return "".join((*shown, source[position:])), " ".join(covered)
-
-
-def _seen(found: re.Match[str]) -> str:
-    """A tag without the beginnings of what is unseen in its quoted values; what is unseen stays as it is."""
-    return found[4] + _NOT_UNSEEN.sub(" ", found[5]) if found[4] else found[0]
-
-
-def _unquoted(tag: re.Match[str]) -> str:
-    return tag[1] + tag[2].translate(_SIGNS)
-
-
-def _reasons(tag: re.Match[str], places: Iterable[tuple[int, bool]]) -> list[bool]:
-    """Of each place within a tag that belongs to an attribute that can hide, whether it lasts. Titles and other texts may say anything;
-    of two attributes of a name the first counts."""
-    telling: dict[str, tuple[int, int]] = {}
-    for found in _ATTRIBUTE.finditer(tag.string, tag.end(1), tag.end()):
-        if found[1] in _TELLING:
-            telling.setdefault(found[1], found.span())
-    within = takewhile(lambda one: one[0] < tag.end(), places)
-    return [lasts for place, lasts in within if any(start <= place < end for start, end in telling.values())]
-
-
-class _Tree:
-    """What is open at a place of a page, near enough: elements that others close count as open no longer (HTML Standard, section 13.2.6.4).
-
-    Goes forward only, so that however often it is asked, every tag is looked at once.
-    """
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._open: Counter[str] = Counter()
-        self._place = 0
-        self._size = -1
-
-    def is_open(self, name: str, place: int) -> bool:
-        """Whether an element of that name is open at a place, which is behind all asked for before."""
-        for match in _NAMED_TAG.finditer(self._source, self._place, place):
-            closing, tag = match.groups()
-            if tag in _GAPS:
-                self._open["p"] = 0
-            self._open[tag] = max(self._open[tag] - 1, 0) if closing else self._open[tag] + 1
-        self._place = place
-        return self._open[name] > 0
-
-    def next_size(self, place: int) -> int:
-        """Where the next tag that gives text a size stands, from a place on behind all asked for before; the end of the page: nowhere."""
-        if self._size < place:
-            found = _SIZE.search(self._source, place)
-            self._size = found.start() if found else len(self._source)
-        return self._size
-
-    def end(self, name: str, start: int, position: int, most: int) -> int:
-        """Where the element whose start tag stands from `start` to `position` ends: at its end tag, or at a tag that closes it as well; at
-        `most` if there is none before."""
-        inside = Counter((name,))
-        for match in _NAMED_TAG.finditer(self._source, position, most):
-            closing, tag = match.groups()
-            if self._ends(name, tag, start, inside) if closing else self._begins_next(name, tag, start, inside):
-                return match.start()
-            inside[tag] += -1 if closing and inside[tag] else not closing
-        return most
-
-    def _ends(self, name: str, tag: str, start: int, inside: Counter[str]) -> bool:
-        """Whether an end tag closes the element: its own, or of what is around it."""
-        return inside[tag] == 1 if tag == name else tag in _GAPS and not inside[tag] and self._closes(name, tag, start)
-
-    def _begins_next(self, name: str, tag: str, start: int, inside: Counter[str]) -> bool:
-        """Whether a start tag closes the element: it begins the next of its kind, or of what is around it."""
-        lists, kinds = _NEXT.get(tag, ((), ()))
-        if kinds and not any(inside[outer] for outer in lists):
-            return name in kinds or (name not in _OF_TABLES and any(self._closes(name, outer, start) for outer in lists))
-        return tag in _ENDING_P and (name == "p" or (name not in _GAPS and self._closes(name, "p", start)))
-
-    def _closes(self, name: str, outer: str, start: int) -> bool:
-        """Whether the end of something closes an element: if it is around it, and unless the format of text goes on behind."""
-        return name not in _FORMATS and self.is_open(outer, start)
