@@ -159,6 +159,8 @@ class Watcher:
         for mailbox in self._boxes.keys() - found:
             del self._boxes[mailbox]
             self._scanner.forget(mailbox)
+            self._once.over(mailbox)
+            self._once.over(_filing_of(mailbox))
         for mailbox in sorted(found - self._boxes.keys()):
             self._boxes[mailbox] = _Box(mailbox, now)
         with suppress(SpamguardError):
@@ -278,11 +280,10 @@ class Watcher:
         if not rules.we_file:
             return rules
         box.filing.see(arrivals, known, rules)
-        told = f"filing {box.mailbox.path}"
         if box.filing.fails:
-            self._once.warn(told, _NOT_FILED, box.mailbox.path)
+            self._once.warn(_filing_of(box.mailbox), _NOT_FILED, box.mailbox.path)
         elif box.filing.works:
-            self._once.over(told)
+            self._once.over(_filing_of(box.mailbox))
         return rules._replace(filing=box.filing.works)
 
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
@@ -340,6 +341,11 @@ class Watcher:
             self._settled, self._votes = now, self._teacher.votes
             if self._filter.settling_due():
                 self._settle()
+
+
+def _filing_of(mailbox: Mailbox) -> str:
+    """What is told about filing goes by this name."""
+    return f"filing {mailbox.path}"
 
 
 def _next(box: _Box) -> float:

@@ -170,6 +170,11 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
         one.rest()
     assert one.votes() == {"anna 4": "ham", "anna 5": "ham"}
     assert caplog.text.count("`we_file` says that it is put into Junk") == 2
+    assert [trouble.text for trouble in notes.troubles(one.watcher._once.standing(), 0) if "`we_file`" in trouble.text]
+    one.box.rename(tmp_path / "elsewhere")
+    one.watcher._note(Changes(everything=True))
+    one.rest()
+    assert not list(notes.troubles(one.watcher._once.standing(), 0))  # nobody can mend it any more
     one.stop()
     one.filter.close()
 
