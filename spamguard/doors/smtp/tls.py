@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from pathlib import Path
 
 from spamguard.errors import StartError
 from spamguard.settings import Certificate
@@ -52,12 +53,19 @@ class Certificates:
                 server_context(self._files)  # on trial: a certificate without its key takes the old one's place, and then fails
                 load(self.context, self._files)
                 _log.info("handshakes use the new certificate in %s", self._files.certificate)
-        except (StartError, OSError) as error:
+        except StartError as error:
             _log.error("the new certificate cannot be used: the old one is (%s)", error)
 
     def _look(self) -> tuple[int, ...]:
-        """When they were written; 0: gone, which is told once."""
-        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (self._files.certificate, self._files.key))
+        return _changed(self._files.certificate), _changed(self._files.key)
+
+
+def _changed(path: Path) -> int:
+    """When its contents or rights were; 0: it cannot be seen, which is told once."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 async def upgrade(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext) -> asyncio.Transport:

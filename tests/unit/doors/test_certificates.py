@@ -60,6 +60,18 @@ def test_a_broken_certificate_leaves_the_old_one(tmp_path: Path, caplog: pytest.
     assert ["cannot be used" in one for one in caplog.messages] == [True]
 
 
+def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
+    """Who renews it often writes first, and gives rights then: that leaves the time of writing as it was."""
+    pem = self_signed(tmp_path)
+    found = Certificates(Certificate(pem, pem))
+    new = self_signed(tmp_path).read_bytes()
+    for text in (b"unreadable", new):
+        pem.write_bytes(text)
+        os.utime(pem, (1, 1))
+        found.renew()
+    assert shown(found.context) == der(new)
+
+
 def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> None:
     """Whoever renews it writes one file after the other."""
     pem, key = tmp_path / "localhost.pem", tmp_path / "localhost.key"
