@@ -5,12 +5,13 @@ Must never read tables by bucket or change anything: it is handed what was found
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, inf, log
 from typing import NamedTuple
 
 from spamguard import policy
 from spamguard.bayes import experts
+from spamguard.bayes.experts import Floats
 from spamguard.bayes.explanation import Dissection
 from spamguard.bayes.personal import Correction
 from spamguard.bayes.tables import Evidence, Tables
@@ -67,17 +68,13 @@ def explanation(
     parts, names = found.parts, sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
-    log_odds, biases, buckets = parts.log_odds, parts.biases, parts.buckets
+    log_odds, biases = parts.log_odds, parts.biases
     if found.own:
         numbers = [tables.classes.index(name) for name in names]
-        moved = float(found.own.between(found.own.moved, *numbers))
+        log_odds = verdict.log_odds
         shares[PERSONAL] = verdict.log_odds - parts.log_odds
         scores[PERSONAL] = float(found.own.between(found.own.evidence, *numbers))
-        log_odds = verdict.log_odds
-        # Of more classes than two, what the votes move between these need not be what they move between both sides.
-        told = min(max(shares[PERSONAL] / moved, 0.0), 1.0) if moved else 0.0
-        buckets[found.own.places] += told * found.own.between(found.own.parts, *numbers)
-        biases += shares[PERSONAL] - told * moved
+        biases += _give_tokens(parts.buckets, shares[PERSONAL], found.own, numbers)
     clues = _clues(tables, texts, found)
     distance, few = policy.distance(verdict.log_odds, spam_from), policy.too_few(_lessons(tables), unwanted)
     return Explanation(
@@ -95,6 +92,17 @@ def explanation(
         None if few else policy.flips([clue.part for clue in clues], distance),
         few,
     )
+
+
+def _give_tokens(buckets: Floats, share: float, own: Correction, numbers: Sequence[int]) -> float:
+    """Add to the tokens their parts of what the user's own votes move between two classes; what is left of their share.
+
+    Of more classes than two, what the votes move between these need not be what they move between both sides.
+    """
+    moved = float(own.between(own.moved, *numbers))
+    told = min(max(share / moved, 0.0), 1.0) if moved else 0.0
+    buckets[own.places] += told * own.between(own.parts, *numbers)
+    return share - told * moved
 
 
 def _clues(tables: Tables, texts: Mapping[int, str], found: Found) -> list[Clue]:
