@@ -233,14 +233,11 @@ def scores(found: Parts, seen: Evidence, biases: Integers, limits: Bounds) -> li
     """
     damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
     of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
-    parts = set_sums(found.multinomial, seen), found.categorical, found.gaussian, biases
-    rows = []
-    for weights, counted, traits, numbers, bias in zip(found.logistic, *map(np.ndarray.tolist, parts), strict=True):
-        weighed = _whole_sums(weights, seen.sizes)
-        learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, bias, roots, strict=True)]
-        raw = (*map(mul, counted, damping), *learnt, sum(traits) * of_trait, sum(numbers) * of_number)
-        rows.append(_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limits))
-    return rows
+    counted, weighed = set_sums(found.multinomial, seen)[0].tolist(), _whole_sums(found.logistic[0], seen.sizes)
+    traits, numbers = sum(found.categorical[0].tolist()), sum(found.gaussian[0].tolist())
+    learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, biases[0].tolist(), roots, strict=True)]
+    raw = (*map(mul, counted, damping), *learnt, traits * of_trait, numbers * of_number)
+    return [_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limits)]
 
 
 def _whole_sums(weights: NDArray[np.int32], sizes: NDArray[np.intp]) -> list[int]:
