@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 _DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _ABANDONED = 86_400.0  # seconds since anybody has written to one
+_NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
 def create_private(path: Path) -> BinaryIO:
@@ -30,6 +32,16 @@ def _private(name: str, flags: int) -> int:
             owner = Path(name).parent.stat()
             os.chown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
+
+
+def open_unnamed(directory: Path) -> int | None:
+    """A new file without a name, mode 0600, to be read and written; None where there are none. OSError when it cannot be made."""
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    return None
 
 
 def sync_directory(directory: Path) -> None:

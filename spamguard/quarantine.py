@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spamguard.errors import QuarantineError
-from spamguard.files import create_private, sync_directory
+from spamguard.files import create_private, open_unnamed, sync_directory
 from spamguard.ids import is_id
 from spamguard.relay.whole import hand_on
-from spamguard.spool import NO_UNNAMED_FILES, Content, Spool
+from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Reply, Sender
 
 if TYPE_CHECKING:
@@ -189,12 +189,8 @@ class Quarantine:
     @contextmanager
     def _draft(self, path: Path) -> Iterator[tuple[BinaryIO, str]]:
         """A file to be written that goes in the end, and what else can be made its name. It has none of its own where that is possible."""
-        try:
-            descriptor = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno not in NO_UNNAMED_FILES:
-                raise
-        else:
+        descriptor = open_unnamed(self._directory)
+        if descriptor is not None:
             with os.fdopen(descriptor, "wb") as file:
                 yield file, f"/proc/self/fd/{descriptor}"
             return

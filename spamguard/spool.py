@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spamguard.files import open_unnamed
+
 IN_MEMORY = 512 << 10  # bytes; a larger message goes to a file
 _CHUNK = 256 << 10
-NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
 class Spool:
@@ -126,11 +127,9 @@ class Content:
 
 
 def _unnamed_file(directory: Path) -> int:
-    try:
-        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in NO_UNNAMED_FILES:
-            raise
+    unnamed = open_unnamed(directory)
+    if unnamed is not None:
+        return unnamed
     file, name = tempfile.mkstemp(dir=directory)
     try:
         Path(name).unlink()
