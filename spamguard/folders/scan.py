@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import chain, islice, repeat
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, read
-from spamguard.folders.reconcile import Key, compare
+from spamguard.folders.reconcile import Key, compare, short_hash
 from spamguard.folders.rules import display
 from spamguard.folders.values import Arrival
 from spamguard.packed import UnreadableError
@@ -34,8 +33,9 @@ _HELD_BYTES = 32 << 20  # of messages that may have to be taught, so that most a
 _HEAD_BYTES = 64 << 10
 _DAY = 86_400
 _MOST_FIELDS = 4  # ours is the first, whoever wrote the others
-_FIELD = re.compile(rb"^X-Spamguard:((?:[^\r\n]|\r?\n[ \t])*)", re.MULTILINE | re.IGNORECASE)
-_RECEIVED = re.compile(_FIELD.pattern.replace(b"X-Spamguard", b"Received"), _FIELD.flags)
+_OURS, _RECEIVED = (
+    re.compile(rb"^%b:((?:[^\r\n]|\r?\n[ \t])*)" % name, re.MULTILINE | re.IGNORECASE) for name in (b"X-Spamguard", b"Received")
+)
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
@@ -163,7 +163,8 @@ class Scanner:
         if self._held_bytes + len(raw) <= _HELD_BYTES:
             self._held[digest] = raw
             self._held_bytes += len(raw)
-        return Arrival(folder, found.name, digest, self._signed(raw, digest), _received(raw))
+        head = _head(raw)
+        return Arrival(folder, found.name, digest, self._signed(head, digest), _received(head))
 
     def _tell(self, place: Place, file: File, error: UnreadableError | OSError) -> None:
         """What has moved on is nothing to speak of; of what cannot be read for one reason, one of a mailbox is."""
@@ -185,7 +186,7 @@ class Scanner:
             self._tell(place, file, error)
             return None
         digest = self.preparer.digest(raw)
-        return raw, digest, self._signed(raw, digest)
+        return raw, digest, self._signed(_head(raw), digest)
 
     def message(self, place: Place, file: File, digest: bytes) -> bytes | None:
         """The message of this digest, read now unless it was held; None: it is not there any more."""
@@ -212,9 +213,9 @@ class Scanner:
         finally:
             os.close(descriptor)
 
-    def _signed(self, raw: bytes, digest: bytes) -> Signed | None:
-        """What we once said about it, if it bears that."""
-        for one in islice(_FIELD.finditer(_head(raw)), _MOST_FIELDS):
+    def _signed(self, head: bytes, digest: bytes) -> Signed | None:
+        """What we once said about a message, if its header bears that."""
+        for one in islice(_OURS.finditer(head), _MOST_FIELDS):
             if found := signature.verify(self._verdict_key, one[1], digest):
                 return found
         return None
@@ -227,10 +228,10 @@ def _head(raw: bytes) -> bytes:
     return head[: end.start()] if end else head
 
 
-def _received(raw: bytes) -> int:
+def _received(head: bytes) -> int:
     """As `Arrival.received`: no two deliveries have it in common, and mail programs leave it alone."""
-    found = _RECEIVED.search(_head(raw))
-    return int.from_bytes(blake2b(b" ".join(found[1].split()), digest_size=4).digest(), "big") if found else 0
+    found = _RECEIVED.search(head)
+    return short_hash(b" ".join(found[1].split())) if found else 0
 
 
 def told(place: Place) -> str:
