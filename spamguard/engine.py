@@ -228,8 +228,7 @@ class Filter:
     def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
         """Teach one message; whether that changed anything (teaching the same again is a success that changes nothing).
 
-        Now and then, at a cost that does not grow with the number of lessons, it settles; `learn_ready` leaves that to
-        whoever teaches many.
+        Now and then it settles, at a cost that does not grow with their number; `learn_ready` leaves that to whoever teaches many.
         """
         changed = self.learn_ready([self._preparer.ready(raw)], label, user=user, origin=origin)[0]
         self.settle_if_due()
@@ -283,8 +282,7 @@ class Filter:
         """UnknownClassError unless `name` is a class or may become one; `new`: also if it looks like a slip of the pen."""
         if not _CLASS_NAME.fullmatch(name) or name == policy.UNSURE:
             raise UnknownClassError(f"{name!r} cannot be a class: use up to 32 lower-case letters, digits, - and _ (not {policy.UNSURE!r})")
-        known = {*BASE_CLASSES, *self._store.tables.classes, *self._ledger.classes()}
-        if not new and name not in known and (near := get_close_matches(name, sorted(known), 1, 0.7)):
+        if not new and name not in self.classes and (near := get_close_matches(name, sorted(self.classes), 1, 0.7)):
             raise UnknownClassError(f"no class {name!r}: did you mean {near[0]!r}? To make it a class of its own, say --new")
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
@@ -294,6 +292,12 @@ class Filter:
             raise UnknownClassError(f"{name!r} is always {'unwanted' if name == 'spam' else 'wanted'}: choose another name")
         self._ledger.define_class(name, unwanted)
         self._read_rules()
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """Names of all classes, taught or only defined."""
+        self._refresh()
+        return frozenset((*self._store.tables.classes, *self._ledger.classes()))
 
     @property
     def unwanted(self) -> frozenset[str]:

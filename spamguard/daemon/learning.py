@@ -125,7 +125,7 @@ class Learner:
 
     def _check_known(self, label: str) -> None:
         """UnknownClassError unless there is such a class: any account may hand lessons over, and every class costs memory and time."""
-        if label not in self._filter.status().classes:
+        if label not in self._filter.classes:
             self._filter.check_class(label)  # tells what was meant, if it looks like a slip of the pen
             raise UnknownClassError(f"there is no class {label!r} here; `spamguard learn --as {label}` makes one")
 
