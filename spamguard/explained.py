@@ -5,7 +5,7 @@ Must never let what is told sum to anything else than the score.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `--help` must not wait for numpy
@@ -32,9 +32,9 @@ def rounded(parts: Iterable[float], whole: float) -> list[int]:
     return steps
 
 
-def asked(why: Explanation) -> str:
-    """Of what the log-odds are: with more than two classes, of both sides as wholes."""
-    pair = f"{why.favoured} against {why.against}"
+def asked(why: Explanation, named: Callable[[str], str] = str) -> str:
+    """Of what the log-odds are: with more than two classes, of both sides as wholes. named: what people call a class."""
+    pair = f"{named(why.favoured)} against {named(why.against)}"
     return pair if len(why.verdict.probabilities) == 2 else f"unwanted mail against wanted, most likely {pair}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spamguard.explained import OTHERS, STEPS, flip, rounded, strongest
+from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.records import Explanation
-from spamguard.web.pages import charts
+from spamguard.web.pages import charts, texts
 from spamguard.web.service.values import Judgement
 
 
@@ -27,9 +27,10 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Told:
     """An explanation. words: strongest first; others: whether there are more that add anything. rest: everything else a message says.
-    experts: the same sum by expert."""
+    experts: the same sum by expert. asked: of what it is."""
 
     why: Explanation
+    asked: str
     words: Sequence[Row]
     others: bool
     rest: Sequence[Row]
@@ -54,7 +55,16 @@ def told(why: Explanation, then: Judgement | None, words: int) -> Told:
     experts = _rows([("prior", why.prior, {}, ""), *((name, part, {}, "") for name, part in _sorted(why.shares))], why.log_odds, {})
     of_words = [row for row in rows[: len(shown)] if row.part]
     others = [row for row in rows[len(shown) :] if row.part]
-    return Told(why, of_words, bool(other), others, [row for row in experts if row.part], round(why.log_odds, 3), _sentence(why))
+    return Told(
+        why,
+        asked(why, texts.named),
+        of_words,
+        bool(other),
+        others,
+        [row for row in experts if row.part],
+        round(why.log_odds, 3),
+        _sentence(why),
+    )
 
 
 def _rows(heads: Sequence[tuple[str, float, Mapping[str, int], str]], whole: float, before: Mapping[str, float]) -> list[Row]:

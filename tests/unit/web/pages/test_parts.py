@@ -8,7 +8,7 @@ import pytest
 
 from spamguard.records import Clue, Word
 from spamguard.web.pages import parts
-from tests.unit.web.pages.fixed import explanation, judgement
+from tests.unit.web.pages.fixed import SPAM, explanation, judgement
 
 
 @pytest.mark.parametrize("words", [0, 1, 12])
@@ -17,6 +17,12 @@ def test_what_is_shown_adds_up(words: int) -> None:
     assert sum(row.part for row in (*told.words, *told.rest)) == pytest.approx(told.total, abs=1e-9)
     assert sum(row.part for row in told.experts) == pytest.approx(told.total, abs=1e-9)
     assert len(told.words) == min(2, 2 * words)
+
+
+def test_of_what_the_sum_is() -> None:
+    assert parts.told(explanation(), None, 1).asked == "spam against not spam"
+    several = replace(SPAM, probabilities={"ham": 0.001, "news": 0.0003, "spam": 0.9987})
+    assert parts.told(explanation(several), None, 1).asked == "unwanted mail against wanted, most likely spam against not spam"
 
 
 def test_what_a_word_added_then() -> None:
