@@ -9,7 +9,6 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from spamguard.errors import SpamguardError
@@ -65,13 +64,13 @@ def _with(make: Callable[[], Any]) -> Unpack:
 
 def _from_zstd(data: bytes, most: int) -> bytes:
     """An end that is missing is not noticed here, but by the size in the name."""
-    zstandard = import_module("zstandard")  # few have use for it, and all commands would wait 10 ms
+    import zstandard  # noqa: PLC0415  few have use for it, and all commands would wait 10 ms
+
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data, read_across_frames=True)
     try:
-        found: bytes = reader.read(most)
+        return reader.read(most)
     except zstandard.ZstdError as error:
         raise DamagedError(f"is damaged where it is compressed ({error})") from error
-    return found
 
 
 def _refusal(why: str) -> Unpack:

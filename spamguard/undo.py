@@ -20,6 +20,7 @@ from spamguard.records import Vote
 ORIGIN = "undo"
 """Of the votes that take back. They are nobody's opinion, so they are never undone themselves."""
 BATCH = 64  # messages in one transaction
+_SAME = attrgetter("label", "origin", "time")  # of a vote and of what was cast anew for it
 
 
 class Chosen(NamedTuple):
@@ -65,8 +66,7 @@ def _said(votes: Sequence[Vote]) -> list[Vote]:
     """What was said, oldest first, without what has been taken back: behind that came what had been there before, once more."""
     said: list[Vote] = []
     for vote in sorted(votes, key=attrgetter("version")):
-        same = attrgetter("label", "origin", "time")
-        place = next((place for place, one in enumerate(said) if same(one) == same(vote)), len(said))
+        place = next((place for place, one in enumerate(said) if _SAME(one) == _SAME(vote)), len(said))
         said[place:] = [vote]
         if vote.origin == ORIGIN:
             said.clear()
