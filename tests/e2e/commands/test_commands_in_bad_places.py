@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mailbox
-import os
 import resource
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from spamguard import Filter
 from tests.e2e.commands.command import ENVIRONMENT, assert_failed, assert_receipts_and_tables_agree, spamguard
+from tests.support.reachable import let_others_pass
 
 
 def spoil(state):
@@ -85,11 +85,8 @@ def test_a_full_disk_otherwise(taught, tmp_path, command):
 
 @pytest.fixture
 def public(tmp_path_factory):
-    """A directory that another user can reach; root is not bound by permission bits, so children run without root."""
-    base = tmp_path_factory.mktemp("public")
-    for directory in (base, *base.parents):
-        if directory.stat().st_uid == os.getuid() and not directory.stat().st_mode & 0o001:
-            directory.chmod(directory.stat().st_mode | 0o011)
+    """A directory in which another user can write; children run as one."""
+    base = let_others_pass(tmp_path_factory.mktemp("public"))
     base.chmod(0o777)
     return base
 

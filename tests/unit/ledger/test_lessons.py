@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spamguard.ledger.lessons import Lesson, changes, lesson, winners
 from spamguard.records import Vote
+from tests.contract.ledgers import fold
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -86,15 +87,9 @@ def test_any_order_and_repetition_of_events_gives_the_same_lessons(votes, shuffl
         assert lesson(of_digest, extractor) == lesson([vote for vote in votes if vote.digest == digest], extractor)
 
 
-def fold(found) -> dict[bytes, Lesson]:
-    """What a reader does: subtract before, add after; a lesson that was not there cannot be subtracted."""
+def folded(found) -> dict[bytes, Lesson]:
     tables: dict[bytes, Lesson] = {}
-    for _, before, after in found:
-        if before is not None:
-            assert tables.pop(before.digest) == before
-        if after is not None:
-            assert after.digest not in tables
-            tables[after.digest] = after
+    fold(tables, found)
     return tables
 
 
@@ -111,7 +106,7 @@ def test_folding_changes_gives_all_lessons_wherever_the_log_is_cut(votes, cut, e
     shuffler.shuffle(shuffled)
     found = list(changes([], log[:cut], extractor)) + list(changes(shuffled, log[cut:], extractor))
     assert [seq for seq, _, _ in found] == [seq for seq, _ in log]
-    assert fold(found) == all_lessons(votes, extractor)
+    assert folded(found) == all_lessons(votes, extractor)
 
 
 def test_an_event_that_changes_nothing_gives_an_equal_pair():
@@ -129,4 +124,4 @@ def test_votes_on_other_digests_do_no_harm():
 def test_a_crowd_that_disagrees(seed):
     rng = random.Random(seed)
     votes = [vote(rng.choice(["ham", "spam", None]), str(rng.randrange(40)), clock) for clock in range(1, 400)]
-    assert fold(changes([], enumerate(votes, 1))) == all_lessons(votes)
+    assert folded(changes([], enumerate(votes, 1))) == all_lessons(votes)

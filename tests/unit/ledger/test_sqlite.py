@@ -16,6 +16,7 @@ import pytest
 from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, SqliteLedger, codec, migration, schema
 from spamguard.records import Features
+from tests.support.reachable import let_others_pass
 
 ROOT = Path(__file__).parents[3]
 
@@ -176,12 +177,8 @@ def test_a_dangling_link(path):
 
 @pytest.fixture
 def public(tmp_path_factory):
-    """A directory that another user can reach; root is not bound by permission bits, so a child without root tries."""
-    base = tmp_path_factory.mktemp("public")
-    for directory in (base, *base.parents):
-        if directory.stat().st_uid == os.getuid() and not directory.stat().st_mode & 0o001:
-            directory.chmod(directory.stat().st_mode | 0o011)
-    return base
+    """A directory that another user can reach; a child tries as one."""
+    return let_others_pass(tmp_path_factory.mktemp("public"))
 
 
 OPEN_AS_ANOTHER = """
