@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from spamguard.daemon import children, description, privileges, signals, sockets
+from spamguard.daemon import alone, children, description, privileges, signals, sockets
 from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
@@ -68,8 +68,10 @@ class Master:
             stack.callback(os.close, self._board.descriptor)
             stack.callback(self._selector.close)
             stack.callback(self._close_sockets)
-            self._open(settings)
+            self._open_first(settings)
             privileges.settle_in(settings)
+            self._claim = alone.Claim(settings.state)
+            stack.callback(self._claim.release)
             wakeups = stack.enter_context(signals.received(_SIGNALS))
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
             stack.callback(self._end_children)
@@ -120,6 +122,13 @@ class Master:
         known = self._sockets | self._gone
         self._sockets = sockets.opened((one.endpoint for one in settings.doors), known)
         self._gone = {name: one for name, one in known.items() if name not in self._sockets}
+
+    def _open_first(self, settings: Settings) -> None:
+        """Who starts a second daemon meets its addresses first: another port would not mend that."""
+        try:
+            self._open(settings)
+        except StartError as error:
+            raise alone.explained(settings.state, error) from error
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
@@ -217,6 +226,7 @@ class Master:
         self._fleet.stop()
         for one in self._beside:
             one.end()
+        self._claim.release()  # the next one may start while our workers finish
         self._close_sockets()
 
     def _close_sockets(self) -> None:

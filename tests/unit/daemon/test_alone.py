@@ -1,0 +1,77 @@
+"""Two daemons on one state directory: the second is told so, and nothing that one leaves behind keeps the next from starting."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard import Filter
+from spamguard.daemon import alone
+from tests.e2e.ports import free_port
+from tests.support.taken import taken
+from tests.support.waiting import PATIENCE
+from tests.unit.daemon.conftest import Daemon
+
+
+@pytest.fixture
+def second(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
+    """Another one, which has not been started, on the state directory of the first."""
+    place = tmp_path / "second"
+    place.mkdir()
+    one = Daemon(place)
+    yield one
+    one.end()
+
+
+def refused(second: Daemon, first: Daemon) -> bool:
+    assert second.process is not None
+    assert second.process.wait(PATIENCE) == 2
+    return f"{first.place}/state: another daemon, pid {first.pid}, runs on it: stop that one" in second.log()
+
+
+@pytest.mark.parametrize("same_port", [True, False])
+def test_a_second_one_is_told_and_the_first_serves_on(daemon: Daemon, second: Daemon, *, same_port: bool) -> None:
+    daemon.configure(teach={})
+    daemon.start()
+    daemon.logged("lessons are taken on")
+    socket = (daemon.place / "state" / "teach.sock").stat().st_ino
+    second.configure(daemon.ports if same_port else [free_port()], state=str(daemon.place / "state"), teach={})
+    second.start(wait=False)
+    assert refused(second, daemon)
+    assert (daemon.place / "state" / "teach.sock").stat().st_ino == socket
+    with daemon.client() as client:
+        assert client.ask("still here") == "still here"
+    with Filter.open(daemon.place / "state") as beside:  # as commands do
+        assert beside.learn(b"Subject: one\n\ntext\n", "ham")
+
+
+def test_the_next_one_starts_while_workers_of_the_last_one_finish(daemon: Daemon, second: Daemon) -> None:
+    daemon.start()
+    second.configure(daemon.ports, state=str(daemon.place / "state"))
+    with daemon.client() as busy:
+        busy.say("slow 3")
+        taken(busy.socket)
+        os.kill(daemon.pid, signal.SIGTERM)
+        second.start()
+        assert daemon.process is not None
+        assert daemon.process.poll() is None
+        assert busy.hear() == "slow 3"
+    assert second.stop() == 0
+
+
+def test_where_files_cannot_be_locked_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def without(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    alone.Claim(tmp_path).release()
+    (tmp_path / alone.NAME).unlink()
+    (tmp_path / alone.NAME).symlink_to(tmp_path / "elsewhere")
+    alone.Claim(tmp_path).release()
+    assert caplog.text.count("cannot be locked") == 2
+    assert not (tmp_path / "elsewhere").exists()
