@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spamguard.errors import QuarantineError
-from spamguard.files import create_private, open_unnamed, sync_directory
+from spamguard.files import create_private, open_unnamed, sweep_drafts, sync_directory
 from spamguard.ids import is_id
 from spamguard.relay.whole import hand_on
 from spamguard.spool import Content, Spool
@@ -68,6 +68,7 @@ class Quarantine:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._cleared = False  # of what was deleted by half
+        self._swept = False  # of what was written by half
 
     def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float, listener: str = "") -> None:
         """Hold a message: all of it is on the disk afterwards, or OSError, and nothing is. Blocks.
@@ -194,7 +195,10 @@ class Quarantine:
             with os.fdopen(descriptor, "wb") as file:
                 yield file, f"/proc/self/fd/{descriptor}"
             return
-        draft = path.with_name(path.name + _DRAFT)
+        if not self._swept:
+            sweep_drafts(self._directory)
+            self._swept = True
+        draft = path.with_name(f".{path.name}{_DRAFT}")
         with create_private(draft) as file:
             try:
                 yield file, str(draft)

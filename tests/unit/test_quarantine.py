@@ -93,6 +93,19 @@ def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest
     assert found == {f"{name(1)}.eml": 0o600, f"{name(1)}.json": 0o600}
 
 
+def test_what_was_written_by_half_goes_where_it_needs_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
+    place = tmp_path / "quarantine"
+    for step in range(3, 12):
+        killed_at(step, partial(Quarantine(place).store, name(step), content(tmp_path), ENVELOPE, "spam", 0))
+    left = [path for path in place.iterdir() if path.suffix not in (".eml", ".json")]
+    assert len(left) > 1
+    for path in left[1:]:
+        os.utime(path, (0, 0))
+    Quarantine(place).store(name(99), content(tmp_path), ENVELOPE, "spam", 0)
+    assert [path for path in place.iterdir() if path.suffix not in (".eml", ".json")] == left[:1]
+
+
 def test_an_address_in_no_charset_is_kept(tmp_path: Path) -> None:
     odd = Envelope(Sender(b"\xff@x".decode("utf-8", "surrogateescape")), (), Client())
     Quarantine(tmp_path).store(name(1), content(tmp_path), odd, "spam", 0)
