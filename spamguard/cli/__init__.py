@@ -55,7 +55,7 @@ _EPILOG = """exit status:
   filter always lets the mail through and exits with 0, unless it could not be written (75)
   run, open-mailboxes: 78 when the configuration has mistakes
   doctor: 1 when something failed; quarantine release: when a recipient has not got a message; token revoke: when there is no such token
-  teach-pipe: 75 when nobody took the lesson, 65 when it can never be one
+  teach-pipe: 75 when nobody took the lesson or there is no such class, 65 when it can never be one
   130  interrupted; 141 when nobody reads the answer any more
 
 examples:

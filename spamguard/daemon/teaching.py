@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
+from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.daemon import children, parent
 from spamguard.daemon.learning import Box, Learner
 from spamguard.doors.teach import Speakers, TeachingDoor
@@ -28,6 +30,8 @@ from spamguard.teaching.queue import DIRECTORY, Queue
 LOOK_SECONDS = 0.5  # for what was left in a directory, or put into the queue by another process
 _BEAT_SECONDS = 1.0
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
+_SURE_SECONDS = 1.0  # in which it is found out whether a class is there: a delivery agent waits
+_PAUSE_SECONDS = 0.02
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -50,11 +54,35 @@ async def _serve(settings: Settings, settle: Callable[[], None], slot: Slot) -> 
     boxes: list[Box] = [queue]
     if teach.spool is not None:
         boxes.append(DropBox(teach.spool, speakers.user))
+    classes = Classes(arrived.set)
     threading.Thread(
-        target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived), name="learner", daemon=True
+        target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived, classes), name="learner", daemon=True
     ).start()
-    door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set)
+    door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set, classes.lack)
     await _keep_open(door, teach.socket or settings.state / "teach.sock", teach.mode, slot)
+
+
+class Classes:
+    """Which there are: told by the thread that has the filter, asked by the door. wake: has that thread look at once."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        self._seen = frozenset(BASE_CLASSES), -inf
+
+    def tell(self, spam_filter: Filter) -> None:
+        """All there are by now. LedgerError, TableError."""
+        began = time.monotonic()
+        self._seen = spam_filter.classes, began
+
+    async def lack(self, name: str) -> bool:
+        """Whether there is no such class. While that cannot be found out there may be: no lesson is to be refused for that."""
+        asked = time.monotonic()
+        while name not in self._seen[0] and self._seen[1] < asked:
+            if time.monotonic() > asked + _SURE_SECONDS:
+                return False
+            self._wake()
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return name not in self._seen[0]
 
 
 async def _keep_open(door: TeachingDoor, path: Path, mode: int, slot: Slot) -> None:
@@ -75,7 +103,7 @@ async def _keep_open(door: TeachingDoor, path: Path, mode: int, slot: Slot) -> N
                     await asyncio.sleep(_BEAT_SECONDS)
 
 
-def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], most: int, arrived: threading.Event) -> None:
+def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], most: int, arrived: threading.Event, classes: Classes) -> None:
     """For ever. The filter belongs to this thread."""
     told = ""
     while True:
@@ -83,6 +111,7 @@ def _learn(state: Path, boxes: Sequence[Box], settle: Callable[[], None], most: 
             with Filter.open(state) as spam_filter:
                 learner = Learner(spam_filter, boxes, settle, most)
                 while True:
+                    classes.tell(spam_filter)
                     learner.turn()
                     told = ""
                     arrived.wait(LOOK_SECONDS)

@@ -11,7 +11,7 @@ import logging
 import os
 import pwd
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,10 @@ _PIECE = 256 << 10
 _BACKLOG = 512
 
 _log = logging.getLogger("spamguard.teaching")
+
+
+async def _any_class(_: str) -> bool:
+    return False
 
 
 class Speakers:
@@ -57,13 +61,21 @@ class Speakers:
 
 
 class TeachingDoor:
-    """One socket. arrived: called after each lesson, in any thread."""
+    """One socket. arrived: called after each lesson, in any thread. lacks: whether there surely is no such class."""
 
-    def __init__(self, queue: Queue, speakers: Speakers, spool: Path, arrived: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        speakers: Speakers,
+        spool: Path,
+        arrived: Callable[[], object],
+        lacks: Callable[[str], Awaitable[bool]] = _any_class,
+    ) -> None:
         self._queue = queue
         self._speakers = speakers
         self._spool = spool
         self._arrived = arrived
+        self._lacks = lacks
         self._clients: Counter[int] = Counter()
         self._bytes = 0
 
@@ -101,6 +113,8 @@ class TeachingDoor:
             header = parse(line[:LONGEST_LINE])
         except ValueError as error:
             return f"NO {error}"
+        if header.label and await self._lacks(header.label):
+            return f"HOLD there is no class {header.label!r} here; `spamguard learn --as {header.label}` makes one"
         if self._bytes + header.length > BYTES_IN_FLIGHT:
             return "LATER too much at once"
         self._bytes += header.length

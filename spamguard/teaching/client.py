@@ -22,8 +22,12 @@ class RefusedError(Exception):
     """The daemon does not take this lesson, now or ever; why, in its own words."""
 
 
+class HeldError(Exception):
+    """Nobody can learn it before somebody has mended what the daemon says, in its own words: whoever has it must keep it."""
+
+
 def hand_over(path: str, header: Header, raw: bytes, seconds: float = SECONDS) -> None:
-    """Return once the daemon has it. RefusedError: it never takes it; OSError: nobody takes it now."""
+    """Return once the daemon has it. RefusedError: it never takes it; HeldError; OSError: nobody takes it now."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(seconds)
         peer.connect(path)
@@ -33,6 +37,8 @@ def hand_over(path: str, header: Header, raw: bytes, seconds: float = SECONDS) -
     word, _, reason = answer.partition(" ")
     if word == "NO":
         raise RefusedError(reason or "refused")
+    if word == "HOLD":
+        raise HeldError(reason or "refused")
     if word != "OK":
         raise OSError(reason or "no answer")
 

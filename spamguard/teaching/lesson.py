@@ -5,7 +5,8 @@
 
 The second takes back what that user has said about the message.
 CLASS: lower-case letters, digits, - and _; LENGTH: bytes of the message that follows; USER: whose lesson it is, UTF-8 without blanks.
-On the socket one line comes back: `OK`, `NO reason` (for ever) or `LATER reason`. Imports nothing: a client starts in no time.
+On the socket one line comes back: `OK`, `NO reason` (for ever), `LATER reason` (the directory will do), or `HOLD reason` (there is no such
+class: in the directory it would be lost). Imports nothing: a client starts in no time.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ ABOUT = """Hand a message on standard input to the daemon as a lesson. Answers w
 
 A lesson that was taught before is a success. When the daemon is not there, the lesson is left in a directory from which it takes it
 later. Whose lesson it is: the user whose process this is; those listed as `for_others` in the configuration name another.
-Exit status 75: neither daemon nor directory took it; 65: it can never be one (no name of a class, a message that is too large).
-A class must be there already (`spamguard learn --as CLASS` makes one): lessons of others are dropped later, as `spamguard status` says."""
+Exit status 75: neither daemon nor directory took it, or there is no such class, so that mail systems keep it and try again;
+65: it can never be one (no name of a class, a message that is too large).
+A class must be there already (`spamguard learn --as CLASS` makes one). While the daemon is down nobody can tell: lessons of other
+classes are then dropped later, as `spamguard status` says."""
 EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.eml"
 
 
@@ -54,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
         _deliver(options, Header(options.label, len(raw), options.user), raw)
     except client.RefusedError as error:
         return _fail(f"the lesson was refused: {error}", WRONG)
+    except client.HeldError as error:
+        return _fail(f"the lesson cannot be learnt now: {error}", TRY_AGAIN)
     except OSError as error:
         return _fail(f"the lesson could neither be handed over nor left in {options.spool}: {error.strerror or error}", TRY_AGAIN)
     return os.EX_OK

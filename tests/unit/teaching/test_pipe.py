@@ -36,6 +36,26 @@ def test_the_daemon_takes_it(tmp_path):
     assert [queue.take(name) for name in queue.names()] == [Lesson("spam", "anna", "teach-pipe", b"Subject: x\n\nbuy\n")] * 2
 
 
+def test_without_such_a_class_who_has_the_mail_keeps_it_and_hears_so(tmp_path):
+    """It was taken, and dropped afterwards: only `status` said so. In the directory it would come to the same."""
+    (tmp_path / "left").mkdir()
+    queue = Queue(tmp_path / "teach")
+
+    async def lacks(label: str) -> bool:
+        return label != "spam"
+
+    async def run() -> None:
+        door = TeachingDoor(queue, Speakers(()), tmp_path, lambda: None, lacks)
+        async with await door.start(tmp_path / "sock", 0o666):
+            done = await asyncio.to_thread(teach_pipe, tmp_path, "--as", "spma", raw=b"x" * 3_000_000)
+            assert (done.returncode, b"no class 'spma'" in done.stderr) == (75, True)
+            assert (await asyncio.to_thread(teach_pipe, tmp_path, "--as", "spam")).returncode == 0
+
+    asyncio.run(run())
+    assert len(queue.names()) == 1
+    assert list((tmp_path / "left").iterdir()) == []
+
+
 def test_otherwise_it_is_left_in_the_directory(tmp_path):
     (tmp_path / "left").mkdir()
     assert teach_pipe(tmp_path, "--as", "ham").returncode == 0
