@@ -56,6 +56,7 @@ class Learner:
         self._unsettled = False
         self._hopeless: set[str] = set()
         self._told: set[int] = set()
+        self._unread: set[str] = set()
         self._refusals = Refusals(refusals.dropped(spam_filter.directory))
 
     def turn(self) -> int:
@@ -89,12 +90,17 @@ class Learner:
 
     def _taken(self, box: Box, name: str) -> Lesson | None:
         try:
-            return box.take(name)
+            found = box.take(name)
         except ValueError as error:
             self._drop(box, name, str(error))
-        except OSError as error:
-            _log.error("the lesson %s cannot be read: %s", name, error.strerror)
-        return None
+            return None
+        except OSError as error:  # told once, and tried again
+            if name not in self._unread:
+                _log.error("the lesson %s cannot be read: %s", ascii(name), error.strerror)
+            self._unread.add(name)
+            return None
+        self._unread.discard(name)
+        return found
 
     def _learn(self, batch: Sequence[_Waiting]) -> None:
         try:

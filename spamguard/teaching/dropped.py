@@ -54,7 +54,8 @@ class DropBox:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise ValueError("it is no regular file") from None
-            self._left.add(name)
+            if error.errno in (errno.EACCES, errno.EPERM):  # nothing else is for ever
+                self._left.add(name)
             raise
         finally:
             os.close(place)

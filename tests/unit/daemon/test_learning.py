@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,19 @@ def test_a_directory_that_is_not_there_is_told_once(tmp_path, queue, caplog):
         assert learner.turn() == 1
         learner.turn()
     assert caplog.text.count("cannot be taken from") == 1
+
+
+def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(tmp_path, monkeypatch, caplog):
+    """It was put aside until the next start, whatever the reason."""
+    (tmp_path / "left").mkdir()
+    client.leave(str(tmp_path / "left"), Header("spam", len(MAIL[0])), MAIL[0])
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [DropBox(tmp_path / "left", lambda account, named: "x")], lambda: None)
+        with monkeypatch.context() as broken:
+            broken.setattr("spamguard.teaching.dropped._Opened.read", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
+            assert (learner.turn(), learner.turn()) == (0, 0)
+        assert learner.turn() == 1
+    assert caplog.text.count("bad disk") == 1
 
 
 def test_it_wishes_to_settle_when_that_is_due(tmp_path, queue):
