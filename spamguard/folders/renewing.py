@@ -24,7 +24,7 @@ from spamguard.renewal import renew
 
 _NOTE = f"renewed.{EXTRACTOR}"
 _EVENTS = 1000  # that are looked through at once
-_LOOKED_UP = 256  # messages; their folders are listed for them
+_LOOKED_UP = 256  # messages; as many of their folders as there is time for are listed for them
 _PLACES = 4  # where one message is looked for
 
 _log = logging.getLogger("spamguard.folders")
@@ -71,38 +71,38 @@ class Renewer:
     def _renew(self, boxes: Mapping[str, Mailbox], until: float) -> int:
         """Some of those that wait, as many as there is time for. boxes: by path."""
         some = self._waiting[:_LOOKED_UP]
-        seen: list[bytes] = []
+        seen: set[bytes] = set()
         renewed = 0
-        for chunk in chunks(self._messages(some, boxes, seen), bytes):
+        for chunk in chunks(self._messages(some, boxes, seen, until), bytes):
             renewed += len(renew(self._filter, self._scanner.preparer.all_ready(chunk)))
             if time.monotonic() > until:
-                del self._waiting[: len(seen)]
-                return renewed
-        del self._waiting[: len(some)]
+                break
+        self._waiting = [digest for digest in self._waiting if digest not in seen]
         return renewed
 
-    def _messages(self, digests: list[bytes], boxes: Mapping[str, Mailbox], seen: list[bytes]) -> Iterator[bytes]:
-        """Those that still lie somewhere and can be read. seen: gets all that were looked at, in order."""
+    def _messages(self, digests: list[bytes], boxes: Mapping[str, Mailbox], seen: set[bytes], until: float) -> Iterator[bytes]:
+        """Those that still lie somewhere and can be read. seen: gets all that were looked at; not those for which another folder would
+        have to be listed when time is over."""
         places: dict[bytes, list[tuple[Place, int]]] = {}
         for digest, (path, folder, name) in self._sightings.lying(digests, _PLACES):
             if path in boxes:
                 places.setdefault(digest, []).append((Place(boxes[path], folder), name))
-        wanted = {one for some in places.values() for one in some}
-        there = self._files({place for place, _ in wanted}, {name for _, name in wanted})
+        wanted = {name for some in places.values() for _, name in some}
+        listed: dict[Place, dict[int, File]] = {}
         for digest in digests:
-            seen.append(digest)
-            copies = ((place, there[place, name]) for place, name in places.get(digest, ()) if (place, name) in there)
-            read = (self._scanner.message(place, file, digest) for place, file in copies)
+            copies = places.get(digest, [])
+            if seen and time.monotonic() > until and not listed.keys() >= {place for place, _ in copies}:
+                continue
+            seen.add(digest)
+            for place in {place for place, _ in copies} - listed.keys():
+                listed[place] = self._files(place, wanted)
+            there = ((place, listed[place][name]) for place, name in copies if name in listed[place])
+            read = (self._scanner.message(place, file, digest) for place, file in there)
             yield from islice((raw for raw in read if raw is not None), 1)
 
-    def _files(self, places: Collection[Place], wanted: Collection[int]) -> dict[tuple[Place, int], File]:
-        """Files of these folders, by the keys of their base names."""
-        found: dict[tuple[Place, int], File] = {}
-        for place in places:
-            try:
-                for file in files(self._mailboxes.names(place)):
-                    if (name := names.key_of(file.name)) in wanted:
-                        found[place, name] = file
-            except OSError:
-                continue  # told where folders are looked at
-        return found
+    def _files(self, place: Place, wanted: Collection[int]) -> dict[int, File]:
+        """Files of a folder, by the keys of their base names."""
+        try:
+            return {name: file for file in files(self._mailboxes.names(place)) if (name := names.key_of(file.name)) in wanted}
+        except OSError:
+            return {}  # told where folders are looked at

@@ -124,6 +124,29 @@ def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, mon
     assert watched.filter.status().classes == {"ham": 1, "spam": 19}
 
 
+def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
+    """Those of 256 messages were listed in one step, in which no other mailbox was looked at."""
+    monkeypatch.setattr(renewing, "STEP_SECONDS", 0.0)
+    found = [deliver(watched.box, raw) for raw in MAIL[:6]]
+    watched.rest()
+    for number, path in enumerate(found):
+        for part in ("new", "cur", "tmp"):
+            (watched.box / f".Junk.{number}" / part).mkdir(parents=True)
+        move(path, watched.box / f".Junk.{number}")
+    watched.rest()
+    upgraded(watched)
+    listed: list[object] = []
+    whole = watched.mailboxes.names
+    monkeypatch.setattr(watched.mailboxes, "names", lambda place: [listed.append(place), whole(place)][1])
+    renewer, steps = watched.watcher._renewer, 0
+    while renewer._waiting or not steps:
+        before = len(listed)
+        renewer.step([Mailbox("anna", str(watched.box))])
+        steps += 1
+        assert len(listed) == before + 1
+    assert (steps, lessons(watched)) == (6, 6)
+
+
 def test_nobody_is_there_to_be_read_yet(watched):
     """Whoever opens mailboxes is down when the daemon begins: nothing is taken for gone."""
     taught(watched)
