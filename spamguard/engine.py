@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -28,9 +27,9 @@ from spamguard.model.personal import People
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Explanation, Features, Scan, Status, Verdict
+from spamguard.teaching.lesson import NO_CLASSES, is_class
 
 _BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
-_CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How often to settle"): the
 # cost of each lesson stays the same however many there are.
 _SETTLE_AFTER = 10
@@ -280,8 +279,8 @@ class Filter:
 
     def check_class(self, name: str, *, new: bool = False) -> None:
         """UnknownClassError unless `name` is a class or may become one; `new`: also if it looks like a slip of the pen."""
-        if not _CLASS_NAME.fullmatch(name) or name == policy.UNSURE:
-            raise UnknownClassError(f"{name!r} cannot be a class: use up to 32 lower-case letters, digits, - and _ (not {policy.UNSURE!r})")
+        if not is_class(name):
+            raise UnknownClassError(f"{name!r} cannot be a class: use up to 32 of a-z, 0-9, - and _, but not {', '.join(NO_CLASSES)}")
         if not new and name not in self.classes and (near := get_close_matches(name, sorted(self.classes), 1, 0.7)):
             raise UnknownClassError(f"no class {name!r}: did you mean {near[0]!r}? To make it a class of its own, say --new")
 

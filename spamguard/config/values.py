@@ -21,11 +21,13 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from spamguard.config import units
 from spamguard.config.units import shown
 from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint, parse_scanner
+from spamguard.teaching.lesson import NO_CLASSES
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _MAILBOX = re.compile(r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(NO_CLASSES)})\Z){_LABEL.pattern}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
@@ -42,7 +44,7 @@ _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an ato
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 _MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
-_NO_CLASSES = ("unsure", "class")
+_NO_CLASSES = (*NO_CLASSES, "class")
 FIXED = "fixed"
 AUTO = "auto"
 
@@ -350,7 +352,7 @@ Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told, _any_of(*Action
 Trouble = Annotated[OnError, PlainValidator(_one_of(OnError)), _told, _any_of(*OnError)]
 Odd = Annotated[OddBytes | None, PlainValidator(_odd_bytes), PlainSerializer(lambda value: str(value or AUTO)), _any_of(AUTO, *OddBytes)]
 OneWrongIn = Annotated[int, PlainValidator(_one_wrong_in), PlainSerializer(_one_wrong_in_text), _text_like(f"{FIXED}|{_ONE_IN.pattern}")]
-Label = Annotated[str, PlainValidator(_matching(_LABEL, "the name of a class, spam or unsure")), _text_like(_LABEL.pattern)]
+Label = Annotated[str, PlainValidator(_matching(_VERDICT, "the name of a class, spam or unsure")), _text_like(_LABEL.pattern)]
 Mailbox = Annotated[
     str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True)), _text_like(f"({_MAILBOX.pattern})?")
 ]

@@ -22,6 +22,7 @@ ASKED = ("rspamd", "spamd")  # of what came by a scanner, which names the protoc
 WEB = "web"  # of what was handed over, or forgotten, on a page or by the API
 PASSED = "history"  # of what was said there about a message that had passed
 BROUGHT = (PIPED, MAILED, *ASKED, WEB, PASSED)  # all that people have brought
+NO_CLASSES = ("unsure", "not-scanned", "any")  # where a class may stand, in headers and in what the API is asked, they mean something else
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS = _LETTERS | frozenset("0123456789_-")
@@ -73,7 +74,7 @@ def parse(line: bytes) -> Header:
 
 def is_class(text: str) -> bool:
     """Whether a class may have this name."""
-    return text[:1] in _LETTERS and text != "" and len(text) <= 32 and _CLASS.issuperset(text) and text != "unsure"
+    return text[:1] in _LETTERS and text != "" and len(text) <= 32 and _CLASS.issuperset(text) and text not in NO_CLASSES
 
 
 def is_user(text: str) -> bool:

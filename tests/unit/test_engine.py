@@ -291,6 +291,8 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
         ("Spam", "cannot be a class"),
         ("", "cannot be a class"),
         ("unsure", "cannot be a class"),
+        ("not-scanned", "cannot be a class"),
+        ("any", "cannot be a class"),
         ("a" * 33, "cannot be a class"),
         ("a b", "cannot be a class"),
         ("spma", "did you mean 'spam'"),

@@ -203,6 +203,7 @@ CONTRADICTIONS = [
         listener("    rules:\n      - {when: spam, action: defer, from_probability: 0.5}\n", position="after-queue"),
         "7:22: defer is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
     ),
+    (listener("    rules:\n      - {when: any, action: tag}\n"), "7:10: when: expected the name of a class, spam or unsure, found 'any'"),
     (listener("    rules:\n      - {when: spam, action: reject}\n"), "7:22: reject needs a from_probability of 0.9 or more"),
     (
         listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.89}\n"),

@@ -32,6 +32,8 @@ def test_what_was_written_is_read(header):
         (b"TEACH Spam 5\n", "class"),
         (b"TEACH  5\n", "class"),
         (b"TEACH unsure 5\n", "class"),
+        (b"TEACH not-scanned 5\n", "class"),
+        (b"TEACH any 5\n", "class"),
         (b"TEACH spam 0\n", "bytes"),
         (b"TEACH spam -5\n", "bytes"),
         (b"TEACH spam 67108865\n", "bytes"),
