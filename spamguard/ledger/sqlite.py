@@ -90,16 +90,18 @@ class SqliteLedger:
             return self._append(votes, unheard=unheard)
 
     @contextmanager
-    def alone(self) -> Iterator[Callable[[Sequence[NewVote]], list[bool]]]:
-        """What casts votes as `append` does, in view of what nobody else can change before the end; all that is cast within, or none."""
+    def alone(self) -> Iterator[Callable[..., list[bool]]]:
+        """What casts votes as `append` does, in view of what nobody else can change before the end; all that is cast within, or none.
+
+        anew: also those that change nothing."""
         with self._transaction("BEGIN IMMEDIATE"):
             yield self._append
 
-    def _append(self, votes: Sequence[NewVote], *, unheard: bool = False) -> list[bool]:
+    def _append(self, votes: Sequence[NewVote], *, unheard: bool = False, anew: bool = False) -> list[bool]:
         before = clock = self._clock()
         changed = []
         for vote in votes:
-            changed.append(not self._stands(vote, unheard=unheard))
+            changed.append(anew or not self._stands(vote, unheard=unheard))
             if changed[-1]:
                 clock += 1
                 self._insert(versioned(vote, clock, self.node))

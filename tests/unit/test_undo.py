@@ -175,6 +175,28 @@ def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, ord
         assert one.ledger.last_seq() == events
 
 
+@pytest.mark.parametrize("order", [["folder", "cli"], ["cli", "folder"], ["folder"]])
+@pytest.mark.parametrize(
+    "history",
+    [
+        [("spam", "folder Junk"), (None, "cli")],
+        [("spam", "folder Junk"), ("ham", "cli"), (None, "cli")],
+        [("work", "page"), ("spam", "folder Junk"), ("ham", "cli"), (None, "page")],
+        [("ham", "cli"), (None, "page"), ("spam", "folder Junk"), (None, "cli")],
+    ],
+)
+def test_what_was_undone_does_not_come_back_with_what_had_been_forgotten(tmp_path, history, order):
+    """There was nothing in force to be taken back, so that it was not noted that it had been."""
+    with opened(tmp_path) as one:
+        said(one, *history)
+        for origin in order:
+            take_back(one, Chosen("anna", origin=origin))
+        assert stands(one) == [None, *(label for label, origin in history if origin.split()[0] not in order)][-1]
+        events = one.ledger.last_seq()
+        assert [take_back(one, Chosen("anna", origin=origin)) for origin in order] == [[] for _ in order]
+        assert one.ledger.last_seq() == events
+
+
 def test_what_a_forgetting_had_taken_back_comes_with_it(tmp_path):
     with opened(tmp_path) as one:
         said(one, ("ham", "page"), (None, "cli"), ("spam", "folder Junk"))
