@@ -238,7 +238,9 @@ def _traits_and_numbers(shapes: Sequence[tuple[int, int]], evidence: Sequence[by
 
 
 def _damaged(how: str) -> LedgerError:
-    return LedgerError(f"a receipt in the ledger is damaged ({how}): restore the ledger from a backup")
+    # Of one that was replaced since, only tables made anew are free: nothing else can take away what it had taught.
+    remedy = "run `spamguard rebuild`; where that does not help, restore the ledger from a backup"
+    return LedgerError(f"a receipt in the ledger is damaged ({how}): {remedy}")
 
 
 def pack_scores(scores: Sequence[float]) -> bytes:

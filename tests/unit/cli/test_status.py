@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -113,6 +115,21 @@ def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage)
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
     assert len(list(taught.glob("tables-*.bin"))) == 1
+
+
+def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, taught, clear):
+    """What it had taught cannot be taken away any more: nothing worked, and a backup was said to be the only way."""
+    (taught / "one").write_bytes(clear["spam"])
+    with Filter.open(taught) as spam_filter:
+        digest = spam_filter._preparer.digest(clear["spam"])
+    with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
+        db.execute(
+            "UPDATE events SET packed = CAST(substr(packed, 1, 30) || x'00' || substr(packed, 32) AS BLOB) WHERE digest = ?", (digest,)
+        )
+    for command in (["forget", taught / "one"], ["judge", taught / "one"], ["status"]):
+        assert run(taught, *command).failed("a receipt in the ledger is damaged", "run `spamguard rebuild`")
+    assert run(taught, "rebuild").status == 0
+    assert run(taught, "judge", taught / "one").status in (0, 1, 3)
 
 
 def test_rebuilding_says_from_how_much(run, taught):
