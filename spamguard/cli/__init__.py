@@ -66,14 +66,19 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. SystemExit, as argparse raises it, for --help and wrong usage."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    return rim.guarded(_run, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(given: Sequence[str]) -> int:
     try:
         options = parser().parse_args(given)
     except SystemExit as stop:
         if stop.code and _command(given) == "filter":  # a slip in a delivery recipe must not cost mail either
             return filtering.unscanned("wrong usage")
+        sys.stdout.flush()  # the help may have nowhere to go, too
         raise
-    return rim.guarded(options.run, options)
+    status: int = options.run(options)
+    return status
 
 
 def _command(given: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from spamguard.cli import rim
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
+    from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
     from spamguard.evaluation.protocols import Trial
     from spamguard.evaluation.report import Scored
 
@@ -83,30 +83,45 @@ def _tried(options: argparse.Namespace) -> list[Trial]:
 
 def _report(options: argparse.Namespace, trials: list[Trial], other: list[Scored] | None) -> None:
     """On standard output and in files. other: rows of a run to compare with."""
-    from spamguard.evaluation import comparison, metrics, plots, report
+    from spamguard.evaluation import comparison, metrics
 
-    gold, score, probability = _columns(trials)
     rows = [trial.row for trial in trials]
+    gold, score, probability = _columns(trials)
     labels = [row.label for row in rows]
-    name = f"{options.profile}, {options.protocol}"
-    runs = {name: metrics.measures(gold, score, labels, probability=probability)}
-    matrix = metrics.confusion([row.gold for row in rows], labels)
+    measured = metrics.measures(gold, score, labels, probability=probability)
     curve = metrics.learning_curve(gold, score, labels)
     gain = None
     try:
-        if options.scores:
-            report.write_scores(options.scores, rows)
-        if options.plots:
-            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
-        if other is not None:
-            gain = comparison.difference(rows, other)
+        _write(options, trials, curve)
+        gain = None if other is None else comparison.difference(rows, other)
     finally:  # the work was done: its figures are told even if a disk is full, or the other run was one on other mail
-        if options.json:
-            print(rim.as_json(report.document(runs, matrix, curve, gain)))
-        else:
-            print(report.table(runs, colour=sys.stdout.isatty()), report.confusion_table(matrix), sep="\n\n")
-            if gain is not None:
-                print(f"\n{report.gained(gain, options.against)}")
+        _tell(options, measured, metrics.confusion([row.gold for row in rows], labels), curve, gain)
+
+
+def _write(options: argparse.Namespace, trials: list[Trial], curve: LearningCurve) -> None:
+    from spamguard.evaluation import plots, report
+
+    if options.scores:
+        report.write_scores(options.scores, (trial.row for trial in trials))
+    if options.plots:
+        gold, score, probability = _columns(trials)
+        plots.write_plots(options.plots, gold, score, curve, probability=probability, name=_name(options))
+
+
+def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, curve: LearningCurve, gain: Interval | None) -> None:
+    from spamguard.evaluation import report
+
+    runs = {_name(options): measured}
+    if options.json:
+        print(rim.as_json(report.document(runs, matrix, curve, gain)))
+        return
+    print(report.table(runs, colour=rim.coloured()), report.confusion_table(matrix), sep="\n\n")
+    if gain is not None:
+        print(f"\n{report.gained(gain, options.against)}")
+
+
+def _name(options: argparse.Namespace) -> str:
+    return f"{options.profile}, {options.protocol}"
 
 
 def _columns(trials: Sequence[Trial]) -> tuple[list[bool], list[float], list[float]]:

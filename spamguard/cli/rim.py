@@ -98,11 +98,11 @@ def whole(text: str) -> int:
 # ---- errors
 
 
-def guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+def guarded(run: Callable[[Item], int], given: Item) -> int:
     """Run a command; whatever goes wrong that is not a fault of the program becomes a line and an exit status."""
     _print_anything()
     try:
-        status = run(options)
+        status = run(given)
         sys.stdout.flush()
     except SpamguardError as error:
         return fail(str(error))
@@ -284,8 +284,13 @@ def counted(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
 
 
+def coloured() -> bool:
+    """Whether standard output is a terminal that is to be given colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
 def painter() -> Painter:
-    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere (https://no-color.org)."""
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere."""
+    if coloured():
         return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
     return lambda text, code: text  # noqa: ARG005

@@ -52,19 +52,43 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
-    from spamguard import __version__, kernel
-    from spamguard.bayes.profiles import PROFILES
-    from spamguard.ledger.migration import SCHEMA_VERSION
-    from spamguard.policy import missing
-
     found = spam_filter.status()
+    return {
+        **_program(spam_filter, found),
+        **_profiles(profile),
+        **_lessons(spam_filter, found),
+        "buckets": found.buckets,
+        "tables": _tables(found),
+        "imports": _imports(spam_filter),
+        **people.values(spam_filter),
+        "daemon": running.values(spam_filter.directory),
+        "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
+    }
+
+
+def _program(spam_filter: Filter, found: Status) -> dict[str, Any]:
+    from spamguard import __version__, kernel
+    from spamguard.ledger.migration import SCHEMA_VERSION
+
     return {
         "state": str(spam_filter.directory),
         "versions": {"program": __version__, "extractor": found.extractor, "ledger": SCHEMA_VERSION},
         "kernel": kernel.in_force(),
         "key": found.fingerprint,
-        "profile": profile,
-        "profiles": {one.name: one.about for one in PROFILES.values()},
+    }
+
+
+def _profiles(chosen: str) -> dict[str, Any]:
+    from spamguard.bayes.profiles import PROFILES
+
+    return {"profile": chosen, "profiles": {one.name: one.about for one in PROFILES.values()}}
+
+
+def _lessons(spam_filter: Filter, found: Status) -> dict[str, Any]:
+    """What was taught, and what of it is of no use, or missing."""
+    from spamguard.policy import missing
+
+    return {
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
         "outdated": _outdated(spam_filter),
         "missing": missing(found.classes, found.unwanted),
@@ -72,12 +96,6 @@ def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "unsettled": found.unsettled,
         "threshold": _bound(spam_filter),
         "receipts": not spam_filter.adopted,
-        "buckets": found.buckets,
-        "tables": _tables(found),
-        "imports": _imports(spam_filter),
-        **people.values(spam_filter),
-        "daemon": running.values(spam_filter.directory),
-        "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }
 
 

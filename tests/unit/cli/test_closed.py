@@ -49,5 +49,25 @@ def test_it_is_told_in_one_line(state, descriptor, command):
     assert b"Bad file descriptor" in err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("asked", [("--help",), ("--version",), ("judge", "--help")])
+def test_help_that_has_nowhere_to_go(asked, unbuffered):
+    """argparse passes over what goes wrong while it writes (Python 3.12 and later), so that without a buffer nothing may be told."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "spamguard", *asked], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, env=environment, check=False
+        )
+    told = b"spamguard: No space left on device: make room and try again\n"
+    assert (done.returncode, done.stderr) in [(2, told)] + ([(0, b"")] if unbuffered else [])
+
+
+def test_nobody_reads_the_help_to_its_end():
+    line = f"{sys.executable} -m spamguard judge --help | true; exit ${{PIPESTATUS[0]}}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=ROOT, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_without_standard_error_the_exit_status_has_to_do(state, tmp_path):
     assert closed(2, state, "judge", tmp_path / "nothing") == (2, b"", b"")
