@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from spamguard.cli import remembered, rim
+from spamguard.cli.people import SITE
 from spamguard.errors import SourceError
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.ids import is_id
@@ -16,10 +18,10 @@ from spamguard.ids import is_id
 if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.history import Row
-    from spamguard.records import Explanation
+    from spamguard.records import Explanation, Vote
 
 ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
-the numbers behind a word are the messages of each class that have it.
+the numbers behind a word are the messages of each class that have it. Who has taught the message itself is told first.
 
 In place of PATH: the id, as X-Spamguard has it, of a message that passed. What was said and done then, and the verdict by what is
 known now; its words are told as far as they were among the strongest then."""
@@ -30,6 +32,7 @@ EXAMPLE = """  spamguard explain message.eml
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
 _BAR = 24  # letters of the longest bar
+_VOTES = 20  # in the text: a circular may have those of thousands
 
 Part = tuple[float, str, str]
 """A part, what it is of, and a remark."""
@@ -46,17 +49,21 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Explain every message: first those named by an id."""
+    from spamguard.prepare import Preparer
+
     names = [path for path in options.paths if is_id(path) and not Path(path).exists()]
     paths = [path for path in options.paths if path not in names]
     known = remembered.rows(options, names) if names else []
     found = rim.messages(paths)
     told = len(known)
     with rim.open_to_ask(options) as spam_filter:
+        preparer = Preparer(spam_filter.key)
         for row in known:
             _explain_row(spam_filter, row, options)
         for message in found:
             why = spam_filter.explain(message.raw, user=options.user)
-            rim.answer(options, _text(message.name, why, options.words), _values(message.name, why, options.words))
+            votes = list(spam_filter.ledger.users.of_message(preparer.digest(message.raw)))
+            rim.answer(options, _text(message.name, why, votes, options.words), _values(message.name, why, votes, options.words))
             told += 1
     if not told:
         raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
@@ -73,26 +80,30 @@ def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> 
 
     texts = {word.token: word.text for word in row.words}
     why = spam_filter.explain_features(lesson(spam_filter, row).features, texts, options.user)
-    text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, options.words)}"
-    rim.answer(options, text, then | _values(row.id, why, options.words))
+    votes = list(spam_filter.ledger.users.of_message(row.digest))
+    text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, votes, options.words)}"
+    rim.answer(options, text, then | _values(row.id, why, votes, options.words))
 
 
-def _values(name: str, why: Explanation, words: int) -> dict[str, object]:
+def _values(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> dict[str, object]:
     from spamguard.web.api import shapes
 
-    return {"name": name, **shapes.explanation(why, words)}
+    taught = [{"class": one.label, "user": one.user, "origin": one.origin, "time": shapes.time(one.time)} for one in votes]
+    return {"name": name, "taught": taught, **shapes.explanation(why, words)}
 
 
 # ---- the report
 
 
-def _text(name: str, why: Explanation, words: int) -> str:
+def _text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:
     verdict = why.verdict
     return "\n".join(
         (
             name,
             f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, log-odds {verdict.log_odds:+.3f}",
             flip(why),
+            *map(_taught, votes[:_VOTES]),
+            *([f"and by {len(votes) - _VOTES:,} more (--json shows all)"] if len(votes) > _VOTES else ()),
             "",
             f"by expert: log-odds of {asked(why)}",
             *_table([(why.prior, "prior", ""), *_sorted(why.shares)], why.log_odds),
@@ -102,6 +113,12 @@ def _text(name: str, why: Explanation, words: int) -> str:
             "",
         )
     )
+
+
+def _taught(vote: Vote) -> str:
+    """Who says what it is, from where and when."""
+    when = datetime.fromtimestamp(vote.time).strftime("%Y-%m-%d %H:%M")
+    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {when}")
 
 
 def _features(why: Explanation, words: int) -> list[Part]:

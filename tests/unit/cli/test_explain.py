@@ -103,6 +103,21 @@ def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
     assert "\x1b" not in out
 
 
+def test_who_has_taught_the_message_itself_is_told(run, taught, tmp_path):
+    """The history knew, of what had passed; of a file nobody did."""
+    path = tmp_path / "message.eml"
+    path.write_bytes(some("spam")[0])
+    assert "taught as" not in run(taught, "explain", path).out
+    run(taught, "learn", "--as", "spam", path)
+    run(taught, "learn", "--as", "ham", "--user", "anna", path)
+    told = run(taught, "explain", path).out
+    assert re.search(r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as ham by anna: cli, ", told)
+    (why,) = run(taught, "explain", "--json", path).lines
+    assert [(one["user"], one["class"], one["origin"]) for one in why["taught"]] == [("", "spam", "cli"), ("anna", "ham", "cli")]
+    run(taught, "forget", path)
+    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == ["anna"]
+
+
 def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):
     path = tmp_path / "message.eml"
     path.write_bytes(clear["ham"])
