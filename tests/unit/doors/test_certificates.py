@@ -22,8 +22,7 @@ def test_a_door_shows_a_renewed_certificate_from_the_next_handshake_on(tmp_path:
 
     async def seen(served) -> bytes:
         caller = await served.call()
-        await caller.codes(b"EHLO me")
-        await caller.say(b"STARTTLS")
+        assert [await caller.code(), *await caller.codes(b"EHLO me", b"STARTTLS")] == [220, 250, 220]
         await caller.writer.start_tls(ssl.create_default_context(cafile=pem), server_hostname="localhost")
         return caller.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
