@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from ipaddress import ip_address
 
 from spamguard import unixsocket
@@ -59,26 +59,30 @@ def opened(
     until = time.monotonic() + patience
     try:
         for endpoint in endpoints:
-            found[address(endpoint)] = known.get(address(endpoint)) or _open(endpoint, until)
+            found[address(endpoint)] = known.get(address(endpoint)) or _open(endpoint, until, {*known, *found})
     except StartError:
         close(one for name, one in found.items() if name not in known)
         raise
     return found
 
 
-def _open(endpoint: Endpoint, until: float) -> socket.socket:
+def _open(endpoint: Endpoint, until: float, ours: Collection[Address]) -> socket.socket:
+    """ours: where we listen already."""
     while True:
         try:
             return _listening(endpoint)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {_remedy(endpoint, error.errno)}") from error
+                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {_remedy(endpoint, error.errno, ours)}") from error
         time.sleep(0.1)
 
 
-def _remedy(endpoint: Endpoint, number: int | None) -> str:
+def _remedy(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
     if endpoint.path is not None:
         return {errno.EEXIST: _TAKEN_PATH, errno.EADDRINUSE: _SERVED_PATH}.get(number or 0, _NO_PATH)
+    ourselves = [text(one) for one in ours if one[1] == endpoint.port != 0] if number == errno.EADDRINUSE else []
+    if ourselves:  # an address of all, such as 0.0.0.0, is in use where any of them is
+        return f"this daemon has that port itself, at {ourselves[0]}: restart if that is to go, or choose another port"
     return _REMEDIES.get(number or 0, "check the address")
 
 

@@ -52,6 +52,14 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
             socket.create_connection(("127.0.0.1", mine), timeout=10)
 
 
+def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
+    port = free_port()
+    first = sockets.opened([at(port)], {})
+    with pytest.raises(StartError, match=rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: restart"):
+        sockets.opened([at(port, "0.0.0.0")], first, patience=0.1)  # nobody gets there
+    sockets.close(first.values())
+
+
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"):
         sockets.opened([at(2525, "192.0.2.1")], {})
