@@ -7,7 +7,8 @@ from itertools import chain
 
 from spamguard.cli import learn, remembered, rim
 
-ABOUT = """Take back what was taught about messages. What was never taught is no error."""
+ABOUT = """Take back what was taught about messages. What was never taught is no error. What others have said stays: `explain` tells who has
+said what, --user takes it back."""
 EXAMPLE = """  spamguard forget message.eml
   spamguard forget ~/Maildir/.Junk
   spamguard forget --id 0iq5r8jo4c1n2f3g"""
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
     remembered.names_messages(options)
     rows = remembered.rows(options, options.ids) if options.ids else []
-    forgotten = unknown = 0
+    forgotten = unknown = others = 0
     found = rim.with_progress(rim.messages(options.paths), options.paths)
     with rim.open_existing(options) as spam_filter:
         preparer = Preparer(spam_filter.key)
@@ -38,7 +39,11 @@ def run(options: argparse.Namespace) -> int:
             changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
             forgotten += sum(changed)
             unknown += len(changed) - sum(changed)
+            left = [digest for digest, done in zip(batch, changed, strict=True) if not done]
+            others += sum(one.label is not None for one in spam_filter.ledger.users.standing(left, options.user).values())
         settled = rim.settle_if_due(spam_filter)
     text = f"forgot {rim.counted(forgotten)}" + (f" ({unknown:,} not known)" if unknown else "")
-    rim.answer(options, text, {"forgotten": forgotten, "unknown": unknown, "settled": settled})
+    if others:
+        text += f"; {others:,} of these stay taught by others: `explain` tells by whom, --user takes it back"
+    rim.answer(options, text, {"forgotten": forgotten, "unknown": unknown, "by_others": others, "settled": settled})
     return 0

@@ -117,7 +117,23 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
     done = run(taught, "forget", corpus / "spam", "-", stdin=some("ham")[0])
     assert (done.status, done.out) == (0, f"forgot {counts['spam']} messages (1 not known)\n")
     assert lessons(taught) == {"ham": counts["ham"], "spam": 0}
-    assert run(taught, "forget", "--json", corpus / "spam").json == {"forgotten": 0, "unknown": counts["spam"], "settled": False}
+    assert run(taught, "forget", "--json", corpus / "spam").json == {
+        "forgotten": 0,
+        "unknown": counts["spam"],
+        "by_others": 0,
+        "settled": False,
+    }
+
+
+def test_what_others_have_taught_is_told_and_not_called_unknown_alone(run, taught, tmp_path):
+    """A move had taught it: "1 not known" was all that whoever looks after the site heard."""
+    path = tmp_path / "message.eml"
+    path.write_bytes(some("spam")[0])
+    run(taught, "learn", "--as", "spam", "--user", "anna", path)
+    done = run(taught, "forget", path)
+    assert (done.status, "(1 not known); 1 of these stay taught by others" in done.out) == (0, True)
+    assert run(taught, "forget", "--user", "anna", "--json", path).json["forgotten"] == 1
+    assert run(taught, "forget", path).out == "forgot 0 messages (1 not known)\n"
 
 
 def test_forgetting_needs_a_filter(run, tmp_path, corpus):
