@@ -23,7 +23,7 @@ def nothing_listens(value: object) -> Iterator[Problem]:
     """A file without any door."""
     if isinstance(value, dict) and not value.get("scanners"):
         if "listeners" not in value:
-            yield (), "expected the key 'listeners'"
+            yield (), "expected the key 'listeners', or 'scanners'"
         elif value["listeners"] == []:
             yield ("listeners",), "listeners: expected at least one, found none"
 

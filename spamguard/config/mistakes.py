@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from spamguard.config import checks, values
@@ -159,13 +158,40 @@ def _of_types(error: ValidationError) -> Iterator[tuple[Path, str]]:
 
 def _sentence(error: ErrorDetails, path: Path) -> str:
     if error["type"] == "extra_forbidden":
-        known = [str(field.alias) for field in _fields(path[:-1]).values()]
-        return f"unknown key {shown(path[-1])}" + (values.near(path[-1], known) or f": expected one of {', '.join(known)}")
+        return f"unknown key {shown(path[-1])}" + _meant(str(path[-1]), _keys(_model(path[:-1])))
     if error["type"] == "value_error":
         return f"{_key(path)}: {error['ctx']['error']}"
-    expected = {"list_type": "a list", "too_short": "at least one"}.get(error["type"], "a mapping of keys to values")
-    found = shown(error["input"]) if error["input"] != [] else "none"
-    return f"{_key(path)}: expected {expected}, found {found}"
+    given = error["input"]
+    if error["type"] in ("list_type", "too_short"):
+        expected, remedy = ("a list", _as_list(given)) if error["type"] == "list_type" else ("at least one", "")
+    else:
+        expected, remedy = "a mapping of keys to values", _as_mapping(given, path)
+    return f"{_key(path)}: expected {expected}, found {shown(given) if given != [] else 'none'}{remedy}"
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """What somebody who wrote this unknown key may have wanted."""
+    if key == "<<":
+        return ": write out what it stands for"
+    inside = [name for parts in _INSIDE.values() for name, part in parts.items() if key in _keys(part)]
+    if places := [*(["at the top level"] if key in _keys(FilePart) else []), *(f"in {name}" for name in dict.fromkeys(inside))]:
+        return f" here: it stands {' or '.join(places)}"
+    return values.near(key, known) or f": expected one of {', '.join(known)}"
+
+
+def _as_list(given: object) -> str:
+    if given is None:
+        return ": write [] for none"
+    return ": begin it with a dash" if isinstance(given, dict) else ": put it into brackets, as in [a, b]"
+
+
+def _as_mapping(given: object, path: Path) -> str:
+    """With the keys that are needed at a path, or one that there is."""
+    model = _model(path)
+    if model is None:
+        return ""
+    needed = [str(one.alias) for one in model.model_fields.values() if one.is_required()] or _keys(model)[:1]
+    return f": {'leave it out, or ' if given is None else ''}write as in {{{', '.join(f'{key}: …' for key in needed)}}}"
 
 
 def _key(path: Path) -> str:
@@ -189,10 +215,14 @@ def _as_in(path: Path) -> str:
     return f", as in {path[-1]}: {example}" if example else ""
 
 
-def _fields(path: Sequence[str | int]) -> dict[str, FieldInfo]:
-    """The keys there are at a path of mappings."""
-    model: type[Part] = FilePart
+def _model(path: Sequence[str | int]) -> type[Part] | None:
+    """What there is at a path of mappings; None: one whose keys are anybody's choice."""
+    model: type[Part] | None = FilePart
     for part in path:
-        if isinstance(part, str):
-            model = _INSIDE[model][part]
-    return model.model_fields
+        if isinstance(part, str) and model is not None:
+            model = _INSIDE.get(model, {}).get(part)
+    return model
+
+
+def _keys(model: type[Part] | None) -> list[str]:
+    return [] if model is None else [str(field.alias) for field in model.model_fields.values()]

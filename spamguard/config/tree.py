@@ -19,11 +19,21 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-_HINTS = {  # for what a parser says, or was doing
-    r"found character '\t' that cannot start any token": ": write blanks instead of a tab",
-    "while scanning an alias": ": put what begins with * into quotes",
-    "while scanning an anchor": ": put what begins with & into quotes",
-}
+_ODD_BLANKS = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b\u202f\u205f\u3000\ufeff"
+_HINTS = (  # words of what a parser was doing and says, and what to do about it; {line}: where it began to do that
+    (r"found character '\t'", "write blanks instead of a tab"),
+    ("found character", "put what begins with it into quotes"),
+    ("while scanning an alias", "put what begins with * into quotes"),
+    ("undefined alias", "put what begins with * into quotes"),
+    ("while scanning an anchor", "put what begins with & into quotes"),
+    ("while scanning a quoted scalar found unexpected end", "the quotes of line {line} do not end"),
+    ("unknown escape character", "use single quotes"),
+    ("while parsing a flow", "the bracket of line {line} has no end before this"),
+    ("could not find expected ':'", "write a colon and a blank after the key"),
+    ("mapping values are not allowed", "indent it as what it belongs to, or put a text with a colon in it into quotes"),
+    ("expected <block end>", "indent it as what it belongs to"),
+    ("but found another document", "leave out the ---"),
+)
 
 Path = tuple[str | int, ...]
 
@@ -86,11 +96,12 @@ def parse(data: bytes) -> Tree:
     try:
         node = _composed(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return _broken(Place(data.count(b"\n", 0, error.start) + 1, 1), "expected text in UTF-8")
+        return _broken(Place(data.count(b"\n", 0, error.start) + 1, 1), "expected text in UTF-8: save it so")
     except yaml.reader.ReaderError as error:
-        return _broken(_of_character(data, error.position), f"character U+{_code(error):04X} is not allowed")
+        return _broken(_of_character(data, error.position), f"character U+{_code(error):04X} is not allowed: take it out")
     except yaml.MarkedYAMLError as error:
-        return _broken(_of_error(error), _told(error))
+        place = _of_error(error)
+        return _broken(place, _told(error) + _odd_blanks(data.decode("utf-8-sig"), place.line))
     tree = Tree()
     tree.value = None if node is None else _Builder(tree).build(node, ())
     return tree
@@ -118,16 +129,25 @@ def _code(error: yaml.reader.ReaderError) -> int:
 
 
 def _of_error(error: yaml.MarkedYAMLError) -> Place:
-    mark = error.problem_mark or error.context_mark
+    seen_late = "could not find expected ':'" in (error.problem or "")  # in the next line
+    mark = error.context_mark if seen_late else error.problem_mark or error.context_mark
     return Place(1, 1) if mark is None else _of(mark)
 
 
 def _told(error: yaml.MarkedYAMLError) -> str:
-    """A parser's complaint in one line."""
+    """A parser's complaint in one line, with what to do about it."""
     text = error.problem or error.context or "is not YAML"
     if isinstance(error, _Refused):
         return text
-    return f"is not YAML here: {text}" + "".join(hint for said, hint in _HINTS.items() if said in (error.problem, error.context))
+    said, began = f"{error.context} {error.problem}", error.context_mark
+    hint = next((f": {hint}" for words, hint in _HINTS if words in said), "")
+    return f"is not YAML here: {text}{hint.format(line=1 if began is None else began.line + 1)}"
+
+
+def _odd_blanks(text: str, line: int) -> str:
+    """What copied text has in place of blanks cannot be seen by whoever looks for the mistake in that line."""
+    found = next((char for char in text.split("\n")[line - 1] if char in _ODD_BLANKS), "")
+    return f"; there is no ordinary blank (U+{ord(found):04X}): write one" if found else ""
 
 
 def _of(mark: yaml.Mark | yaml.Node) -> Place:
@@ -146,7 +166,7 @@ class _Builder:
         """The value of a node, its place and those below it noted."""
         self._tree.values[path] = _of(node)
         if node.tag not in _PLAIN_TAGS:
-            return self._refuse(node, f"the tag {node.tag!r} has no meaning here")
+            return self._refuse(node, f"the tag {node.tag!r} has no meaning here: leave it out")
         if isinstance(node, yaml.ScalarNode):
             return _plain(node.value) if node.style is None else node.value
         if id(node) in self._open:
@@ -164,6 +184,8 @@ class _Builder:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._refuse(key, "expected a word as key")
+            elif key.style is None and key.value != key.value.strip(_ODD_BLANKS):
+                self._refuse(key, f"the key {key.value!r} has a blank that is no ordinary one: write one")
             elif key.value in found:
                 self._refuse(key, f"the key {key.value!r} is there twice, first in line {self._tree.keys[(*path, key.value)].line}")
             else:

@@ -36,6 +36,8 @@ _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 _MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
 _PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 _MODE = re.compile(r"0{0,2}[0-7]{3}")
+_HOST = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
+_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  as words for what was meant
 _LONGEST_SECRET = 1000  # bytes
 _LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
@@ -93,7 +95,7 @@ def _flag(given: object) -> bool:
 def _probability(given: object) -> float:
     if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
         return float(given)
-    raise ValueError(f"expected a probability from 0 to 1, found {shown(given)}")
+    raise ValueError(f"expected a probability from 0 to 1 such as 0.95, found {shown(given)}")
 
 
 def _network(given: object) -> str:
@@ -167,7 +169,7 @@ def listen(given: object) -> Endpoint:
         ip_network(found.host)
     except ValueError as error:
         expected = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-        raise ValueError(f"expected {expected}, found {shown(given)}{_localhost(given)}") from error
+        raise ValueError(f"expected {expected}, found {shown(given)}{_instead(given)}") from error
     return found
 
 
@@ -181,7 +183,7 @@ def scanner(given: object) -> Endpoint:
             _socket(str(found.path))
     except ValueError as error:
         expected = "rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT with an IP address, or milter:/path/to/socket"
-        raise ValueError(f"expected {expected}, found {shown(given)}{_localhost(given)}") from error
+        raise ValueError(f"expected {expected}, found {shown(given)}{_instead(given)}") from error
     return found
 
 
@@ -196,8 +198,13 @@ def secret(given: object) -> Path:
     return found
 
 
-def _localhost(given: object) -> str:
-    return ": write 127.0.0.1 instead of localhost" if "//localhost:" in str(given) else ""
+def _instead(given: object) -> str:
+    """What to write for an address as other programs take it."""
+    host = _HOST.search(str(given))
+    better = _ADDRESSES.get(host[1]) if host else None
+    if host and better is None and ":" in host[1]:
+        better = f"[{host[1]}]"
+    return f": write {better} instead of {host[1]}" if host and better else ""
 
 
 def _place(given: object) -> Place:
@@ -222,12 +229,12 @@ def _host(given: object) -> str:
 
 def web(given: object) -> object:
     """Page and API told by their place alone are a mapping with `listen` only."""
-    return {"listen": given} if isinstance(given, str) else given
+    return given if given is None or isinstance(given, dict) else {"listen": given}
 
 
 def next_hop(given: object) -> object:
     """A next hop told by its endpoint alone is a mapping with `to` only."""
-    return {"to": given} if isinstance(given, str) else given
+    return given if isinstance(given, dict) else {"to": given}
 
 
 def _one_wrong_in(given: object) -> int:
@@ -263,7 +270,7 @@ def _maildir(given: object) -> str:
 
 def watch(given: object) -> object:
     """Maildirs told by their path alone are a mapping with `maildir` only."""
-    return {"maildir": given} if isinstance(given, str) else given
+    return given if isinstance(given, dict) else {"maildir": given}
 
 
 def _role(given: object) -> str:

@@ -35,7 +35,8 @@ def test_every_mistake_is_a_line(run, tmp_path):
     assert done.err.splitlines() == [
         f"spamguard: {file}:1:1: unknown key 'stat': did you mean 'state'?",
         f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
-        f"spamguard: {file}:3:13: listeners: expected a mapping of keys to values, found 5",
+        f"spamguard: {file}:3:13: listeners: expected a mapping of keys to values, found 5: "
+        "write as in {listen: …, position: …, next_hop: …}",
     ]
 
 

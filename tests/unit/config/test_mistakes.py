@@ -25,13 +25,15 @@ from tests.support.certificates import self_signed
 from tests.unit.config.files import STATE, listener, parts
 
 _MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
+_PLACE = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
+_QUOTES = "put what begins with it into quotes"
 _ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
 KEYS_OF_FILE = [str(field.alias) for field in FilePart.model_fields.values()]
 MISTAKES = [
-    ("", ["1:1: expected the key 'listeners'", "1:1: expected the key 'state', the directory of the filter"]),
-    ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list"]),
+    ("", ["1:1: expected the key 'listeners', or 'scanners'", "1:1: expected the key 'state', the directory of the filter"]),
+    ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list: write as in {state: …}"]),
     (STATE + "listeners: []\n", ["2:1: listeners: expected at least one, found none"]),
-    (STATE + "listeners: 5\n", ["2:1: listeners: expected a list, found 5"]),
+    (STATE + "listeners: 5\n", ["2:1: listeners: expected a list, found 5: put it into brackets, as in [a, b]"]),
     (
         STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n",
         [
@@ -74,7 +76,7 @@ MISTAKES = [
     (listener("user: a b\n"), ["6:1: user: expected the name of a user, found 'a b'"]),
     (listener("    on_error: pas\n"), ["6:5: on_error: expected one of pass, defer, found 'pas': did you mean 'pass'?"]),
     (listener("    tell_probability: yes\n"), ["6:5: tell_probability: expected true or false, found 'yes'"]),
-    (listener("    rules: [5]\n"), ["6:13: rules: expected a mapping of keys to values, found 5"]),
+    (listener("    rules: [5]\n"), ["6:13: rules: expected a mapping of keys to values, found 5: write as in {when: …, action: …}"]),
     (listener("    spam_threshold: 1 in 1\n"), ["6:5: spam_threshold: expected fixed, or such as 1 in 1000, found '1 in 1'"]),
     (
         listener("    odd_bytes: normalize\n"),
@@ -137,13 +139,16 @@ MISTAKES = [
     ),
     ("state: var\n" + listener()[len(STATE) :], ["1:1: state: expected an absolute path, found 'var'"]),
     (listener("user: a\nuser: b\n"), ["7:1: the key 'user' is there twice, first in line 6"]),
-    (listener("user: !!python/name:os.system x\n"), ["6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here"]),
+    (
+        listener("user: !!python/name:os.system x\n"),
+        ["6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: leave it out"],
+    ),
     (listener("? [a]\n: b\n"), ["6:3: expected a word as key"]),
     (listener("user: &a [*a]\n"), ["6:7: an alias stands inside what it names"]),
-    (listener("user: *a\n"), ["6:7: is not YAML here: found undefined alias 'a'"]),
-    (listener("user: 'x\n"), ["7:1: is not YAML here: found unexpected end of stream"]),
-    (STATE + "---\n" + STATE, ["2:1: is not YAML here: but found another document"]),
-    (b"a: \xff\n", ["1:1: expected text in UTF-8"]),
+    (listener("user: *a\n"), ["6:7: is not YAML here: found undefined alias 'a': put what begins with * into quotes"]),
+    (listener("user: 'x\n"), ["7:1: is not YAML here: found unexpected end of stream: the quotes of line 6 do not end"]),
+    (STATE + "---\n" + STATE, ["2:1: is not YAML here: but found another document: leave out the ---"]),
+    (b"a: \xff\n", ["1:1: expected text in UTF-8: save it so"]),
     (
         listener("metrics: localhost:9110\n"),
         ["6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found 'localhost:9110'"],
@@ -157,7 +162,7 @@ MISTAKES = [
         ["6:41: hosts: expected a host name or an IP address, without a port, found 'a:80'"],
     ),
     (listener("web: {listen: '127.0.0.1:8080', hots: []}\n"), ["6:33: unknown key 'hots': did you mean 'hosts'?"]),
-    (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed"]),
+    (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed: take it out"]),
     (b"a: " + b"x" * tree.LONGEST, ["1:1: the file is larger than 1,000,000 bytes"]),
     ("listeners:\n\t- x\n", [r"2:1: is not YAML here: found character '\t' that cannot start any token: write blanks instead of a tab"]),
     (
@@ -169,6 +174,64 @@ MISTAKES = [
         ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"],
     ),
     (listener("password: geheim\n"), ["6:1: unknown key 'password': expected one of " + ", ".join(KEYS_OF_FILE)]),
+    (STATE + "listeners: {listen: x}\n", ["2:1: listeners: expected a list, found a mapping: begin it with a dash"]),
+    (listener("watch:\n"), ["6:1: watch: expected a list, found nothing: write [] for none"]),
+    (
+        listener("scoring:\n"),
+        ["6:1: scoring: expected a mapping of keys to values, found nothing: leave it out, or write as in {deadline: …}"],
+    ),
+    (listener("aliases: 5\n"), ["6:1: aliases: expected a mapping of keys to values, found 5"]),
+    (listener("    tls: true\n"), ["6:5: tls: expected a mapping of keys to values, found true: write as in {certificate: …, key: …}"]),
+    (listener("web: 8080\n"), [f"6:1: listen: {_PLACE}, found 8080"]),
+    (listener("watch: [5]\n"), [f"6:9: maildir: {_MAILDIR}, found 5"]),
+    (
+        listener(hop="26"),
+        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 26"],
+    ),
+    (listener("rules: []\n"), ["6:1: unknown key 'rules' here: it stands in listeners"]),
+    (listener("    workers: 2\n"), ["6:5: unknown key 'workers' here: it stands at the top level"]),
+    (listener("scoring: {message_size: 5}\n"), ["6:11: unknown key 'message_size' here: it stands in limits"]),
+    (listener("scoring:\n  <<: {}\n"), ["7:3: unknown key '<<': write out what it stands for"]),
+    (
+        listener(listen="smtp://::1:25"),
+        [
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://::1:25': "
+            "write [::1] instead of ::1"
+        ],
+    ),
+    (
+        listener(listen="smtp://*:25"),
+        [
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://*:25': "
+            "write 0.0.0.0 instead of *"
+        ],
+    ),
+    (listener("aliases:\n  @x: y\n"), ["7:3: is not YAML here: found character '@' that cannot start any token: " + _QUOTES]),
+    (listener("workers:2\n"), ["6:1: is not YAML here: could not find expected ':': write a colon and a blank after the key"]),
+    (
+        listener("workers:\u00a02\n"),
+        [
+            "6:1: is not YAML here: could not find expected ':': write a colon and a blank after the key; "
+            "there is no ordinary blank (U+00A0): write one"
+        ],
+    ),
+    (listener("\u200bworkers: 2\n"), [r"6:1: the key '\u200bworkers' has a blank that is no ordinary one: write one"]),
+    (
+        listener("user: a: b\n"),
+        [
+            "6:8: is not YAML here: mapping values are not allowed here: indent it as what it belongs to, "
+            "or put a text with a colon in it into quotes"
+        ],
+    ),
+    (
+        listener("   workers: 2\n"),
+        ["6:4: is not YAML here: expected <block end>, but found '<block mapping start>': indent it as what it belongs to"],
+    ),
+    (
+        listener("watch: [/a, /b\n"),
+        ["7:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket of line 6 has no end before this"],
+    ),
+    (listener('user: "a\\d"\n'), ["6:10: is not YAML here: found unknown escape character 'd': use single quotes"]),
     ("[" * 50_000, ["1:21: nested deeper than 20 levels"]),
     ("a: &a x\nb: [" + "*a, " * 17 + "]\n", ["2:69: more than 16 aliases"]),
 ]
@@ -307,7 +370,7 @@ def test_all_mistakes_at_once(mistakes):
         "1:1: unknown key 'stat': did you mean 'state'?",
         "2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
         "4:58: mail would come back: smtp://127.0.0.1:1 is where this daemon listens",
-        "5:5: listeners: expected a mapping of keys to values, found 5",
+        "5:5: listeners: expected a mapping of keys to values, found 5: write as in {listen: …, position: …, next_hop: …}",
     ]
 
 
