@@ -36,5 +36,6 @@ def is_filed(watch: Watch, settings: Settings) -> bool:
 
 
 def display(directory: str) -> str:
-    """A folder as mail programs show it."""
-    return "/".join(names.parts(directory) or (directory,))
+    """A folder as mail programs show it, as text: bytes that are no UTF-8 are written out."""
+    name = "/".join(names.parts(directory) or (directory,))
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

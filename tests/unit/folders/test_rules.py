@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from spamguard.folders.rules import display, is_filed, role_of
 from spamguard.folders.values import Kind, Role
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
@@ -19,6 +21,7 @@ def test_the_role_of_a_directory():
 
 def test_names_for_people():
     assert [display(one) for one in ("", ".Junk.2024", "Lists/Python", "..")] == ["INBOX", "Junk/2024", "Lists/Python", ".."]
+    assert display(os.fsdecode(b".Junk.Entw\xfcrfe")) == "Junk/Entw\\xfcrfe"
 
 
 def test_our_own_maildir_is_one_that_we_file_into(tmp_path):

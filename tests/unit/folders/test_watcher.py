@@ -212,6 +212,19 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
     assert sum("is encrypted" in text for text in told) == 1
 
 
+def test_a_folder_whose_name_is_no_utf8_teaches_and_keeps_nothing_back(watched):
+    """Its name could not be kept in the ledger: no move of this user was learnt any more."""
+    folder = maildir(watched.box / os.fsdecode(b".Junk.Werbung f\xfcr"))
+    messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
+    watched.rest()
+    for message, to in zip(messages, (folder, watched.box / ".Junk"), strict=True):
+        move(message, to)
+    for _ in range(20):
+        watched.watcher.turn(DEBOUNCE)
+    assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
+    assert {vote.origin for vote in watched.filter.ledger.votes()} == {"folder Junk", "folder Junk/Werbung f\\xfcr"}
+
+
 def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, monkeypatch):
     """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and stays a warning of `status`."""
     for number in range(30):
