@@ -43,6 +43,11 @@ def owner_of(path: Path) -> Owner:
     return Owner(found.st_uid, found.st_gid, _groups(found.st_uid, found.st_gid))
 
 
+def owner_from(account: pwd.struct_passwd) -> Owner:
+    """With the groups that the account is in."""
+    return Owner(account.pw_uid, account.pw_gid, _groups(account.pw_uid, account.pw_gid))
+
+
 def _groups(user: int, group: int) -> tuple[int, ...]:
     if os.geteuid() != 0:  # nobody else can take them on, and who is in which group may be asked of another machine
         return ()

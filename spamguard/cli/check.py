@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
 
 Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0. Run as root, or as
-the daemon's user, it warns of watched mailboxes that this user cannot read.
+the daemon's user, it warns of watched mailboxes that this user cannot read; run as root, also of files that this user cannot.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
 `# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
@@ -35,6 +36,7 @@ def add(commands: rim.Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is in force, or what is wrong, or what there is."""
     from spamguard import config
+    from spamguard.daemon import privileges
 
     if options.schema:
         return _schema()
@@ -43,8 +45,12 @@ def run(options: argparse.Namespace) -> int:
     except ConfigError as error:
         rim.say_mistakes(error)
         return rim.ERROR
-    for warning in [*config.warnings(settings), *_mailboxes(settings)]:
+    itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
+    for warning in [*config.warnings(settings), *_closed(settings, itself), *_mailboxes(settings)]:
         rim.say(f"warning: {warning}")
+    if closed := _closed(settings, privileges.named_files(settings)):
+        rim.say_mistakes(ConfigError(*closed))
+        return rim.ERROR
     print(config.effective(settings), end="")
     return 0
 
@@ -54,6 +60,18 @@ def _schema() -> int:
 
     print(rim.as_json(schema_for_editors(), indent=2))
     return 0
+
+
+def _closed(settings: Settings, files: Sequence[Path]) -> list[str]:
+    """Which of these the daemon's user cannot read. Root alone can tell."""
+    from spamguard.daemon import privileges
+    from spamguard.owner import owner_from
+
+    if os.geteuid() != 0:
+        return []
+    with suppress(StartError), owner_from(privileges.service_account(settings)).acting():
+        return privileges.unreadable(files)
+    return []
 
 
 def _mailboxes(settings: Settings) -> Iterator[str]:

@@ -143,14 +143,14 @@ def _maildir(options: argparse.Namespace) -> Path:
 
 
 def _owner(options: argparse.Namespace, path: Path) -> Owner:
-    from spamguard.owner import Owner, owner_of
+    from spamguard.owner import owner_from, owner_of
 
     if options.user is None:
         return owner_of(path)
     account = _account(options.user)
     if os.geteuid() not in (0, account.pw_uid):
         raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
-    return Owner(account.pw_uid, account.pw_gid)
+    return owner_from(account)
 
 
 def _account(name: str) -> pwd.struct_passwd:

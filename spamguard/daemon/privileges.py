@@ -13,15 +13,18 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
-from spamguard.errors import StartError
-from spamguard.settings import Settings
+from spamguard.errors import ConfigError, StartError
+from spamguard.settings import Certificate, Settings
 
 _OURS = ("key", "ledger.sqlite")
 _log = logging.getLogger("spamguard.daemon")
 
 
 def settle_in(settings: Settings) -> None:
-    """Make the state directory if it is missing, become who owns it, and make room for spooled messages. StartError."""
+    """Make the state directory if it is missing, become who owns it, and make room for spooled messages.
+
+    StartError. ConfigError: files that root has read, and whoever we are now cannot, so that every worker would end at once.
+    """
     os.umask(0o022)  # whoever it runs as must get through the directories above the state directory
     try:
         if os.getuid() == 0:
@@ -31,6 +34,8 @@ def settle_in(settings: Settings) -> None:
             _make(settings.state, account)
             _check_owner(settings.state, account)
             _become(account)
+            if closed := unreadable(named_files(settings)):
+                raise ConfigError(*closed)
         else:
             _make(settings.state, None)
         os.umask(0o077)
@@ -43,9 +48,9 @@ def settle_in(settings: Settings) -> None:
 
 def _me() -> str:
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        return f"user {os.getuid()}"
+        return f"user {os.geteuid()}"
 
 
 def service_account(settings: Settings) -> pwd.struct_passwd:
@@ -56,6 +61,28 @@ def service_account(settings: Settings) -> pwd.struct_passwd:
     except KeyError:
         who = f"user {settings.user!r}" if settings.user else f"owner of {settings.state}"
         raise StartError(f"there is no {who} on this machine: create it, or name another with `user`") from None
+
+
+def named_files(settings: Settings) -> list[Path]:
+    """Files besides the configuration itself without which what it says cannot be done."""
+    certificates: list[Certificate | None] = [one.tls for one in settings.listeners]
+    certificates += [settings.web.tls] if settings.web else []
+    found = [file for one in certificates if one is not None for file in (one.certificate, one.key)]
+    return [*found, *(one.password_file for one in settings.scanners if one.password_file is not None)]
+
+
+def unreadable(files: Iterable[Path]) -> list[str]:
+    """Those that whoever we are now cannot read: a sentence for each."""
+    return [told for told in map(_trouble, files) if told]
+
+
+def _trouble(path: Path) -> str:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        remedy = "give that user the right to, there and in the directories above it"
+        return f"{path}: cannot be read by {_me()}, whom the daemon runs as ({error.strerror}): {remedy}"
+    return ""
 
 
 def _as_root(settings: Settings) -> None:

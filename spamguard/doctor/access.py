@@ -16,7 +16,7 @@ from spamguard.doctor.step import Step, failed, ok
 from spamguard.errors import SpamguardError
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.reach import mailboxes, patterns
-from spamguard.owner import Owner
+from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
 _MOST = 1000  # mailboxes looked at
@@ -41,8 +41,7 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
         return None
     with closing(LocalMailboxes(patterns(settings.watch), notify=False)) as found:
         seen = [one.path for one in islice(found.users(), _MOST)]
-    groups = os.getgrouplist(account.pw_name, account.pw_gid)
-    with Owner(account.pw_uid, account.pw_gid, tuple(groups)).acting():
+    with owner_from(account).acting():
         return Access(seen, [path for path in seen if not _readable(path)])
 
 

@@ -26,16 +26,17 @@ TRY = """
 import logging, os, pwd, sys
 from pathlib import Path
 from spamguard.daemon import privileges
-from spamguard.errors import StartError
+from spamguard.errors import SpamguardError
 from spamguard.settings import *
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 state, user, host, *start = sys.argv[1:]
 if start:
     os.setresuid(*[int(start[0])] * 3)
-listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "h", 25)))
+tls = Certificate(Path(os.environ["PEM"]), Path(os.environ["PEM"])) if "PEM" in os.environ else None
+listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "h", 25)), tls=tls)
 try:
     privileges.settle_in(Settings(Path(state), (listener,), user=user))
-except StartError as error:
+except SpamguardError as error:
     sys.exit(str(error))
 print(os.getresuid(), os.getresgid(), os.getgroups(), oct(os.umask(0)))
 try:
@@ -135,6 +136,18 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     daemon.logged("serving", 2)
     eventually(lambda: len(daemon.workers()) == 2)
     assert daemon.stop() == 0
+
+
+def test_what_only_root_can_read_is_told_at_the_start(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers read it as the user they run as: each of them ended as soon as it had begun, again and again."""
+    pem = place / "mail.pem"
+    pem.write_text("x")
+    pem.chmod(0o600)
+    monkeypatch.setenv("PEM", str(pem))
+    told = f"{pem}: cannot be read by nobody, whom the daemon runs as (Permission denied): give that user the right to, there and"
+    assert told in settle_in(place / "state", "nobody").stderr
+    pem.chmod(0o644)
+    assert settle_in(place / "state", "nobody").stdout == IDS
 
 
 def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:

@@ -94,3 +94,20 @@ listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: 
     file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
     assert cli.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
+
+
+@needs_root
+def test_check_tells_of_files_that_the_user_cannot_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Root starts the daemon with them, but as the user it cannot go on."""
+    file, secret = place / "spamguard.yaml", place / "secret"
+    file.write_text(f"state: {place}/state\nuser: nobody\nscanners: [{{listen: 'rspamd://127.0.0.1:11333', password_file: {secret}}}]\n")
+    secret.write_text("geheim\n")
+    why = "cannot be read by nobody, whom the daemon runs as (Permission denied): give that user the right to, there and in the directories"
+    file.chmod(0o600)
+    secret.chmod(0o600)
+    assert cli.main(["check", str(file)]) == 2
+    assert capsys.readouterr() == ("", f"spamguard: warning: {file}: {why} above it\nspamguard: {secret}: {why} above it\n")
+    file.chmod(0o644)
+    os.chown(secret, NOBODY.pw_uid, 0)
+    assert cli.main(["check", str(file)]) == 0
+    assert capsys.readouterr().err == ""
