@@ -15,6 +15,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.process import Process, Work
@@ -33,9 +34,20 @@ _WAITING = 30.0  # seconds that a message waits for a free scorer
 _TOGETHER = 8  # messages given to a scorer in one go,
 _BYTES_TOGETHER = 256 << 10  # if they are small
 _POISON = 2  # times that a message may harm a scorer
+_POISONOUS = 3600.0  # seconds since the last time: the machine may have been too slow, and mail that is put off needs a verdict one day
 _REMEMBERED = 1000  # messages that did
 
 _log = logging.getLogger("spamguard.proxy")
+
+
+class _Harm(NamedTuple):
+    """What a message has done to scorers. last: a time of the event loop's clock."""
+
+    times: int
+    last: float
+
+
+_NO_HARM = _Harm(0, 0.0)
 
 
 class ScorerPool:
@@ -50,7 +62,7 @@ class ScorerPool:
         self._command, self._arguments = command, (str(one_wrong_in), str(words), str(state))
         self._scorers: dict[Process, _Care] = {}
         self._queue: deque[Work] = deque()
-        self._harm: OrderedDict[bytes, int] = OrderedDict()
+        self._harm: OrderedDict[bytes, _Harm] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
@@ -77,12 +89,16 @@ class ScorerPool:
     async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
         """What a scorer makes of it, or why none does; as in `contract.Judge`."""
         try:
-            if self._harm and self._harm.get(await _fingerprint(message), 0) >= _POISON:
+            if self._harm and self._is_poison(await _fingerprint(message)):
                 return NotScanned("poison")
             return await self._judged(Work(message, on_top, users, asyncio.get_running_loop().create_future()))
         except OSError as error:
             _log.error("a message cannot be read to be judged: %s", error)
             return NotScanned("unreadable")
+
+    def _is_poison(self, name: bytes) -> bool:
+        times, last = self._harm.get(name, _NO_HARM)
+        return times >= _POISON and asyncio.get_running_loop().time() - last < _POISONOUS
 
     async def _judged(self, work: Work) -> Scan | NotScanned:
         if self._closing:
@@ -217,7 +233,8 @@ class ScorerPool:
         """Remember the message that a scorer ended at, then answer."""
         with suppress(OSError):  # nobody waits any more, and the message is gone
             name = await _fingerprint(work.message)
-            self._harm[name] = self._harm.pop(name, 0) + (not self._closing)
+            times, _ = self._harm.pop(name, _NO_HARM)
+            self._harm[name] = _Harm(times + (not self._closing), asyncio.get_running_loop().time())
             while len(self._harm) > _REMEMBERED:
                 self._harm.popitem(last=False)
         work.finish(NotScanned("stopping" if self._closing else ending))

@@ -122,6 +122,19 @@ def test_a_message_that_harmed_twice_is_not_tried_again(state: Path, monkeypatch
     run(work())
 
 
+def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each time: where mail that cannot be judged is put off, it would be until its sender gives up."""
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            assert [await judge(b"CRASH") for _ in range(3)] == [*[NotScanned("crashed")] * 2, NotScanned("poison")]
+            monkeypatch.setattr(scoring, "_POISONOUS", 0.5)
+            await asyncio.sleep(0.6)
+            assert [await judge(b"CRASH") for _ in range(2)] == [NotScanned("crashed"), NotScanned("poison")]
+
+    run(work())
+
+
 def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
