@@ -1,4 +1,4 @@
-"""Which elements of a page hide what they hold: by their own attributes, or by a class that a style sheet hides.
+"""Which elements of a page hide what they hold: by their own attributes, or by what style sheets say of their classes.
 
 Works like `html` on lower-case markup by regular expressions, in time linear in its length. A page has many ways to hide text, and
 more to undo it; these are those that mail uses. It must never raise and never fetch anything.
@@ -6,57 +6,50 @@ more to undo it; these are those that mail uses. It must never raise and never f
 
 from __future__ import annotations
 
+import html
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from spamguard.mail import styles
+from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, Declared
 
 _BLOCKS = (
     "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
 )
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that begin and end lines or cells."""
-_SIZED = "font-size"
-# a word without which the pattern cannot match, and the pattern; possessive, so that long runs of blanks cost nothing
-_HIDERS = tuple(
-    (word, re.compile(pattern))
-    for word, pattern in (
-        ("none", r"display\s*+:\s*+none"),
-        ("hidden", r"visibility\s*+:\s*+hidden"),
-        ("mso-hide", r"mso-hide\s*+:\s*+all"),
-        (_SIZED, r"font-size\s*+:\s*+(?:0(?:\.0*+)?(?![\d.])|[01](?:\.\d*+)?p[xt])"),
-        ("opacity", r"opacity\s*+:\s*+0(?:\.0*+)?(?![\d.])"),
-        ("max-height", r"max-height\s*+:\s*+0(?!\d)"),
-        ("hidden", r"hidden(?<=\shidden)(?=[\s>=/]|\Z)"),
-        ("transparent", r"color(?<![\w-]color)\s*+:\s*+transparent"),
-        ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
-        ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
-        ("text-indent", r"text-indent\s*+:\s*+-\d{3}"),
-    )
-)
-# What text of no size holds may have one again. Bounded, since a tag may name many.
-_SIZE = re.compile(
-    r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
-    r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
-)
-_BRIGHT = r"rgba?\(\s*+25\d\s*+,\s*+25\d\s*+,\s*+25\d\s*+[,)]"
-_WHITE = re.compile(r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#fff\b|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|" + _BRIGHT + ")")
-_NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + _BRIGHT
+TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
+# An attribute that is one by itself, and one of colour: white hides on white.
+_HIDDEN = re.compile(r"hidden(?<=[\s/\"']hidden)(?=[\s>=/]|\Z)")
+_NO_GROUND = r"white|#fff|#f[a-f0-9]f|transparent|none|inherit|" + styles.BRIGHT
+_WHITE = re.compile(rf"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#?f(?:ff|[a-f0-9]f[a-f0-9]f[a-f0-9])|{styles.BRIGHT})")
+# Names of characters are undone in attributes: with these every other sign may be written.
+_MORE_SIGNS = (("hidden", _HIDDEN), ("&", re.compile("&(?:#(?!39;|34;)|colon|tab|newline)")))
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,9}|#x[0-9a-f]{1,9}|[a-z]{2,9});?")  # bounded: numbers of thousands of digits are errors
+_MARKS = (".", "#")
+_NOT: frozenset[str] = frozenset()
+_WHITES = re.compile(r"white|#?fff|#?f[a-f0-9]f[a-f0-9]f[a-f0-9]")
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
+# What gives to text again what it had lost. Bounded, since a tag may name many.
+_AGAIN = {
+    SIZED: re.compile(
+        r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
+        r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
+    ),
+    COLOURED: re.compile(rf"<[a-z][^<>]*(?<![\w-])color\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]"),
+    SHOWN: re.compile(r"<[a-z][^<>]*visibility\s*+:\s*+visible"),
+}
+_AGAIN[WHITE] = _AGAIN[COLOURED]
 # Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
 _QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
 WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"']|)*+)")
 _SIGNS = str.maketrans("<>", "  ")
-_START_TAG = re.compile(r"<([a-z][\w:-]{0,20})[^<>]*+>?")
 # By quotes, as browsers read tags; a value that is not closed ends with its tag.
-_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"[^\"<>]*+\"?|'[^'<>]*+'?|[^\s\"'<>]++))?")
+_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"([^\"<>]*+)\"?|'([^'<>]*+)'?|([^\s\"'<>]++)))?")
 _TELLING = frozenset(("style", "color", "hidden", "class", "id"))
-_BRACES = re.compile(r"([{}])")
-_LAST_NAME = re.compile(r"[.#]([\w-]{1,60})\Z")  # of a selector; behind a pseudo-class there is none: it hides but now and then
-_CLASS = re.compile(  # by its first letters first: a word border in front takes twice as long
-    r"(?:class(?<!\wclass)|id(?<!\wid))\s*+=\s*+(?:\"([^\"<>]{0,300}+)|'([^'<>]{0,300}+)|([^\s\"'<>]{1,300}+))"
-)
-_MAX_NAMES = 50
 _NAMED_TAG = re.compile(r"<(/?)([a-z][\w:-]{0,20})")
 # Elements that a start tag closes (HTML Standard, section 13.1.2.4), unless a list or table begins in between.
 _LISTS, _TABLE, _CELLS, _PARTS = ("ul", "ol"), ("table",), ("td", "th"), ("tbody", "thead", "tfoot")
@@ -75,106 +68,103 @@ _ENDING_P = BLOCKS - {"td", "th", "tr", "tbody", "option", "select", "button", "
 # These go on behind the end of what is around them.
 _FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
-_MAX_HIDING = 500  # elements; a page with more has its first ones looked at
+_FEW = 10  # searches cost less than a look at all tags
+_NAME = 70  # characters of the names of elements that are looked for
+_BOXES = BLOCKS - _OF_TABLES - {"td", "th", "table", "html", "head", "body"}
 
 
 def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, list[str]]:
-    """Markup without the elements whose own tag hides them, and those elements in one, if any tag looks as if it did.
+    """Markup without the elements whose own tag hides them, and those elements in one, if any tag does.
 
     attributes: of all tags, each once. style: text of the style sheets.
     """
-    quoted = _QUOTED.search("<".join((*attributes, ""))) is not None
-    places = _places(source, source if quoted else "\n".join(attributes), style)
-    if not places:
+    tags = source
+    if _QUOTED.search("<".join((*attributes, ""))):
+        tags = WHOLE_TAG.sub(_unquoted, source)
+        attributes = dict.fromkeys([found[2] for found in TAG.finditer(tags)])
+    rules = styles.sheet(style) if style else {}
+    hiding = _hiding(list(attributes), rules, style)
+    elements = {name: declared for name, declared in rules.items() if name[0] not in _MARKS and "<" + name in source}
+    if not hiding and not elements:
         return source, []
-    left, covered = _take(source, WHOLE_TAG.sub(_unquoted, source) if quoted else source, places)
+    if elements or len(hiding) > _FEW:
+        starts: Iterable[int] = [found.start() for found in TAG.finditer(tags) if found[2] in hiding or found[1] in elements]
+    else:
+        starts = sorted(start for own in hiding for start in _starts(tags, own))
+    left, covered = _take(source, tags, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _NOT))
     return left, [covered]
 
 
-def _places(source: str, attributes: str, style: str) -> list[tuple[int, bool]]:
-    """Where something stands that may hide its element, in order, and whether nothing within can be seen again. White text hides unless
-    the page sets a dark ground."""
-    patterns = [(pattern, word != _SIZED) for word, pattern in _HIDERS if word in attributes and pattern.search(attributes)]
-    if "color" in attributes and _WHITE.search(attributes) and not _DARK_GROUND.search(attributes + "\n" + style):
-        patterns.append((_WHITE, True))
-    places = [(match.start(), lasts) for pattern, lasts in patterns for match in pattern.finditer(source)]
-    names = _names(style) if style else frozenset()
-    if any(name in attributes for name in names):
-        found = (match for match in _CLASS.finditer(source) if not names.isdisjoint((match[match.lastindex or 1] or "").split()))
-        places += [(match.start(), True) for match in found]
-    return sorted(places)[:_MAX_HIDING]
-
-
-def _names(style: str) -> frozenset[str]:
-    """Classes and ids that a style sheet hides on every screen, so many at most."""
-    flat = style.replace("{", "\n").replace("}", "\n")  # all declarations at once: few style sheets hide anything
-    hiders = [hider for word, hider in _HIDERS if word in flat and hider.search(flat)]
-    if not hiders:
-        return frozenset()
-    hiding = [selectors for selectors, body in _rules(style) if any(hider.search(body) for hider in hiders)]
-    ends = [selector[-100:].rstrip() for selector in ",".join(hiding).split(",")]
-    return frozenset([match[1] for end in ends if (match := _LAST_NAME.search(end))][:_MAX_NAMES])
-
-
-def _rules(style: str) -> Iterator[tuple[str, str]]:
-    """Selectors and declarations, but for those in a block with a condition: what small screens hide, large ones show."""
-    pieces = _BRACES.split(style + "}")  # text, brace, text …
-    outer = conditions = 0
-    for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
-        if brace == end == "{":
-            outer += 1
-            conditions += conditions > 0 or "(" in before
-        elif brace == "{":
-            if not conditions and "@" not in before.rpartition(";")[2]:  # a condition that has lost its brace
-                yield before, inside
-        elif end == "}" and outer:
-            outer -= 1
-            conditions -= conditions > 0
-
-
-def _take(source: str, tags: str, places: list[tuple[int, bool]]) -> tuple[str, str]:
-    """Markup without the elements whose own tag hides them, and those elements. tags: the same with nothing like a tag that is none."""
-    shown: list[str] = []
-    covered: list[str] = []
-    position = 0
-    looked = -1
-    tree = _Tree(tags)
-    for number, (place, _) in enumerate(places):
-        start = tags.rfind("<", position, place)
-        if start == looked:  # at this tag, which hides nothing: a long one may name many reasons to
-            continue
-        looked = start
-        tag = _START_TAG.match(tags, start) if start >= 0 else None
-        if tag is None or tag.end() <= place or tag.group(1) in _VOID:
-            continue
-        reasons = _reasons(tag, islice(places, number, None))
-        if not reasons:
-            continue
-        end = tree.end(tag.group(1), start, tag.end(), len(source) if any(reasons) else tree.next_size(tag.end()))
-        shown.append(source[position:start])
-        covered.append(source[tag.end() : end])
-        position = end
-    return "".join((*shown, source[position:])), " ".join(covered)
+def _starts(tags: str, attributes: str) -> Iterator[int]:
+    """Where tags with these attributes may stand."""
+    place = tags.find(attributes)
+    while place >= 0:
+        yield tags.rfind("<", max(place - _NAME, 0), place)
+        place = tags.find(attributes, place + len(attributes))
 
 
 def _unquoted(tag: re.Match[str]) -> str:
     return tag[1] + tag[2].translate(_SIGNS)
 
 
-def _reasons(tag: re.Match[str], places: Iterable[tuple[int, bool]]) -> list[bool]:
-    """Of each place within a tag that belongs to an attribute that can hide, whether it lasts. Titles and other texts may say anything;
-    of two attributes of a name the first counts."""
-    telling: dict[str, tuple[int, int]] = {}
-    for found in _ATTRIBUTE.finditer(tag.string, tag.end(1), tag.end()):
-        name = found[1]
-        if name in _TELLING and name not in telling:
-            telling[name] = found.span()
-    reasons = []
-    for place, lasts in places:
-        if place >= tag.end():
-            break
-        reasons += [lasts for start, end in telling.values() if start <= place < end]
-    return reasons
+def _hiding(attributes: Sequence[str], rules: Mapping[str, Declared], style: str) -> dict[str, frozenset[str]]:
+    """Attributes that hide, whatever element they belong to, and how. White text hides unless the page sets a dark ground."""
+    joined = "\n".join(attributes)
+    signs = styles.signs(joined)
+    signs += [pattern for word, pattern in _MORE_SIGNS if word in joined]
+    white = "color" in joined and _WHITE.search(joined) and not _DARK_GROUND.search(joined + "\n" + style)
+    if white:
+        signs.append(_WHITE)
+    if names := "|".join([re.escape(name[1:]) for name in rules if name[0] in _MARKS and name[1:] in joined]):
+        signs.append(re.compile(names))
+    if not signs:
+        return {}
+    starts = list(accumulate([len(one) + 1 for one in attributes], initial=0))
+    looked = {bisect_right(starts, found.start()) - 1 for sign in signs for found in sign.finditer(joined)}
+    found = {attributes[place]: _ways(attributes[place], rules) for place in looked}
+    return {one: hides for one, ways in found.items() if (hides := ways if white else ways - {WHITE})}
+
+
+def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "") -> frozenset[str]:
+    """How these attributes hide an element. Titles and other texts may say anything; of two attributes of a name the first counts."""
+    given: dict[str, str] = {}
+    for found in _ATTRIBUTE.finditer(attributes):
+        if found[1] in _TELLING:
+            given.setdefault(found[1], found[found.lastindex or 1])
+    declared: Declared = {}
+    for name in (element, *["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()):
+        styles.add(declared, rules.get(name, {}))
+    style = given.get("style", "")
+    styles.add(declared, styles.declarations(_REFERENCE.sub(_character, style) if "&" in style else style))
+    hides = styles.ways(declared)
+    if "hidden" in given and "display" not in declared:
+        hides |= {EVER}
+    return hides | {WHITE} if "color" not in declared and _WHITES.fullmatch(given.get("color", "").strip()) else hides
+
+
+def _character(reference: re.Match[str]) -> str:
+    return html.unescape(reference[0])
+
+
+def _take(source: str, tags: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]]) -> tuple[str, str]:
+    """Markup without the elements that are hidden, and those elements. tags: the same with nothing like a tag that is none; starts: of
+    tags that may hide, in order; look: how they do, by name and attributes."""
+    shown: list[str] = []
+    covered: list[str] = []
+    position = 0
+    tree = _Tree(tags)
+    for start in starts:
+        tag = TAG.match(tags, start) if start >= position else None
+        if tag is None:
+            continue
+        name, attributes = tag.groups()
+        ways = look(name, attributes)
+        if ways and name[0] not in "/!?" and name not in _VOID and (ways != {BOXED} or name in _BOXES):
+            end = tree.end(name, tag.start(), tag.end(), max(tree.again(way, tag.end()) for way in ways))
+            shown.append(source[position : tag.start()])
+            covered.append(source[tag.end() : end])
+            position = end
+    return "".join((*shown, source[position:])), " ".join(covered)
 
 
 class _Tree:
@@ -187,7 +177,7 @@ class _Tree:
         self._source = source
         self._open: defaultdict[str, int] = defaultdict(int)
         self._place = 0
-        self._size = -1
+        self._again: dict[str, int] = {}
 
     def is_open(self, name: str, place: int) -> bool:
         """Whether an element of that name is open at a place, which is behind all asked for before."""
@@ -199,12 +189,13 @@ class _Tree:
         self._place = place
         return self._open[name] > 0
 
-    def next_size(self, place: int) -> int:
-        """Where the next tag that gives text a size stands, from a place on behind all asked for before; the end of the page: nowhere."""
-        if self._size < place:
-            found = _SIZE.search(self._source, place)
-            self._size = found.start() if found else len(self._source)
-        return self._size
+    def again(self, way: str, place: int) -> int:
+        """Where text that is hidden in that way begins to be seen again, from a place on behind all asked for before; the end of the
+        page: nowhere."""
+        if self._again.get(way, -1) < place:
+            found = _AGAIN[way].search(self._source, place) if way in _AGAIN else None
+            self._again[way] = found.start() if found else len(self._source)
+        return self._again[way]
 
     def end(self, name: str, start: int, position: int, most: int) -> int:
         """Where the element whose start tag stands from `start` to `position` ends: at its end tag, or at a tag that closes it as well; at

@@ -26,7 +26,6 @@ _UNSEEN = re.compile(
 _BEGINS_UNSEEN = r"<(?:!--|script|style|template|title)"
 _NOT_UNSEEN = re.compile(_BEGINS_UNSEEN)
 _UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{hiding.WHOLE_TAG.pattern}")
-_TAG = re.compile(r"<([/!?a-z][^<> \t\n\r\f/]*+)([^<>]*+)>?")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
 _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
@@ -58,7 +57,7 @@ def read(source: str) -> Page:
     if left != source:
         source, shown = left, _shown(left)
     visible = shown.text
-    hidden = _TAG.sub(" ", " ".join(unseen)) if unseen else ""
+    hidden = hiding.TAG.sub(" ", " ".join(unseen)) if unseen else ""
     tags = " ".join(shown.names) + attributes
     linked = shown.linked and len(visible) <= _LITTLE_TEXT
     return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), shown.images, linked)
@@ -79,7 +78,7 @@ def _shown(source: str) -> _Shown:
     if compiled is not None:
         with suppress(UnicodeEncodeError):
             return _Shown(*compiled.markup(source, _BREAKS))
-    pieces = _TAG.split(source)  # text, name of the tag, its attributes, text …
+    pieces = hiding.TAG.split(source)  # text, name of the tag, its attributes, text …
     names, attributes = pieces[1::3], pieces[2::3]
     pieces[1::3] = [" " if name in _BREAKS else "" for name in names]
     pieces[2::3] = [""] * len(names)

@@ -1,0 +1,181 @@
+"""What declarations of styles hide, as browsers read them: comments and escapes are undone, of a property the last valid value counts,
+important ones before others. Neither who hides text nor who shows it should pass for the other by a trick that costs nothing.
+
+Works on lower-case text, in time linear in its length. It must never raise and never fetch anything. Sources: CSS Syntax Module Level 3,
+CSS Cascading and Inheritance Level 4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+Declared = dict[str, tuple[bool, str]]
+"""By property, whether what is declared is important, and how it hides; "": not at all."""
+EVER, SIZED, COLOURED, WHITE, SHOWN, BOXED = "ever", "sized", "coloured", "white", "shown", "boxed"
+"""Ways to hide. Whatever is within; until it has a size, or a colour, of its own, WHITE: on white grounds alone; until it is said to be
+visible; whatever is within a box, but no cell, and no words within a line."""
+_WAYS = frozenset((EVER, SIZED, COLOURED, WHITE, SHOWN, BOXED))
+_OFF, _PLACED, _MOVED, _CLIPPED, _FLAT, _CUT = "off", "placed", "moved", "clipped", "flat", "cut"  # halves of ways
+
+_ZERO = r"[+-]?(?:0+(?:\.0*)?|\.0+)(?:[a-z]{1,4}|%)?"
+_TINY = rf"{_ZERO}|(?:[01](?:\.\d*)?|\.\d+)p[xt]"
+_COMMON = "inherit|initial|unset|revert"
+_NUMBERS = (
+    r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[a-z]{1,4}|%)?|(?:calc|min|max|clamp|var)\(.*|auto|none|(?:xx?-)?(?:small|large)(?:er)?|medium|"
+    + _COMMON
+)
+_WORDS = (
+    r"(?:inline-)?(?:block|flex|grid|table)|inline|list-item|flow-root|contents|table-[a-z]+(?:-group)?|visible|static|sticky|auto|scroll|"
+    + _COMMON
+)
+_ANY = r"[#\w].*"
+BRIGHT = r"rgba?\(\s*+25\d\s*+[, ]\s*+25\d\s*+[, ]\s*+25\d\s*+(?:[,/]\s*+1[\d.%]*+\s*+)?\)"
+_WHITES = rf"white|#fff|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|{BRIGHT}"
+_CLEAR = r"transparent|#[a-f0-9]{3}0|#[a-f0-9]{6}00|(?:rgb|hsl)a\([^()]*[,/]\s*(?:0+(?:\.0*)?|\.0+)%?\s*\)"
+_FONT = r"(?:[a-z]+\s+)*(?:%s)(?:\s*/\s*[\w.%%]+)?\s+\S.*"
+_Patterns = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def _row(*ways: tuple[str, str], shown: str) -> _Patterns:
+    return tuple((way, re.compile(values, re.S)) for way, values in (*ways, ("", shown)))
+
+
+_FAR = _row((_OFF, r"-\d{3}[\w.]*"), shown=_NUMBERS)
+_LOW = _row((_FLAT, _TINY), shown=_NUMBERS)
+# By property: which one it sets, and values by how they hide; what matches none is not valid.
+_VALUES: Mapping[str, tuple[str, _Patterns]] = {
+    "display": ("display", _row((EVER, "none"), shown=_WORDS)),
+    "visibility": ("visibility", _row((SHOWN, "hidden|collapse"), shown=_WORDS)),
+    "opacity": ("opacity", _row((EVER, rf"{_ZERO}|0?\.0\d*"), shown=_NUMBERS)),
+    "font-size": ("font-size", _row((SIZED, _TINY), shown=_NUMBERS)),
+    "font": ("font-size", _row((SIZED, _FONT % _TINY), shown=_FONT % _NUMBERS)),
+    "color": ("color", _row((COLOURED, _CLEAR), (WHITE, _WHITES), shown=_ANY)),
+    "text-indent": ("text-indent", _row((EVER, r"-\d{3}[\w.]*"), shown=_NUMBERS)),
+    "transform": ("transform", _row((EVER, r"(?:.*\s)?scale(?:3d|[xyz])?\(\s*(?:0+(?:\.0*)?|\.0+)\s*[,)].*"), shown=_ANY)),
+    "position": ("position", _row((_PLACED, "absolute|fixed"), (_MOVED, "relative"), shown=_WORDS)),
+    "clip": ("clip", _row((_CLIPPED, r"rect\(\s*[01](?:px)?(?:[\s,]+[01](?:px)?){3}\s*\)"), shown=_ANY)),
+    "overflow": ("overflow", _row((_CUT, "hidden|clip"), shown=_WORDS)),
+    "left": ("left", _FAR),
+    "top": ("top", _FAR),
+    **{name: (name, _LOW) for name in ("height", "max-height", "width", "max-width")},
+}
+_COMMENT = re.compile(r"/\*(?:[^*]++|\*(?!/)|)*+(?:\*/)?")
+_DECLARATION = re.compile(r"""(?:[^;"'(]++|"[^"]*+"?|'[^']*+'?|\([^)]*+\)?)(?:[^;"'(]++|"[^"]*+"?|'[^']*+'?|\([^)]*+\)?|)*+""")
+_ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,6})\s?|(.))", re.S)
+_MOST = 200  # characters of one declaration
+
+# Without one of these nothing hides anything: a word that it needs, which is found fast, and the pattern; possessive, so that long
+# runs of blanks cost nothing.
+_SIGNS = tuple(
+    (word, re.compile(pattern))
+    for word, pattern in (
+        ("none", r"display\s*+:\s*+none"),
+        ("visibility", r"visibility\s*+:\s*+(?:hidden|collapse)"),
+        ("font", r"font(?:-size)?\s*+:[a-z\s]*+(?:0(?:\.0*+)?(?![\d.])|\.0|[01]?(?:\.\d++)?p[xt])"),
+        ("opacity", r"opacity\s*+:\s*+(?:0?\.0|0(?!\.))"),
+        (
+            "color",
+            r"color(?<![\w-]color)\s*+:\s*+(?:transparent|#(?:[a-f0-9]{3}0|[a-f0-9]{6}00)(?![a-f0-9])"
+            r"|(?:rgb|hsl)a\([^()]{0,40}[,/]\s*+0?\.?0*+%?\s*+\))",
+        ),
+        ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
+        ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
+        ("text-indent", r"text-indent\s*+:\s*+-\d{3}"),
+        ("scale", r"scale(?:3d|[xyz])?\(\s*+0?\.?0*+[,)\s]"),
+        ("clip", r"clip\s*+:\s*+rect"),
+        ("overflow", r"overflow\s*+:\s*+(?:hidden|clip)"),
+        ("\\", r"\\"),
+        ("/*", r"/\*"),
+    )
+)
+_LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?p[xt])")
+# What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
+_SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?([.#][\w-]{1,60})|([a-z][\w-]{0,60})")
+_BRACES = re.compile(r"([{}])")
+_UNCONDITIONAL = re.compile(r"@(?:media\s+(?:only\s+)?(?:screen|all)|layer\b[^()]*)")
+_MOST_NAMES = 50
+
+
+def signs(text: str) -> list[re.Pattern[str]]:
+    """Those patterns of which a style that hides has one, which a text has."""
+    found = [(word, pattern) for word, pattern in _SIGNS if word in text and pattern.search(text)]
+    return [pattern for word, pattern in found if word != "overflow" or _LOW_SIGN.search(text)]
+
+
+def declarations(style: str) -> Declared:
+    """What a style declares that may hide something."""
+    found: Declared = {}
+    plain = _COMMENT.sub(" ", style) if "/*" in style else style
+    for one in _DECLARATION.findall(plain) if any(sign in plain for sign in "\"'(") else plain.split(";"):
+        name, _, value = (_ESCAPE.sub(_escaped, one[:_MOST]) if "\\" in one else one[:_MOST]).partition(":")
+        known = _VALUES.get(name.strip())
+        if known is not None:
+            add(found, _declared(*known, value))
+    return found
+
+
+def _declared(name: str, patterns: _Patterns, value: str) -> Declared:
+    """One declaration; nothing if it is not valid."""
+    plain, mark, important = value.partition("!")
+    plain = plain.strip()
+    for way, pattern in patterns if important.strip() == "important" * bool(mark) else ():
+        if pattern.fullmatch(plain):
+            return {name: (bool(mark), way)}
+    return {}
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[2]:
+        return found[2]
+    number = int(found[1], 16)
+    return chr(number).lower() if number < 0x110000 else "\ufffd"
+
+
+def add(declared: Declared, more: Declared) -> None:
+    """Declare more, which counts unless what is declared already is important."""
+    for name, (important, way) in more.items():
+        if important or not declared.get(name, (False, ""))[0]:
+            declared[name] = important, way
+
+
+def ways(declared: Declared) -> frozenset[str]:
+    """How all of it hides an element."""
+    found = {way for _, way in declared.values()}
+    if (_OFF in found and (_PLACED in found or _MOVED in found)) or {_CLIPPED, _PLACED} <= found:
+        found.add(EVER)
+    if {_CUT, _FLAT} <= found:
+        found.add(BOXED)
+    return _WAYS & found
+
+
+def sheet(text: str) -> dict[str, Declared]:
+    """What style sheets hide on every screen, by ".class", "#id" or name of an element, so many at most."""
+    found: dict[str, Declared] = {}
+    flat = (_COMMENT.sub(" ", text) if "/*" in text else text).replace("\n", " ")
+    hiders = signs(flat.replace("{", ";"))  # all declarations at once: few style sheets hide anything
+    for selectors, body in _rules(flat) if hiders else ():
+        if any(name in selectors for name in found) or any(hider.search(body) for hider in hiders):
+            declared = declarations(body)
+            for selector in selectors.split(","):
+                named = _SELECTOR.fullmatch(selector.strip())
+                if named and len(found) < _MOST_NAMES:
+                    add(found.setdefault(named[named.lastindex or 1], {}), declared)
+    return {name: declared for name, declared in found.items() if ways(declared)}
+
+
+def _rules(style: str) -> Iterator[tuple[str, str]]:
+    """Selectors and declarations, but for those in a block with a condition: what small screens hide, large ones show."""
+    pieces = _BRACES.split(style + "}")  # text, brace, text …
+    outer = conditions = 0
+    for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
+        selectors = before.rpartition(";")[2].strip()
+        if brace == end == "{":
+            outer += 1
+            conditions += conditions > 0 or "(" in before or (selectors.startswith("@") and not _UNCONDITIONAL.fullmatch(selectors))
+        elif brace == "{":
+            if not conditions and "@" not in selectors:  # a condition that has lost its brace
+                yield selectors, inside
+        elif end == "}" and outer:
+            outer -= 1
+            conditions -= conditions > 0
