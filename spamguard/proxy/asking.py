@@ -34,6 +34,9 @@ from spamguard.wire.values import Client, Envelope, Recipient, Sender
 # The learner must not meet what a scorer has ended at. Once may be chance; at the second time it is poison.
 _NOT_LEARNT = {"poison": Taught.IMPOSSIBLE, "error": Taught.IMPOSSIBLE, "crashed": Taught.LATER, "timeout": Taught.LATER}
 
+TOO_LARGE = "too-large"
+"""The `problem` of a message that is beyond the limit of its door."""
+
 _log = logging.getLogger("spamguard.proxy")
 
 
@@ -156,7 +159,8 @@ class Asking:
         return Judged(name, fields, decision.action, "", found, verdict, decision, policy.told(verdict, decision))
 
     def _not_judged(self, entry: Entry) -> Judged:
-        action = Action.DEFER if self._policy.on_error is OnError.DEFER else Action.TAG
+        deferred = self._policy.on_error is OnError.DEFER and entry.reason != TOO_LARGE  # which it would be each time
+        action = Action.DEFER if deferred else Action.TAG
         entry.action = action
         return Judged(entry.id, policy.not_scanned(entry.reason), action, entry.reason)
 

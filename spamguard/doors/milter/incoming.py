@@ -7,10 +7,11 @@ of a field. Must never fail because a message is too much.
 from __future__ import annotations
 
 from spamguard.doors.milter.forged import Forged
+from spamguard.proxy.asking import TOO_LARGE
 from spamguard.reception.arriving import Arriving, NoRoom
 
 _CRLF = b"\r\n"
-_PROBLEMS = {NoRoom.TOO_LARGE: "too-large", NoRoom.NOT_NOW: "no-room"}
+_PROBLEMS = {NoRoom.TOO_LARGE: TOO_LARGE, NoRoom.NOT_NOW: "no-room"}
 
 
 class Incoming:

@@ -113,6 +113,11 @@ def test_a_problem_known_before_is_not_judged(tmp_path: Path) -> None:
     assert asked.judge.raws == []
 
 
+@pytest.mark.parametrize(("problem", "action"), [("too-large", Action.TAG), ("no-room", Action.DEFER)])
+def test_what_would_never_be_judged_is_not_put_off(tmp_path: Path, problem: str, action: Action) -> None:
+    assert Asked(tmp_path, policy=Policy(on_error=OnError.DEFER)).judged(problem=problem).action is action
+
+
 def test_a_fault_of_ours_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         async def judge(self, *_: Any) -> Any:
