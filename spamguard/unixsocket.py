@@ -35,9 +35,9 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
     return found
 
 
-def is_served(path: Path) -> bool:
+def is_served(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> bool:
     """Whether somebody listens there; what a process that was killed has left behind only looks so."""
-    with socket.socket(socket.AF_UNIX) as asking:
+    with socket.socket(socket.AF_UNIX, kind) as asking:
         asking.setblocking(False)
         try:
             asking.connect(str(path))

@@ -163,6 +163,11 @@ def _listening(settings: Settings) -> socket.socket:
     """StartError, ConfigError."""
     if settings.watch_socket is None:
         raise ConfigError("`watch_socket` is not set: say where to listen, as in watch_socket: /run/spamguard-watch/mailboxes.sock")
+    if unixsocket.is_served(settings.watch_socket, socket.SOCK_SEQPACKET):
+        raise StartError(
+            f"{settings.watch_socket}: another `open-mailboxes` listens there: stop that one "
+            "(`systemctl stop spamguard-watch` where it is a service)"
+        )
     try:
         found = unixsocket.listening(settings.watch_socket, _MODE, socket.SOCK_SEQPACKET)
     except OSError as error:

@@ -269,6 +269,16 @@ def test_systemd_is_told(place: Place) -> None:
         assert systemd.heard("STOPPING=1")
 
 
+def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
+    with place.opening():
+        before = place.socket.stat().st_ino
+        command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", OPENER]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode not in (0, 78)
+        assert f"{place.socket}: another `open-mailboxes` listens there: stop that one" in done.stderr
+        assert place.socket.stat().st_ino == before
+
+
 def test_mistakes_have_their_exit_status(place: Place) -> None:
     def tried() -> tuple[int, str]:
         command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", "no-such-user"]
