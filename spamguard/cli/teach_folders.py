@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,11 +56,18 @@ def run(options: argparse.Namespace) -> int:
     roles = [role_of(watch, special) for watch in watches]
     with closing(mailboxes_of(watches, opener, notify=False)) as mailboxes:
         users = list(mailboxes.users())
-        if not any(_has_folders(mailboxes, one) for one in users):
-            raise UsageError(f"{watches[0].maildir}: no Maildir there: check the path and its permissions")
+        for missing in _without_mailboxes(mailboxes, users, watches, each=bool(options.maildirs)):
+            raise UsageError(f"{missing.maildir}: no Maildir there: check the path and its permissions")
         told = _show(mailboxes, users, roles) if options.dry_run else _teach(options, mailboxes, users, roles)
     rim.answer(options, "\n".join(map(_line, told)), told)
     return 0
+
+
+def _without_mailboxes(mailboxes: Mailboxes, users: Sequence[Mailbox], watches: Sequence[Watch], *, each: bool) -> Iterator[Watch]:
+    """Those where there is no Maildir. each: of them, not only of all, there has to be one."""
+    found = {one.watch for one in users if _has_folders(mailboxes, one)}
+    if each or not found:
+        yield from (watch for number, watch in enumerate(watches) if number not in found)
 
 
 def _has_folders(mailboxes: Mailboxes, mailbox: Mailbox) -> bool:
@@ -110,10 +118,12 @@ def _line(told: dict[str, Any]) -> str:
 def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
     from spamguard.folders.first import filed
     from spamguard.folders.once import Once
+    from spamguard.folders.reading import SETTLED_SECONDS
     from spamguard.folders.scan import Scanner
 
     told = []
     with rim.open_filter(options) as spam_filter:
+        time.sleep(SETTLED_SECONDS)  # what came a moment ago may still be being written: it would be passed over without a word
         scanner = Scanner(mailboxes, spam_filter.key, Once())
         for mailbox in users:
             found = filed(mailboxes, mailbox, roles[mailbox.watch])

@@ -13,7 +13,7 @@ from spamguard.errors import SpamguardError
 from spamguard.packed import DamagedError, UnreadableError, unpacked
 
 MOST = 64 << 20  # bytes; what lies beyond is not read: two messages that differ only there are taken for one
-_SETTLED = 1.0  # seconds without a change, after which a file is whole although its name does not tell its size
+SETTLED_SECONDS = 1.0  # without a change, after which a file is whole although its name does not tell its size
 _ABANDONED = 60.0  # seconds, after which an incomplete file will not be completed
 _SIZE = re.compile(r",S=([0-9]{1,15})(?=[,:]|$)")  # Dovecot's note of how long the message is, unpacked
 
@@ -45,7 +45,7 @@ def _check_whole(raw: bytes, name: str, age: float) -> None:
     missing = told is not None and len(raw) < min(int(told[1]), MOST)
     if (missing or not raw) and age < _ABANDONED:
         raise UnfinishedError(f"{name}: is being written")
-    if told is None and age < _SETTLED:
+    if told is None and age < SETTLED_SECONDS:
         raise UnfinishedError(f"{name}: may still be written")
     if not raw:
         raise UnreadableError("is empty")

@@ -9,6 +9,7 @@ import pytest
 
 from corpora import synthetic
 from spamguard import Filter
+from spamguard.folders import reading
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -38,7 +39,8 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def teach(run, state):
+def teach(run, state, monkeypatch):
+    monkeypatch.setattr(reading, "SETTLED_SECONDS", 0.0)
     return lambda *arguments: run(state, "teach-folders", *arguments)
 
 
@@ -61,6 +63,11 @@ def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
         assert (spam_filter.ledger.vote(digest, "anna").label, spam_filter.ledger.vote(digest, "ben").label) == ("ham", "spam")
     assert votes == {("anna", "spam"), ("anna", "ham"), ("ben", "spam")}
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+def test_what_came_a_moment_ago_is_taught_too(run, state, tmp_path):
+    (maildir(tmp_path / "Maildir", ".Junk") / ".Junk" / "cur" / "1.x:2,S").write_bytes(MAIL[0])
+    assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(": taught 1 message as spam\n")
 
 
 def test_roles_of_a_configuration(teach, state, home, tmp_path):
@@ -87,6 +94,7 @@ def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypa
 def test_slips(teach, state, home, tmp_path):
     assert teach().failed("MAILDIR", "--config")
     assert teach(tmp_path / "nowhere").failed("nowhere", "no Maildir")
+    assert teach(f"{home}/anna/Maildir", tmp_path / "nowhere").failed("nowhere", "no Maildir")
     (tmp_path / "no-maildir" / "mail").mkdir(parents=True)
     assert teach(tmp_path / "no-maildir").failed("no-maildir", "no Maildir")
     assert teach("--dry-run", f"{tmp_path}/no-m*").failed("no-m", "no Maildir")
