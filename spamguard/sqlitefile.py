@@ -19,7 +19,7 @@ from spamguard.owner import as_owner_of
 
 def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     """Opens an existing file only: SQLite must not create one, which would have the wrong permissions."""
-    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None)
+    return sqlite3.connect(f"file:{quote(os.fsencode(path.absolute()))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None)
 
 
 def use_log(db: sqlite3.Connection) -> None:

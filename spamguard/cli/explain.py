@@ -43,7 +43,7 @@ def add(commands: rim.Commands) -> None:
     parser = rim.describe(commands, "explain", run, ABOUT, EXAMPLE)
     parser.add_argument("--words", type=rim.whole, default=10, metavar="N", help="how many words each way (default: 10)")
     rim.add_user(parser)
-    rim.add_json(parser)
+    rim.add_json(parser, rim.ONE_FOR_EACH)
     rim.add_paths(parser)
 
 

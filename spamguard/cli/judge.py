@@ -29,7 +29,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "judge", run, ABOUT, EXAMPLE)
     rim.add_user(parser)
-    rim.add_json(parser)
+    rim.add_json(parser, rim.ONE_FOR_EACH)
     rim.add_paths(parser)
 
 

@@ -34,11 +34,12 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    listing = rim.add_action(actions, "list", _list, "the newest 1,000, newest first")
+    listing = rim.add_action(actions, "list", _list, "the newest 1,000, newest first", rim.ONE_FOR_EACH)
     listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
     listing.set_defaults(ids=[])
-    _add_ids(rim.add_action(actions, "show", _show, "envelope, header section and file of messages"))
-    releasing = rim.add_action(actions, "release", _release, "hand messages on to those who have not got them yet, and learn them as ham")
+    _add_ids(rim.add_action(actions, "show", _show, "envelope, header section and file of messages", rim.ONE_FOR_EACH))
+    about = "hand messages on to those who have not got them yet, and learn them as ham"
+    releasing = rim.add_action(actions, "release", _release, about, rim.ONE_FOR_EACH)
     releasing.add_argument(
         "--next-hop", type=_endpoint, required=True, metavar="ENDPOINT", help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …"
     )

@@ -32,6 +32,8 @@ CONFIG = 78  # EX_CONFIG of sysexits.h: of a service, which restarting would not
 INTERRUPTED = 130  # 128 + SIGINT, as a shell would tell it
 CUT_OFF = 141  # 128 + SIGPIPE
 
+ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
+
 _REMEDIES = {
     errno.ENOSPC: "make room and try again",
     errno.EDQUOT: "make room and try again",
@@ -55,11 +57,13 @@ def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], 
     return parser
 
 
-def add_action(actions: Commands, name: str, work: Callable[..., int], about: str) -> argparse.ArgumentParser:
+def add_action(
+    actions: Commands, name: str, work: Callable[..., int], about: str, json_about: str = ONE_FOR_ALL
+) -> argparse.ArgumentParser:
     """One of several things that a command does; `work` of the options is what does it."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
     parser.set_defaults(work=work)
-    add_json(parser)
+    add_json(parser, json_about)
     return parser
 
 
@@ -69,9 +73,9 @@ def add_paths(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     parser.add_argument("paths", nargs="+" if needed else "*", metavar="PATH", help=about)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse.ArgumentParser, about: str = ONE_FOR_ALL) -> None:
     """The option --json."""
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--json", action="store_true", help=about)
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ are good mail; its own pseudo buckets hold no words.
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +90,7 @@ def _word(text: str, ham: int, spam: int) -> Word:
 
 def _opened(database: Path) -> sqlite3.Connection:
     """Its file as it is: read only, without a trace beside it."""
-    db = sqlite3.connect(f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1", uri=True)
+    db = sqlite3.connect(f"file:{quote(os.fsencode(database.absolute()))}?mode=ro&immutable=1", uri=True)
     db.text_factory = text_of  # POPFile keeps words in the charset of their mail
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)  # also of what a column would compute
     return db

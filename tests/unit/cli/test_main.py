@@ -105,6 +105,13 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_directory_whose_name_is_no_text(run, tmp_path):
+    state = tmp_path / os.fsdecode(b"st\xe4te")
+    assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
+    assert run(state, "status", "--json").json["classes"]["ham"]["messages"] == 1
+    assert run(state, "token", "list", "--json").json == []
+
+
 @pytest.mark.parametrize(
     "arguments", [["learn", "--as", "spam", ""], ["forget", ""], ["judge", ""], ["explain", ""], ["evaluate", "--ham", "", "--spam", "x"]]
 )
