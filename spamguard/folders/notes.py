@@ -76,6 +76,7 @@ class Notes:
         self._once = once
         self._began = int(time.time())
         self._changed = True
+        self._mailboxes = 0
         self._beat = -inf
         before = read(state)
         self._refusals = Refusals(before.refused if before else {})
@@ -92,8 +93,9 @@ class Notes:
 
     def beat(self, mailboxes: int) -> None:
         """Write what there is to say, at once if something has changed, else a sign of life now and then."""
-        if not self._changed and time.monotonic() < self.due:
+        if not self._changed and mailboxes == self._mailboxes and time.monotonic() < self.due:
             return
+        self._mailboxes = mailboxes
         self._beat = time.monotonic()
         now = int(time.time())
         told = Noted(self._began, now, mailboxes, self._refusals.recent(), tuple(troubles(self._once.standing(), now)))

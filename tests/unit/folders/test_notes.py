@@ -34,10 +34,13 @@ def test_signs_of_life(tmp_path, once, monkeypatch):
     assert not found.alive(time.time() + 1000)
     assert (tmp_path / notes.FILE).stat().st_mode & 0o777 == 0o600
     one.beat(4)
-    assert notes.read(tmp_path).mailboxes == 3  # not at every turn
+    assert notes.read(tmp_path).mailboxes == 4  # at once: who asks after the first message is to see that its mailbox is watched
+    written = (tmp_path / notes.FILE).stat().st_ino
+    one.beat(4)
+    assert (tmp_path / notes.FILE).stat().st_ino == written  # not at every turn
     monkeypatch.setattr(notes, "BEAT_SECONDS", 0)
     one.beat(4)
-    assert notes.read(tmp_path).mailboxes == 4
+    assert (tmp_path / notes.FILE).stat().st_ino != written
     assert [path.name for path in tmp_path.iterdir()] == [notes.FILE]
 
 
