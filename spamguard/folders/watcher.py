@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import TypeVar
 
 from spamguard.engine import Filter
@@ -33,6 +35,7 @@ from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
 
 STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait; of large ones fewer
+TURN_SECONDS = 0.5  # after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
@@ -54,7 +57,7 @@ _log = logging.getLogger("spamguard.folders")
 class _Box:
     """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
 
-    next_rescan, folders_due, due: the clock of `time.monotonic`.
+    told: something has changed in it that was not looked at yet; tended: the last step. All times: the clock of `time.monotonic`.
     """
 
     mailbox: Mailbox
@@ -64,6 +67,8 @@ class _Box:
     due: dict[Place, float] = field(default_factory=dict)
     work: Work[None] | None = None
     is_new: bool = False
+    told: bool = False
+    tended: float = 0.0
     filing: Filing = field(default_factory=Filing)
 
     def soon(self, place: Place, when: float) -> None:
@@ -110,9 +115,9 @@ class Watcher:
         busy = self._users_due <= now
         if busy:
             self._find_mailboxes(now)
-        beginners = [box for box in self._boxes.values() if box.is_new]
-        for box in [*(box for box in self._boxes.values() if not box.is_new), *beginners[:1]]:
-            busy = self._tend(box, now) or busy
+        for box in self._in_turn(now):
+            self._tend(box, now)
+            busy = True
         busy = busy or self._renew()
         self._settle_now_and_then()
         self._notes.beat(len(self._boxes))
@@ -129,6 +134,21 @@ class Watcher:
         renew = self._renewer.due if self._boxes else inf
         return min([self._users_due, settle, renew, self._notes.due, *(_next(box) for box in self._boxes.values())])
 
+    def _in_turn(self, now: float) -> Iterator[_Box]:
+        """Those that are due: all in which something was just moved, then those that have waited longest, while there is time.
+
+        Of those that begin, one.
+        """
+        beginners = islice((box for box in self._boxes.values() if box.is_new), 1)
+        due = [*(box for box in self._boxes.values() if not box.is_new and _next(box) <= now), *beginners]
+        others = sorted((box for box in due if not box.told), key=attrgetter("tended"))
+        yield from [box for box in due if box.told]
+        until = time.monotonic() + TURN_SECONDS
+        for box in others:
+            yield box
+            if time.monotonic() > until:
+                return
+
     def _note(self, changes: Changes) -> None:
         """Something may have changed: look after the debounce."""
         now = time.monotonic()
@@ -141,10 +161,12 @@ class Watcher:
             self._users_due = min(self._users_due, now + min(watch.debounce_seconds for watch in self._watches))
         for mailbox in changes.mailboxes & self._boxes.keys():
             self._boxes[mailbox].folders_due = min(self._boxes[mailbox].folders_due, now + self._watch(mailbox).debounce_seconds)
+            self._boxes[mailbox].told = True
         for place in changes.folders:
             watched = self._boxes.get(place.mailbox)
             if watched is not None and self._role(place).kind is not Kind.IGNORED:
                 watched.soon(place, now + self._watch(place.mailbox).debounce_seconds)
+                watched.told = True
 
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
@@ -170,10 +192,9 @@ class Watcher:
 
     # ---- one mailbox
 
-    def _tend(self, box: _Box, now: float) -> bool:
-        """Do what is due; whether anything was."""
-        if _next(box) > now:
-            return False
+    def _tend(self, box: _Box, now: float) -> None:
+        """A step of what is due."""
+        box.tended = now
         try:
             self._go_on(box, now)
         except MailboxesError:  # told where mailboxes are looked for
@@ -193,7 +214,7 @@ class Watcher:
             self._scanner.forget(box.mailbox)
         else:
             self._once.over(box.mailbox)
-        return True
+        box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)
 
     def _go_on(self, box: _Box, now: float) -> None:
         """One step of what is under way or due."""

@@ -225,6 +225,28 @@ def test_a_folder_whose_name_is_no_utf8_teaches_and_keeps_nothing_back(watched):
     assert {vote.origin for vote in watched.filter.ledger.votes()} == {"folder Junk", "folder Junk/Werbung f\\xfcr"}
 
 
+def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(watched, monkeypatch):
+    """Every ten minutes all of them are due, and after a start: with thousands that takes minutes, in which moves taught nothing."""
+    for number in range(30):
+        maildir(watched.place / "home" / f"user{number}", ".Junk")
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    looked: list[str] = []
+    whole = watched.mailboxes.names
+    monkeypatch.setattr(watched.mailboxes, "names", lambda place: [looked.append(place.mailbox.user), whole(place)][1])
+    watched.watcher._note(Changes(everything=True))
+    watched.watcher.turn(0.0)
+    move(message, watched.box / ".Junk")
+    watched.watcher.turn(0.0)
+    time.sleep(2 * DEBOUNCE)
+    while not watched.votes():
+        watched.watcher.turn(0.0)
+    assert len(set(looked)) < 20
+    watched.rest()
+    assert len(set(looked)) == 31
+
+
 def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, monkeypatch):
     """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and stays a warning of `status`."""
     for number in range(30):
