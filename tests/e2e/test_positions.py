@@ -115,6 +115,20 @@ def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
                 assert body(raw).startswith(b"line one\n.\n..two\n")
 
 
+def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
+    """Else all but the first are put off, as there is one answer for all behind the data."""
+    asked = {"#spamguard_destination_recipient_limit": "spamguard_destination_recipient_limit"}
+    with postfix.running("after-queue", replace=asked) as server:
+        file = tmp_path / "spamguard.yaml"
+        listener = f"listen: smtp://127.0.0.1:{server.filter_port}, position: after-queue, next_hop: 'maildir:{tmp_path}/Maildir'"
+        file.write_text(f"listeners:\n  - {{{listener}}}\n")
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            send(server.smtp_port, daemon.unseen("ham", 1)[0], ("anna@example.net", "ben@example.net"))
+            running.lines("verdict=", 2)
+            eventually(lambda: "is empty" in server.queue())
+        assert "status=deferred" not in server.log()
+
+
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
     with postfix.running("standalone") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
