@@ -8,9 +8,10 @@ damage becomes a defect name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from heapq import heappop, heappush, nlargest
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -45,7 +46,9 @@ _HEEDED = sorted(_USUAL | {b"content-transfer-encoding", b"content-disposition"}
 _HEEDED_FIELD = re.compile(  # by the first letter first, which tells nearly all others apart
     rb"\n(?=[%b])(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % (bytes({name[0] for name in _HEEDED}), b"|".join(_HEEDED)), re.I
 )
-_LOOK_ALIKES = 20  # lines that begin like a delimiter but are none, per part allowed: in a flood of them others are searched for otherwise
+_LOOKS = 2000  # lines that begin like a delimiter: in a flood of them, which few are, the others are searched for otherwise
+_FLOOD = 200_000  # parts of one multipart of which the largest are sought,
+_OPENED = 5  # and how often as many parts are taken out of multiparts then as a message may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,29 +245,51 @@ def _is_text(fields: FieldList, text: bytes, start: int) -> bool:
 
 def _walk(message: Split, limits: Limits, into_messages: bool) -> None:
     """Depth first over the MIME tree with a stack of our own: order of appearance, bounded depth and count."""
-    stack = [(Leaf(message.fields, message.named, message.type, message.body), 0)]
+    defects = list(message.defects)
+    stack = [(_whole(message), 0)]
     while stack:
         part, depth = stack.pop()
-        whole = not into_messages and part.type.media in NESTED
-        children = None if whole else _children(message, part, depth, limits)
+        children = _children(message, part, depth, limits, into_messages)
         if children is None:
             message.leaves.append(part)
             if len(message.leaves) >= limits.parts and stack:
-                message.defects.append(b"part-count")
+                message.structure, message.defects = [], [*defects, b"part-count"]
+                message.leaves = _largest(message, limits, into_messages)
                 return
         else:
             stack.extend([(child, depth + 1) for child in reversed(children)])
 
 
-def _children(message: Split, part: Leaf, depth: int, limits: Limits) -> list[Leaf] | None:
-    """The parts inside this one, or None when it is a leaf."""
+def _whole(message: Split) -> Leaf:
+    return Leaf(message.fields, message.named, message.type, message.body)
+
+
+def _largest(message: Split, limits: Limits, into_messages: bool) -> list[Leaf]:
+    """The leaves that say most, in order, where there are too many: else a hundred empty ones would hide what stands behind them."""
+    wide = replace(limits, parts=_FLOOD)
+    found: list[tuple[tuple[int, ...], Leaf]] = []
+    queue: list[tuple[int, tuple[int, ...], Leaf]] = [(0, (), _whole(message))]  # by size; where it stands in the tree
+    opened = 0
+    while queue and len(found) < limits.parts:
+        _, path, part = heappop(queue)
+        children = _children(message, part, len(path), wide, into_messages, limits.parts) if opened < _OPENED * limits.parts else None
+        opened += len(children or ())
+        for number, child in enumerate(children or ()):
+            heappush(queue, (-len(child.body), (*path, number), child))
+        if children is None:
+            found.append((path, part))
+    return [leaf for _, leaf in sorted(found, key=lambda one: one[0])]
+
+
+def _children(message: Split, part: Leaf, depth: int, limits: Limits, into_messages: bool, most: int | None = None) -> list[Leaf] | None:
+    """The parts inside this one, the largest if not so many are wanted, or None when it is a leaf."""
     multipart, nested, sealed = part.type.main == b"multipart", part.type.media in NESTED, part.type.media in opaque.MEDIA
-    if not (multipart or nested or sealed):
+    if not (multipart or sealed or (nested and into_messages)):
         return None
     if depth >= limits.depth:
         message.defects.append(b"part-depth")
         return None
-    chunks = _multipart(message, part, limits) if multipart else [_within(message, part)] if nested else _signed(part)
+    chunks = _multipart(message, part, limits, most) if multipart else [_within(message, part)] if nested else _signed(part)
     if not chunks:
         return None
     message.structure.append(part.type.media)
@@ -299,7 +324,7 @@ def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf
     return Leaf(fields, named, parse_type(named.get(b"content-type", default)), chunk[start:])
 
 
-def _multipart(message: Split, part: Leaf, limits: Limits) -> list[bytes] | None:
+def _multipart(message: Split, part: Leaf, limits: Limits, most: int | None) -> list[bytes] | None:
     parameters = part.type.parameters
     if b"boundary" not in parameters and len(value := part.named.get(b"content-type", b"")) > _VALUE_BYTES:
         parameters = _parameters(value)
@@ -307,11 +332,17 @@ def _multipart(message: Split, part: Leaf, limits: Limits) -> list[bytes] | None
     if not boundary:
         message.defects.append(b"no-boundary")
         return None
-    chunks = list(_between_boundaries(message, part.body, b"\n--" + boundary, limits))
+    between = _between_boundaries(message, part.body, b"\n--" + boundary, limits)
+    chunks = list(between) if most is None else _longest(between, most)
     if not chunks:
         message.defects.append(b"boundary-missing")
         return None
     return chunks
+
+
+def _longest(chunks: Iterable[bytes], most: int) -> list[bytes]:
+    """So many, in order."""
+    return [chunk for _, chunk in sorted(nlargest(most, enumerate(chunks), key=lambda one: len(one[1])))]
 
 
 def _between_boundaries(message: Split, content: bytes, delimiter: bytes, limits: Limits) -> Iterator[bytes]:
@@ -333,7 +364,7 @@ def _delimiters(message: Split, text: bytes, delimiter: bytes, limits: Limits) -
     """Each delimiter line: where its line end starts, where the next line starts, and whether it closes."""
     position = text.find(delimiter)
     found = 0
-    for _ in range(_LOOK_ALIKES * limits.parts):
+    for _ in range(_LOOKS):
         if position < 0 or found > limits.parts:
             return
         after = position + len(delimiter)

@@ -181,6 +181,21 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
     assert (len(large.body), large.defects) == (94, [b"message-size"])
 
 
+@pytest.mark.parametrize(
+    "before", [b"--b\n\n\n" * 500, b"--b\n\n\n" * 30_000, b"--b\nContent-Type: multipart/mixed; boundary=c\n\n" + b"--c\n\n\n" * 90]
+)
+def test_where_there_are_too_many_parts_the_largest_are_read(before: bytes) -> None:
+    """Readers show them all: empty ones must not hide what stands behind them."""
+    filled = b"--b\n\n\n--b\n\none one\n--b\n\n\n--b\nContent-Type: multipart/mixed; boundary=d\n\n--d\n\ntwo\n--d--\n" + b"--b\n\n\n" * 100
+    message = split(multipart(before * 2 + filled + b"--b--"), DEFAULT_LIMITS)
+    assert [leaf.body for leaf in message.leaves if leaf.body] == [b"one one", b"two"]
+    assert (len(message.leaves), message.structure[0], message.defects.count(b"part-count")) == (
+        DEFAULT_LIMITS.parts,
+        b"multipart/mixed",
+        1,
+    )
+
+
 def test_a_flood_of_lines_that_resemble_the_delimiter_hides_no_part() -> None:
     message = split(
         multipart(b"--b\n\none\n" + b"--bx\n" * 10_000 + b"--b \n\ntwo\n--b\n\nthree\n--b--\nfour\n--b\n\nfive"), DEFAULT_LIMITS
