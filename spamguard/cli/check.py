@@ -87,3 +87,5 @@ def _mailboxes(settings: Settings) -> Iterator[str]:
         found = access.of_user(settings, account)
         if found is not None and found.closed:
             yield f"{found.told(account.pw_name)}: moving mail there teaches nothing; {access.REMEDY}"
+        elif found is not None and found.wrong:
+            yield f"{found.wrong}; {access.NAME_MAILDIRS}"

@@ -12,8 +12,10 @@ from contextlib import closing
 from itertools import islice
 from typing import NamedTuple
 
-from spamguard.doctor.step import Step, failed, ok
+from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
+from spamguard.folders import names
+from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.reach import mailboxes, patterns
 from spamguard.owner import owner_from
@@ -21,14 +23,16 @@ from spamguard.settings import Settings
 
 _MOST = 1000  # mailboxes looked at
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+NAME_MAILDIRS = "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
 REMEDY = "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
 
 
 class Access(NamedTuple):
-    """Paths of mailboxes: those looked at, and those of them that cannot be read."""
+    """Paths of mailboxes: those looked at, and those of them that cannot be read. wrong: as of `no_maildirs`."""
 
     seen: Sequence[str]
     closed: Sequence[str]
+    wrong: str = ""
 
     def told(self, name: str) -> str:
         """In words; name: of the user who cannot."""
@@ -40,9 +44,25 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
     if os.geteuid() not in (0, account.pw_uid):
         return None
     with closing(LocalMailboxes(patterns(settings.watch), notify=False)) as found:
-        seen = [one.path for one in islice(found.users(), _MOST)]
+        some = list(islice(found.users(), _MOST))
+        wrong = no_maildirs(found, some)
+    seen = [one.path for one in some]
     with owner_from(account).acting():
-        return Access(seen, [path for path in seen if not _readable(path)])
+        return Access(seen, [path for path in seen if not _readable(path)], wrong)
+
+
+def no_maildirs(found: Mailboxes, seen: Sequence[Mailbox]) -> str:
+    """In words, if none of these is a Maildir; empty: one is, or cannot be looked at, or there are none yet."""
+    if not seen or any(_has_inbox(found, one) for one in seen):
+        return ""
+    return f"no directory that `watch` names is a Maildir, with `cur` in it, such as {seen[0].path}: moving mail there teaches nothing"
+
+
+def _has_inbox(found: Mailboxes, mailbox: Mailbox) -> bool:
+    try:
+        return any(names.parts(place.directory) == names.INBOX for place in found.folders(mailbox))
+    except OSError:
+        return True
 
 
 def _readable(path: str) -> bool:
@@ -66,13 +86,27 @@ def step(settings: Settings, account: pwd.struct_passwd) -> Step:
     found = of_user(settings, account)
     if found is not None and found.closed:
         return failed("mailboxes", found.told(account.pw_name), REMEDY)
-    return ok("mailboxes", "to be read by the daemon itself" if found is None else f"{len(found.seen):,}, {account.pw_name} can read them")
+    if found is not None and found.wrong:
+        return failed("mailboxes", found.wrong, NAME_MAILDIRS)
+    if found is None:
+        return ok("mailboxes", "to be read by the daemon itself")
+    if not found.seen:
+        return _none(settings)
+    return ok("mailboxes", f"{len(found.seen):,}, {account.pw_name} can read them")
+
+
+def _none(settings: Settings) -> Step:
+    """They may come yet, with the first mail."""
+    return skipped("mailboxes", f"there are none yet: nothing fits {', '.join(watch.maildir for watch in settings.watch)}")
 
 
 def _of_socket(settings: Settings) -> Step:
     try:
         with closing(mailboxes(settings)) as found:
-            count = len(list(found.users()))
+            seen = list(found.users())
+            wrong = no_maildirs(found, seen[:_MOST])
     except (SpamguardError, OSError) as error:
         return failed("mailboxes", str(error), "systemctl status spamguard-watch")
-    return ok("mailboxes", f"{count:,}, opened at {settings.watch_socket}")
+    if wrong:
+        return failed("mailboxes", wrong, NAME_MAILDIRS)
+    return ok("mailboxes", f"{len(seen):,}, opened at {settings.watch_socket}")

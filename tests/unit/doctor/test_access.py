@@ -67,6 +67,35 @@ def test_a_mailbox_that_is_empty_or_not_whole(place: Path) -> None:
     assert (len(found.seen), found.closed) == (4, [])
 
 
+def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`/home/*` instead of `/home/*/Maildir`, or mbox files: all was said to be well, and no move ever taught."""
+    account = pwd.getpwuid(os.getuid())
+    for name in ("anna", "ben"):
+        (place / "home" / name).rename(place / f"Maildir-{name}")
+        (place / "home" / name).mkdir()
+    assert access.of_user(settings(place), account) == access.Access(
+        [f"{place}/home/anna", f"{place}/home/ben"],
+        [],
+        f"no directory that `watch` names is a Maildir, with `cur` in it, such as {place}/home/anna: moving mail there teaches nothing",
+    )
+    (place / "Maildir-anna").rename(place / "home/anna/Maildir")
+    step = access.step(settings(place), account)
+    assert (step.outcome, step.remedy) == (Outcome.FAILED, access.NAME_MAILDIRS)
+    file = place / "spamguard.yaml"
+    file.write_text(
+        f"""
+state: {place}/state
+user: {account.pw_name}
+watch: ["{place}/home/*"]
+listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
+"""
+    )
+    assert cli.main(["check", str(file)]) == 0
+    assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
+    (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
+    assert access.step(settings(place), account).outcome is Outcome.OK
+
+
 def test_a_socket_where_nobody_listens(place: Path) -> None:
     step = access.step(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is Outcome.FAILED
