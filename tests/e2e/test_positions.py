@@ -129,6 +129,23 @@ def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, 
         assert "status=deferred" not in server.log()
 
 
+def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path, tmp_path: Path) -> None:
+    """It has our header fields when it comes back."""
+    with postfix.running("after-queue", main="message_size_limit = 100000\n") as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            with smtplib.SMTP("127.0.0.1", server.smtp_port, timeout=30) as client:
+                for length in range(100_000, 95_000, -100):  # Postfix counts some bytes of its own
+                    raw = b"Subject: large\r\n\r\n"
+                    try:
+                        client.sendmail("someone@example.org", ["anna@example.net"], raw + (b"y" * 98 + b"\r\n") * (length // 100))
+                        break
+                    except smtplib.SMTPResponseException:
+                        pass
+            (found,) = server.delivered(1)
+    assert fields(found, "X-Spamguard")
+
+
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
     with postfix.running("standalone") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
