@@ -80,5 +80,5 @@ def _remedy(error: Exception) -> str:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another process kept the file locked for too long: try again"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
-        return "the file is damaged: move it away, a new one will be made"
+        return "the file is damaged: move it away and restart the daemon, a new one will be made"
     return "the file cannot be read or written: check its directory, its permissions and the disk"

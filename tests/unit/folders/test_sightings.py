@@ -176,7 +176,7 @@ def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(SpamguardError, match=r"^sightings .*damaged: move it away[^\n]*$"):
+    with pytest.raises(SpamguardError, match=r"^sightings .*damaged: move it away and restart the daemon[^\n]*$"):
         opened(tmp_path)
 
 
