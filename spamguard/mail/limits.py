@@ -10,7 +10,8 @@ class Limits:
     """How much of a message is looked at. Bytes are octets; everything beyond is not scanned and leaves a defect token.
 
     message_bytes: of the raw message. header_bytes, header_fields: of each header block.
-    parts, depth: MIME leaves and nesting. text_bytes: decoded text of all leaves together, and a little of each later one.
+    parts, depth: MIME leaves and nesting, small ones may nest deeper. text_bytes: decoded text of all leaves together, and a little of
+    each later one.
     token_characters: text that becomes tokens, of the body, of hidden text and of markup each: three quarters from its start, one from
     its end (corpora/RESULTS.md, "How much text").
     """

@@ -47,6 +47,7 @@ _HEEDED_FIELD = re.compile(  # by the first letter first, which tells nearly all
     rb"\n(?=[%b])(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)" % (bytes({name[0] for name in _HEEDED}), b"|".join(_HEEDED)), re.I
 )
 _LOOKS = 2000  # lines that begin like a delimiter: in a flood of them, which few are, the others are searched for otherwise
+_DEEPEST = 100  # parts within parts, as mail servers let pass, as long as there are few bytes in them
 _FLOOD = 200_000  # parts of one multipart of which the largest are sought,
 _OPENED = 5  # and how often as many parts are taken out of multiparts then as a message may have
 
@@ -89,6 +90,7 @@ class Split:
     leaves: list[Leaf] = field(default_factory=list)
     structure: list[bytes] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
+    deep: int = 0  # bytes of parts that were looked at beyond the usual depth, in each of them again
 
 
 NESTED = frozenset((b"message/rfc822", b"message/global", b"message/news"))
@@ -253,7 +255,7 @@ def _walk(message: Split, limits: Limits, into_messages: bool) -> None:
         if children is None:
             message.leaves.append(part)
             if len(message.leaves) >= limits.parts and stack:
-                message.structure, message.defects = [], [*defects, b"part-count"]
+                message.structure, message.defects, message.deep = [], [*defects, b"part-count"], 0
                 message.leaves = _largest(message, limits, into_messages)
                 return
         else:
@@ -287,8 +289,10 @@ def _children(message: Split, part: Leaf, depth: int, limits: Limits, into_messa
     if not (multipart or sealed or (nested and into_messages)):
         return None
     if depth >= limits.depth:
-        message.defects.append(b"part-depth")
-        return None
+        message.deep += len(part.body)
+        if depth >= _DEEPEST or message.deep > limits.message_bytes:
+            message.defects.append(b"part-depth")
+            return None
     chunks = _multipart(message, part, limits, most) if multipart else [_within(message, part)] if nested else _signed(part)
     if not chunks:
         return None

@@ -175,8 +175,10 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
     assert b"part-count" in many.defects
     exact = split(multipart(b"--b\n\nx\n" * 10 + b"--b--"), Limits(parts=10))
     assert (len(exact.leaves), exact.defects) == (10, [])
-    deep = split(b"Content-Type: message/rfc822\n\n" * 30, Limits(depth=4))
-    assert (len(deep.structure), deep.defects) == (4, [b"part-depth"])
+    deep = split(b"Content-Type: message/rfc822\n\n" * 200, Limits())
+    assert (len(deep.structure), deep.defects) == (100, [b"part-depth"])
+    slow = split(b"Content-Type: message/rfc822\n\n" * 30 + b"x" * 1000, Limits(depth=4, message_bytes=5000))
+    assert (len(slow.structure), slow.defects) == (6, [b"part-depth"])
     large = split(header(b"A: 1", body=b"x" * 1000), Limits(message_bytes=100))
     assert (len(large.body), large.defects) == (94, [b"message-size"])
 
