@@ -27,6 +27,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 12  # folders within folders
 _MOST_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
+_SCRIPT = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _WILD = re.compile(r"[*?]")
 _KEYWORDS = "dovecot-keywords"
 _LETTERS = 26  # keywords that a name has room for
@@ -150,8 +151,10 @@ class LocalMailboxes:
                 os.close(descriptor)
 
     def _refused(self, path: str, error: OSError) -> None:
-        """A directory on the way to mailboxes. A file there is nothing to speak of."""
+        """A directory on the way to mailboxes. A file there is nothing to speak of, nor is the link to the Sieve script in force."""
         if os.path.islink(path):
+            if path.endswith(_SCRIPT):
+                return
             self._once.warn(path, "%s: is a symbolic link, which is not followed: name the directory itself in `watch`", path)
         elif error.errno != errno.ENOTDIR:
             self._once.warn(path, "%s: cannot be looked at (%s): its mail teaches nothing", path, error.strerror)

@@ -51,3 +51,15 @@ def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
         assert told(mailboxes).users
         assert len(next(iter(everything(mailboxes).values()))) == 2
         assert not mailboxes._watches._polled
+
+
+def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force(tmp_path, caplog):
+    """Where the Maildir is the home directory it lies there for everybody with rules of their own: a warning for each of them."""
+    maildir(tmp_path / "anna", ".Lists.sieve")
+    (tmp_path / "anna/.dovecot.sieve").symlink_to("sieve/rules.sieve")
+    (tmp_path / "anna/.Old").symlink_to(tmp_path)
+    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+        (anna,) = mailboxes.users()
+        assert [place.directory for place in mailboxes.folders(anna)] == ["", ".Lists.sieve"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"{tmp_path}/anna/.Old: is a symbolic link")
