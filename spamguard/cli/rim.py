@@ -34,6 +34,7 @@ CUT_OFF = 141  # 128 + SIGPIPE
 
 ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
 
+_NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
 _REMEDIES = {
     errno.ENOSPC: "make room and try again",
     errno.EDQUOT: "make room and try again",
@@ -181,20 +182,20 @@ def state_directory(options: argparse.Namespace) -> Path:
         raise UsageError("this user has no home directory: say where the filter is with --state DIR") from error
 
 
-def open_filter(options: argparse.Namespace, **settings: Any) -> Filter:
-    """The filter to teach; it is created when new."""
+def open_filter(options: argparse.Namespace, note: str = _NEW, **settings: Any) -> Filter:
+    """The filter to teach. A new one is made and told, for most often that is a slip in the path: the daemon's is another."""
     from spamguard.engine import Filter
 
-    return Filter.open(state_directory(options), profile=options.profile, **settings)
+    new = not has_filter(options)
+    spam_filter = Filter.open(state_directory(options), profile=options.profile, **settings)
+    if new:
+        say(f"note: {state_directory(options)} {note}")
+    return spam_filter
 
 
 def open_to_ask(options: argparse.Namespace) -> Filter:
-    """The filter to ask. A new one is created too, since nothing is wrong with asking early, but most often it is a slip in the path."""
-    if not has_filter(options):
-        spam_filter = open_filter(options)
-        say(f"note: {state_directory(options)} is a new filter that was taught nothing yet")
-        return spam_filter
-    return open_filter(options)
+    """The filter to ask. A new one is made too, since nothing is wrong with asking early."""
+    return open_filter(options, "is a new filter that was taught nothing yet")
 
 
 def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:

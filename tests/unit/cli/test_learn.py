@@ -25,6 +25,14 @@ def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
     assert lessons(state) == counts
 
 
+def test_a_new_filter_is_mentioned(run, tmp_path):
+    """Root's own, most often, where the daemon's was meant: nothing would ever come of the lessons."""
+    done = run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=some("spam")[0])
+    told = f"spamguard: note: {tmp_path}/new is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE\n"
+    assert done.err == told
+    assert run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=some("spam")[0]).err == ""
+
+
 def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
     done = run(taught, "learn", "--json", corpus)
     assert done.json == {"taught": {"ham": 0, "spam": 0}, "known": counts, "settled": False}
