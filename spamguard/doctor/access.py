@@ -109,4 +109,4 @@ def _of_socket(settings: Settings) -> Step:
         return failed("mailboxes", str(error), "systemctl status spamguard-watch")
     if wrong:
         return failed("mailboxes", wrong, NAME_MAILDIRS)
-    return ok("mailboxes", f"{len(seen):,}, opened at {settings.watch_socket}")
+    return ok("mailboxes", f"{len(seen):,}, opened at {settings.watch_socket}") if seen else _none(settings)

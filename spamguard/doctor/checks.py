@@ -35,7 +35,8 @@ def installation(state: Path) -> Iterator[Step]:
         found = state.stat()
         os.scandir(state).close()
     except OSError as error:
-        yield failed("state directory", f"{state}: {error.strerror}", "name it with --state, and run as the user of the daemon")
+        remedy = "start the daemon once, which makes it, or name it with --state; run as the user of the daemon"
+        yield failed("state directory", f"{state}: {error.strerror}", remedy)
         return
     told = f"{state}, of {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_mode & 0o022:
@@ -66,7 +67,7 @@ def watching(state: Path) -> Iterator[Step]:
         return
     seen = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted.seen))
     if noted.alive(now):
-        yield ok("watcher", f"last seen {seen}, watches {noted.mailboxes:,} mailboxes")
+        yield ok("watcher", f"last seen {seen}, watches {noted.mailboxes:,} mailbox{'' if noted.mailboxes == 1 else 'es'}")
     else:
         yield failed("watcher", f"last seen {seen}", "start the daemon, with `watch` in its configuration")
     for trouble in noted.troubles[-_SHOWN:]:

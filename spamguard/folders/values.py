@@ -6,9 +6,10 @@ A folder is named by its directory below the mailbox, as in `contract.Place`: ""
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from spamguard.signature import Signed
+if TYPE_CHECKING:  # it brings numpy along, for which `check` need not wait
+    from spamguard.signature import Signed
 
 ORIGIN = "folder"
 """With a folder's name behind it, the origin of what a person said by moving a message."""
