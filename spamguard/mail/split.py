@@ -65,12 +65,14 @@ class ContentType:
 
 
 class Leaf(NamedTuple):
-    """One MIME part without children: its fields, its media type and its undecoded body (line ends as LF)."""
+    """One MIME part without children: its fields, its media type and its undecoded body (line ends as LF). beside: what readers show in
+    its place may stand beside it."""
 
     fields: FieldList
     named: Named
     type: ContentType
     body: bytes
+    beside: bool = False
 
     @property
     def encoding(self) -> bytes:
@@ -298,7 +300,14 @@ def _children(message: Split, part: Leaf, depth: int, limits: Limits, into_messa
         return None
     message.structure.append(part.type.media)
     default = b"message/rfc822" if part.type.media == b"multipart/digest" else b""
-    return [_child(message, chunk, default, limits) for chunk in chunks]
+    children = [_child(message, chunk, default, limits) for chunk in chunks]
+    return _alternatives(children) if part.type.media == b"multipart/alternative" else children
+
+
+def _alternatives(children: list[Leaf]) -> list[Leaf]:
+    """Of these readers show HTML, if there is any (RFC 2046 section 5.1.4), which programs put together with what belongs to it."""
+    shown = [child.type.media == b"text/html" or child.type.main == b"multipart" for child in children]
+    return [child._replace(beside=any(shown) and not this) for child, this in zip(children, shown, strict=True)]
 
 
 def _within(message: Split, part: Leaf) -> bytes:

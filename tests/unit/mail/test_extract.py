@@ -186,3 +186,55 @@ def test_an_empty_message_has_features() -> None:
 def test_unique() -> None:
     assert unique(np.array([3, 1, 3, 2, 1], np.uint32)).tolist() == [1, 2, 3]
     assert unique(np.array([], np.uint32)).tolist() == []
+
+
+PAGE = b"--b\nContent-Type: text/html\n\n<p>" + b" ".join(b"shown%b" % bytes([97 + number]) for number in range(20)) + b"\n"
+SAME = b"shownb, (shownc) shownd shownx showne shownf shownz showng shownh shownj"
+OTHER = b" ".join(b"other%b" % bytes([97 + number]) for number in range(12))
+
+
+def alternatives(*parts: bytes, kind: bytes = b"alternative") -> bytes:
+    return header(b"Content-Type: multipart/" + kind + b"; boundary=b", body=b"".join(parts) + b"--b--\n")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        alternatives(b"--b\n\n" + OTHER + b"\n", PAGE),
+        alternatives(PAGE, b"--b\n\n" + OTHER + b"\n"),
+        alternatives(b"--b\nContent-Type: text/x-new\n\n" + OTHER + b"\n", PAGE),
+        alternatives(b"--b\n\n" + SAME + b"\n", b"--b\n\n" + OTHER + b" " + SAME[:20] + b"\n", PAGE),
+        alternatives(
+            b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: multipart/related; boundary=c\n\n" + PAGE.replace(b"--b", b"--c") + b"--c--\n"
+        ),
+        alternatives(*([b"--b\n\n" + SAME + b"\n"] * 5), b"--b\n\n" + SAME + b" othera\n", PAGE),
+    ],
+)
+def test_text_beside_a_page_that_says_something_else_is_hidden(raw: bytes) -> None:
+    found = texts(raw)
+    assert {"showna", "hidden:othera"} <= found
+    assert "othera" not in found
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        alternatives(b"--b\n\n" + OTHER + b"\n", PAGE, kind=b"mixed"),
+        alternatives(b"--b\n\n" + SAME + b" othera\n", PAGE),
+        alternatives(b"--b\n\nothera and others\n", PAGE),
+        alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: text/html\n\n<img src=x> see it\n"),
+        alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: image/png\n\nx\n"),
+    ],
+)
+def test_other_text_beside_a_page_is_text(raw: bytes) -> None:
+    assert "othera" in texts(raw)
+
+
+def test_text_without_blanks_beside_a_page_may_break_elsewhere() -> None:
+    lines = ["\u4eca\u65e5\u306f\u5929\u6c17\u304c\u826f\u3044\u306e\u3067" + chr(0x4E00 + number) * 3 for number in range(12)]
+    plain, shown = "\n".join(lines).encode(), "<br>".join(line + "\u3002" for line in lines).encode()
+    raw = alternatives(
+        b"--b\nContent-Type: text/plain; charset=utf-8\n\n" + plain,
+        b"\n--b\nContent-Type: text/html; charset=utf-8\n\n" + shown + b" a" * 9,
+    )
+    assert not [text for text in texts(raw) if text.startswith("hidden:")]
