@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import daemon, postfix
+from tests.e2e.peers import Hop
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
@@ -164,6 +165,33 @@ def test_what_is_made_of_mail_that_leaves_is_not_made_of_mail_for_us(state: Path
             (raw,) = server.delivered(1)
     assert fields(raw, "Subject") == ["inwards"]
     assert b"outwards" not in raw
+
+
+def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None:
+    """Whatever is done with mail for other servers that do not answer."""
+    with Hop().serving() as fallback, postfix.running("after-queue", main=f"smtp_fallback_relay = [127.0.0.1]:{fallback.port}\n") as server:
+        send(server.smtp_port, daemon.unseen("ham", 1)[0])
+        eventually(lambda: "status=" in server.log())
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            server.delivered(1)
+    assert fallback.messages == []
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        pytest.param("smtp_tls_wrappermode = yes\nsmtp_tls_security_level = encrypt\n", id="TLS from the first byte"),
+        pytest.param("smtp_tls_policy_maps = static:encrypt\n", id="TLS by a policy"),
+        pytest.param("smtp_bind_address = 127.0.0.2\n", id="another address"),
+    ],
+)
+def test_how_other_servers_are_reached_is_not_how_spamguard_is(state: Path, tmp_path: Path, main: str) -> None:
+    with postfix.running("after-queue", main=main) as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue", "    clients: [127.0.0.1/32]\n")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            send(server.smtp_port, daemon.unseen("ham", 1)[0])
+            server.delivered(1)
 
 
 @pytest.mark.parametrize(
