@@ -41,6 +41,7 @@ class Speakers:
 
     def __init__(self, for_others: Iterable[str]) -> None:
         self._trusted = {0, os.getuid()}
+        self._told: set[int] = set()
         for name in for_others:
             with suppress(KeyError):  # not on this machine
                 self._trusted.add(pwd.getpwnam(name).pw_uid)
@@ -57,7 +58,12 @@ class Speakers:
             name = pwd.getpwuid(account).pw_name
         except KeyError:
             name = ""
-        return name if is_user(name) else f"#{account}"  # other systems' directories have names with blanks
+        own = name if is_user(name) else f"#{account}"  # other systems' directories have names with blanks
+        if named not in ("", own) and account not in self._told:
+            self._told.add(account)
+            told = "%s hands over lessons of others, such as %s: they count as its own, unless for_others names it"
+            _log.warning(told, own, ascii(named))
+        return own
 
 
 class TeachingDoor:

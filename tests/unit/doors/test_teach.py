@@ -70,9 +70,13 @@ def test_a_lesson_is_kept_before_yes_is_said(tmp_path):
     assert found == [Lesson("spam", ME, "teach-pipe", b"hello"), Lesson("ham", "ben", "teach-pipe", large)]
 
 
-def test_who_is_not_listed_speaks_for_nobody_else(tmp_path):
-    (found,) = served(tmp_path, handing((Header("spam", 5, "ben"), b"hello")), Nobody(()))
-    assert found.user == ME
+def test_who_is_not_listed_speaks_for_nobody_else_and_that_is_told_once(tmp_path, caplog):
+    """Where all mail belongs to one account and for_others does not name it, all people were one, without a word."""
+    found = served(tmp_path, handing((Header("spam", 5, "ben"), b"hello"), (Header("spam", 2, "carl"), b"yo")), Nobody(()))
+    assert [one.user for one in found] == [ME, ME]
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [
+        f"{ME} hands over lessons of others, such as 'ben': they count as its own, unless for_others names it"
+    ]
 
 
 def test_who_may_name_others():
