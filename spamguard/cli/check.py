@@ -29,7 +29,7 @@ EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "check", run, ABOUT, EXAMPLE)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the configuration (YAML)")
+    parser.add_argument("file", nargs="?", type=rim.file, metavar="FILE", help="the configuration (YAML)")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration, for editors")
 
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         rim.say_mistakes(error)
         return rim.ERROR
     itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
-    for warning in [*config.warnings(settings), *_closed(settings, itself), *_mailboxes(settings)]:
+    for warning in [*config.warnings(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]:
         rim.say(f"warning: {warning}")
     if closed := _closed(settings, privileges.named_files(settings)):
         rim.say_mistakes(ConfigError(*closed))
@@ -72,6 +72,14 @@ def _closed(settings: Settings, files: Sequence[Path]) -> list[str]:
     with suppress(StartError), owner_from(privileges.service_account(settings)).acting():
         return privileges.unreadable(files)
     return []
+
+
+def _left(settings: Settings) -> list[str]:
+    """Lessons that wait for nobody."""
+    from spamguard.teaching.dropped import learnt_by_nobody
+
+    lost = learnt_by_nobody(settings.teach.spool) if settings.teach is not None else ""
+    return [lost] if lost else []
 
 
 def _mailboxes(settings: Settings) -> Iterator[str]:

@@ -24,7 +24,7 @@ from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.metrics.counters import TEACHER, Board, Slot
 from spamguard.settings import Settings, Teach
-from spamguard.teaching.dropped import DropBox
+from spamguard.teaching.dropped import DropBox, learnt_by_nobody
 from spamguard.teaching.queue import DIRECTORY, Queue
 
 LOOK_SECONDS = 0.5  # for what was left in a directory, or put into the queue by another process
@@ -54,6 +54,8 @@ async def _serve(settings: Settings, settle: Callable[[], None], slot: Slot) -> 
     boxes: list[Box] = [queue]
     if teach.spool is not None:
         boxes.append(DropBox(teach.spool, speakers.user))
+    if settings.teach is not None and (lost := learnt_by_nobody(teach.spool)):
+        _log.warning("%s", lost)
     classes = Classes(arrived.set)
     threading.Thread(
         target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived, classes), name="learner", daemon=True

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from spamguard.teaching.lesson import LONGEST_ANSWER, Header
 
+SPOOL = "/var/spool/spamguard/teach"  # where lessons are left unless it is said otherwise
 SECONDS = 5.0  # for an answer: a delivery agent waits
 _SHARED, _OWN = 0o640, 0o600
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+from spamguard.teaching.client import SPOOL
 from spamguard.teaching.lesson import LONGEST_LINE, MOST_BYTES, PIPED, Lesson
 from spamguard.teaching.queue import first_line
 
@@ -81,6 +82,16 @@ class DropBox:
                     return None
                 raise
             return Lesson(header.label, self._user(file.owner, header.user), PIPED, data[len(line) :])
+
+
+def learnt_by_nobody(spool: Path | None) -> str:
+    """In words, if what `teach-pipe` leaves in the usual place is not taken from there; empty: it is, or there is no such place.
+
+    spool: from where lessons are taken.
+    """
+    if spool is not None or not Path(SPOOL).is_dir():
+        return ""
+    return f"{SPOOL}: lessons that are left there while the daemon is down are learnt by nobody: name it under `teach` as `spool`"
 
 
 class _Opened:

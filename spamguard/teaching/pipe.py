@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from spamguard.teaching import client
+from spamguard.teaching.client import SPOOL
 from spamguard.teaching.lesson import MOST_BYTES, Header, is_class, is_user
 
 SOCKET = "/run/spamguard/teach.sock"
-SPOOL = "/var/spool/spamguard/teach"
 WRONG = 65  # EX_DATAERR of sysexits.h
 TRY_AGAIN = 75  # EX_TEMPFAIL
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from spamguard.config import DEFAULT_LISTEN
+from spamguard.teaching import dropped
 
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 
@@ -25,6 +26,19 @@ def test_without_a_file(run, tmp_path):
     assert told["listeners"][0]["listen"] == DEFAULT_LISTEN
     assert told["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
     assert not (tmp_path / "Maildir").exists()
+
+
+def test_lessons_that_would_be_learnt_by_nobody(run, tmp_path, monkeypatch):
+    """teach-pipe leaves them in the usual place while the daemon is down, and says that all is well."""
+    monkeypatch.setattr(dropped, "SPOOL", str(tmp_path / "left"))
+    file = tmp_path / "x.yaml"
+    text = f"listeners: [{{listen: 'smtp://127.0.0.1:1025', position: standalone, next_hop: 'maildir:{tmp_path}/mail'}}]\nteach: "
+    file.write_text(f"{text}{{mode: '0660'}}")
+    assert run(tmp_path / "state", "check", file).err == ""
+    (tmp_path / "left").mkdir()
+    assert "warning: " + dropped.learnt_by_nobody(None) in run(tmp_path / "state", "check", file).err
+    file.write_text(f"{text}{{spool: {tmp_path}/left}}")
+    assert run(tmp_path / "state", "check", file).err == ""
 
 
 def test_every_mistake_is_a_line(run, tmp_path):
