@@ -12,7 +12,8 @@ from functools import lru_cache
 from spamguard.mail import decode, fields, html, makeup, relations, scripts
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import Limits
-from spamguard.mail.split import ContentType, FieldList, Leaf, Split, parse_disposition, split
+from spamguard.mail.parameters import ContentType, parse_disposition
+from spamguard.mail.split import FieldList, Leaf, Split, split
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")

@@ -14,12 +14,12 @@ from functools import lru_cache
 from heapq import heappop, heappush, nlargest
 from itertools import islice
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 from spamguard import kernel
 from spamguard.mail import opaque
 from spamguard.mail.decode import decode_base64
 from spamguard.mail.limits import Limits
+from spamguard.mail.parameters import VALUE_BYTES, ContentType, parameters, parse_type
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
 Named = dict[bytes, bytes]  # first value of each field
@@ -28,16 +28,11 @@ Named = dict[bytes, bytes]  # first value of each field
 _BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)|)*+")
 _FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
 _NAME = re.compile(rb"[!-9;-~]*+[ \t]*+")  # of a field, or its beginning
-_MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
-_PARAMETER = re.compile(rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,1000}+)\"?|([^\s;]{0,1000}+))", re.S)
-_QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
-_CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
 # With what programs write around it that take it for a field with comments and parameters; readers pass over them.
 _ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
 # Mail readers pass over lines in the header of a part that are no fields, where fields that say how to read it follow.
 _JUNK_LINES = re.compile(rb"(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)", re.I)
-_VALUE_BYTES = 4000  # of a structured field: what is kept in caches must be bounded, and no sender needs more
 # One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
 _USUAL = frozenset(
     (b"from", b"to", b"subject", b"date", b"message-id", b"received", b"return-path", b"delivered-to", b"mime-version", b"content-type")
@@ -48,20 +43,9 @@ _HEEDED_FIELD = re.compile(  # by the first letter first, which tells nearly all
 )
 _LOOKS = 2000  # lines that begin like a delimiter: in a flood of them, which few are, the others are searched for otherwise
 _DEEPEST = 100  # parts within parts, as mail servers let pass, as long as there are few bytes in them
+_SHOWN_IN_PART = frozenset((b"multipart/alternative", b"multipart/related"))
 _FLOOD = 200_000  # parts of one multipart of which the largest are sought,
 _OPENED = 5  # and how often as many parts are taken out of multiparts then as a message may have
-
-
-@dataclass(frozen=True, slots=True)
-class ContentType:
-    """Media type and parameters of a Content-Type (or Content-Disposition) field, names in lower case."""
-
-    media: bytes
-    parameters: dict[bytes, bytes]
-
-    @property
-    def main(self) -> bytes:
-        return self.media.partition(b"/")[0]
 
 
 class Leaf(NamedTuple):
@@ -77,7 +61,7 @@ class Leaf(NamedTuple):
     @property
     def encoding(self) -> bytes:
         """Its content transfer encoding, in lower case; empty: it names none."""
-        return _encoding(self.named.get(b"content-transfer-encoding", b"")[:_VALUE_BYTES])
+        return _encoding(self.named.get(b"content-transfer-encoding", b"")[:VALUE_BYTES])
 
 
 @dataclass(slots=True)
@@ -107,55 +91,6 @@ def _encoding(value: bytes) -> bytes:
 def by_name(fields: FieldList) -> Named:
     """The first value of each field."""
     return dict(reversed(fields))
-
-
-def parse_type(value: bytes) -> ContentType:
-    """Media type and parameters of a field value (RFC 2045 section 5.1); anything unusable is text/plain."""
-    return _parse_type(value[:_VALUE_BYTES])
-
-
-@lru_cache(maxsize=512)
-def _parse_type(value: bytes) -> ContentType:
-    match = _MEDIA_TYPE.match(value)
-    media = b"/".join(match.groups())[:100].lower() if match else b"text/plain"
-    return ContentType(media, _parameters(value))
-
-
-def parse_disposition(value: bytes) -> ContentType:
-    """Content-Disposition in the same shape (RFC 2183); the media field holds the disposition."""
-    return ContentType(value.partition(b";")[0].strip().lower()[:40], _parameters(value[:_VALUE_BYTES]))
-
-
-def _parameters(value: bytes) -> dict[bytes, bytes]:
-    """Parameters by lower-case name, quoting undone; the first of a name counts."""
-    if b"=" not in value:
-        return {}
-    found: dict[bytes, bytes] = {}
-    for name, quoted, bare in _PARAMETER.findall(value):
-        text = _QUOTED_PAIR.sub(rb"\1", quoted) if b"\\" in quoted else quoted
-        found.setdefault(name.lower(), text or bare)
-    return _join_continuations(found) if b"*" in value else found
-
-
-def _join_continuations(found: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Parameters in pieces (name*0, name*1*) and with percent signs (name*) as plain ones (RFC 2231 sections 3 and 4).
-
-    The charset named in front of an extended value is dropped: nearly all are UTF-8, and text is guessed anyway.
-    """
-    plain = {name: text for name, text in found.items() if b"*" not in name}
-    pieces: dict[bytes, list[tuple[int, bytes]]] = {}
-    for name, text in found.items():
-        match = _CONTINUATION.fullmatch(name)
-        if match:
-            base, number, extended = match.groups()
-            piece = _without_percent(text, first=int(number or 0) == 0) if extended or number is None else text
-            pieces.setdefault(base, []).append((int(number or 0), piece))
-    return plain | {name: b"".join([piece for _, piece in sorted(parts)]) for name, parts in pieces.items()}
-
-
-def _without_percent(text: bytes, *, first: bool) -> bytes:
-    """An extended value's bytes; the first piece begins with charset and language."""
-    return unquote_to_bytes(text.rpartition(b"'")[2] if first else text)
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -301,13 +236,19 @@ def _children(message: Split, part: Leaf, depth: int, limits: Limits, into_messa
     message.structure.append(part.type.media)
     default = b"message/rfc822" if part.type.media == b"multipart/digest" else b""
     children = [_child(message, chunk, default, limits) for chunk in chunks]
-    return _alternatives(children) if part.type.media == b"multipart/alternative" else children
+    if part.beside or part.type.media in _SHOWN_IN_PART:
+        return [child._replace(beside=beside) for child, beside in zip(children, _beside(part, children), strict=True)]
+    return children
 
 
-def _alternatives(children: list[Leaf]) -> list[Leaf]:
-    """Of these readers show HTML, if there is any (RFC 2046 section 5.1.4), which programs put together with what belongs to it."""
-    shown = [child.type.media == b"text/html" or child.type.main == b"multipart" for child in children]
-    return [child._replace(beside=any(shown) and not this) for child, this in zip(children, shown, strict=True)]
+def _beside(part: Leaf, children: list[Leaf]) -> list[bool]:
+    """Of alternatives readers show the last page, and what belongs to a page is shown within it (RFC 2046 section 5.1.4, RFC 2387)."""
+    pages = [child.type.media == b"text/html" or child.type.main == b"multipart" for child in children]
+    if part.beside or not any(pages):
+        return [part.beside] * len(children)
+    last = len(pages) - 1 - pages[::-1].index(True)
+    alternative = part.type.media == b"multipart/alternative"
+    return [number != last if alternative else not page for number, page in enumerate(pages)]
 
 
 def _within(message: Split, part: Leaf) -> bytes:
@@ -338,10 +279,10 @@ def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf
 
 
 def _multipart(message: Split, part: Leaf, limits: Limits, most: int | None) -> list[bytes] | None:
-    parameters = part.type.parameters
-    if b"boundary" not in parameters and len(value := part.named.get(b"content-type", b"")) > _VALUE_BYTES:
-        parameters = _parameters(value)
-    boundary = parameters.get(b"boundary", b"").rstrip()
+    found = part.type.parameters
+    if b"boundary" not in found and len(value := part.named.get(b"content-type", b"")) > VALUE_BYTES:
+        found = parameters(value)
+    boundary = found.get(b"boundary", b"").rstrip()
     if not boundary:
         message.defects.append(b"no-boundary")
         return None

@@ -207,6 +207,12 @@ def alternatives(*parts: bytes, kind: bytes = b"alternative") -> bytes:
         alternatives(
             b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: multipart/related; boundary=c\n\n" + PAGE.replace(b"--b", b"--c") + b"--c--\n"
         ),
+        alternatives(PAGE.replace(b"shown", b"other"), PAGE),
+        alternatives(
+            b"--b\nContent-Type: multipart/related; boundary=c\n\n" + PAGE.replace(b"shown", b"other").replace(b"--b", b"--c") + b"--c--\n",
+            PAGE,
+        ),
+        alternatives(PAGE, b"--b\n\n" + OTHER + b"\n", kind=b"related"),
         alternatives(*([b"--b\n\n" + SAME + b"\n"] * 5), b"--b\n\n" + SAME + b" othera\n", PAGE),
     ],
 )
@@ -220,6 +226,8 @@ def test_text_beside_a_page_that_says_something_else_is_hidden(raw: bytes) -> No
     "raw",
     [
         alternatives(b"--b\n\n" + OTHER + b"\n", PAGE, kind=b"mixed"),
+        alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: image/png\n\nx\n", kind=b"related"),
+        alternatives(PAGE, PAGE.replace(b"shown", b"other")),
         alternatives(b"--b\n\n" + SAME + b" othera\n", PAGE),
         alternatives(b"--b\n\nothera and others\n", PAGE),
         alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: text/html\n\n<img src=x> see it\n"),

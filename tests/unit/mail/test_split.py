@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from corpora.synthetic import generate
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
-from spamguard.mail.split import normalise_line_ends, parse_disposition, parse_type, split, take_fields
+from spamguard.mail.parameters import parse_disposition, parse_type
+from spamguard.mail.split import normalise_line_ends, split, take_fields
 from tests.unit.mail.support import header, messages, oracle_leaves, repeatable, split_leaves
 
 
