@@ -24,8 +24,8 @@ def add(commands: rim.Commands) -> None:
     parser = rim.describe(commands, "corpus", run, ABOUT, EXAMPLE)
     parser.add_argument("action", choices=("list", "fetch"), help="what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the corpus")
-    parser.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="to be made (default: NAME, here)")
-    parser.add_argument("--archive", action="append", default=[], type=Path, metavar="FILE", help="fetched already; may be repeated")
+    parser.add_argument("directory", nargs="?", type=rim.directory, metavar="DIR", help="to be made (default: NAME, here)")
+    parser.add_argument("--archive", action="append", default=[], type=rim.file, metavar="FILE", help="fetched already; may be repeated")
     parser.add_argument("--sha256", action="append", default=[], metavar="HEX", help="that every archive must have one of; may be repeated")
     rim.add_json(parser)
 

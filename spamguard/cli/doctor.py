@@ -39,12 +39,12 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "doctor", run, ABOUT, EXAMPLE)
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="look at what it says of the state directory, next hops and folders, too"
+        "--config", type=rim.file, metavar="FILE", help="look at what it says of the state directory, next hops and folders, too"
     )
     parser.add_argument(
         "--user", metavar="NAME", help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     )
-    parser.add_argument("--maildir", type=Path, metavar="PATH", help="a mailbox that the running daemon watches")
+    parser.add_argument("--maildir", type=rim.directory, metavar="PATH", help="a mailbox that the running daemon watches")
     rim.add_json(parser)
 
 

@@ -44,9 +44,11 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--protocol", choices=("online", "delayed", "corrections", "split"), default="online", help="default: online")
     parser.add_argument("--delay", type=rim.whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
     parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
-    parser.add_argument("--scores", metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
-    parser.add_argument("--against", metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)")
-    parser.add_argument("--plots", metavar="DIR", help="draw ROC, calibration, scores and learning curve")
+    parser.add_argument("--scores", type=rim.file, metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
+    parser.add_argument(
+        "--against", type=rim.file, metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)"
+    )
+    parser.add_argument("--plots", type=rim.directory, metavar="DIR", help="draw ROC, calibration, scores and learning curve")
 
 
 def _share(text: str) -> float:
@@ -117,7 +119,7 @@ def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, cu
         return
     print(report.table(runs, colour=rim.coloured()), report.confusion_table(matrix), sep="\n\n")
     if gain is not None:
-        print(f"\n{report.gained(gain, options.against)}")
+        print(f"\n{report.gained(gain, str(options.against))}")
 
 
 def _name(options: argparse.Namespace) -> str:

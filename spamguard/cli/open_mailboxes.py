@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from spamguard.cli import rim
 from spamguard.errors import ConfigError
@@ -24,7 +23,7 @@ USER = "spamguard-watch"
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "open-mailboxes", run, ABOUT, EXAMPLE)
-    parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="the configuration of the daemon (YAML)")
+    parser.add_argument("--config", type=rim.file, metavar="FILE", required=True, help="the configuration of the daemon (YAML)")
     parser.add_argument("--user", metavar="NAME", default=USER, help="whom to run as when started as root (default: %(default)s)")
 
 

@@ -88,8 +88,17 @@ def add_user(parser: argparse.ArgumentParser) -> None:
 
 def directory(text: str) -> Path:
     """An argument that names a directory. An empty one, as of a variable that is not set, would name the one we happen to be in."""
+    return _named(text, "a directory")
+
+
+def file(text: str) -> Path:
+    """An argument that names a file."""
+    return _named(text, "a file")
+
+
+def _named(text: str, what: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("the name of a directory is empty")
+        raise argparse.ArgumentTypeError(f"the name of {what} is empty")
     return Path(text)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from pathlib import Path
 
 from spamguard.cli import rim
 from spamguard.errors import ConfigError
@@ -29,7 +28,7 @@ _log = logging.getLogger("spamguard.config")
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "run", run, ABOUT, EXAMPLE)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration (YAML); see config/spamguard.yaml")
+    parser.add_argument("--config", type=rim.file, metavar="FILE", help="the configuration (YAML); see config/spamguard.yaml")
     parser.add_argument("--listen", metavar="ENDPOINT", help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says")
     parser.add_argument(
         "--next-hop",
@@ -39,6 +38,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument(
         "--watch",
         metavar="MAILDIR",
+        type=rim.directory,
         action="append",
         default=[],
         help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; may be repeated",
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             state=options.state,
             listen=options.listen,
             next_hop=options.next_hop,
-            watch=[str(Path(one).absolute()) for one in options.watch],
+            watch=[str(one.absolute()) for one in options.watch],
         )
         for warning in config.warnings(settings):
             _log.warning("%s", warning)

@@ -40,9 +40,10 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
+    parser.add_argument("--config", type=rim.file, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
     rim.add_json(parser)
-    parser.add_argument("maildirs", nargs="*", metavar="MAILDIR", help="a Maildir, or a pattern of several, such as '/home/*/Maildir'")
+    about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
+    parser.add_argument("maildirs", nargs="*", type=rim.directory, metavar="MAILDIR", help=about)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,7 +87,7 @@ def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
     if bool(options.maildirs) == bool(options.config):
         raise UsageError("say either which MAILDIR to teach from, or --config FILE")
     if options.maildirs:
-        return [Watch(str(Path(one).absolute())) for one in options.maildirs], None
+        return [Watch(str(one.absolute())) for one in options.maildirs], None
     settings = config.from_command_line(options.config, usual_state=rim.state_directory(options), state=options.state)
     options.state = settings.state
     if not settings.watch:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim, when
+from spamguard.cli.people import SITE
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "undo", run, ABOUT, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--user", metavar="NAME", help="whose word to take back; '' is the site's")
+    what.add_argument("--user", metavar="NAME", help=f"whose word to take back, as `status` tells it; the site's is {SITE!r}")
     what.add_argument("--import", dest="word_list", metavar="NAME", help="the word list to take back; `status` names them")
     parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
     parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
@@ -43,10 +44,12 @@ def run(options: argparse.Namespace) -> int:
 
     if options.word_list is not None:
         return _take_list_back(options)
-    chosen = undo.Chosen(options.user, _since(options), options.origin)
+    if not options.user:
+        raise UsageError(f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {SITE!r}")
+    chosen = undo.Chosen("" if options.user == SITE else options.user, _since(options), options.origin)
     with rim.open_existing(options) as spam_filter:
         found = undo.messages(spam_filter, chosen)
-        if not found and not spam_filter.ledger.users.messages(options.user, 0):
+        if not found and not spam_filter.ledger.users.messages(chosen.user, 0):
             raise UsageError(f"{options.user!r} has taught nothing here: `spamguard status` lists who has")
         with rim.progress(len(found), " messages") as advance:
             done = list(_told(advance, undo.undo(spam_filter, found, chosen, dry=options.dry_run)))

@@ -66,6 +66,11 @@ def test_wrong_usage_is_status_2(arguments, capsys):
         (("evaluate", "--share", "half", "index"), "argument --share: 'half' is no number between 0 and 1"),
         (("evaluate", "--share", "nan", "index"), "argument --share: 'nan' is no number between 0 and 1"),
         (("--state", "", "status"), "argument --state: the name of a directory is empty"),
+        (("check", ""), "argument FILE: the name of a file is empty"),
+        (("run", "--config", ""), "argument --config: the name of a file is empty"),
+        (("run", "--watch", ""), "argument --watch: the name of a directory is empty"),
+        (("teach-folders", ""), "argument MAILDIR: the name of a directory is empty"),
+        (("evaluate", "index", "--scores", ""), "argument --scores: the name of a file is empty"),
     ],
 )
 def test_values_that_are_none(arguments, told, capsys):

@@ -92,9 +92,15 @@ def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
     with Filter.open(taught) as one:
         one._ledger._db.execute("UPDATE events SET time = time - 90 * 86400")
     day = (datetime.now() - timedelta(days=120)).strftime("%Y-%m-%d")
-    done = run(taught, "undo", "--user", "", "--since", day, "--dry-run")
+    done = run(taught, "undo", "--user", "(the site)", "--since", day, "--dry-run")
     assert done.out == "would take back 120 votes\n"
     assert "more than 30 days ago" in done.err
+
+
+def test_an_empty_name_is_not_the_site_s(run, taught):
+    """`undo --user "$WHO"`, where WHO is not set, took back all that the site was taught."""
+    assert run(taught, "undo", "--user", "", "--dry-run").failed("--user is empty", "'(the site)'")
+    assert run(taught, "undo", "--user", "(the site)", "--dry-run").out == "would take back 120 votes\n"
 
 
 def test_wrong_usage(run, state, tmp_path):
