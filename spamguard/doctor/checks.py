@@ -45,7 +45,8 @@ def installation(state: Path) -> Iterator[Step]:
         yield failed("state directory", f"{told}: we may not write into it", f"run as {_user(found.st_uid)}")
     else:
         yield ok("state directory", told)
-    yield _key(state / "key")
+    begun = (state / "key").exists() or (state / "ledger.sqlite").exists()
+    yield _key(state / "key") if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
 
 
 def _key(path: Path) -> Step:

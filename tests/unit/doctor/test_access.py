@@ -96,6 +96,11 @@ listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: 
     assert access.step(settings(place), account).outcome is Outcome.OK
 
 
+def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
+    step = access.step(settings(tmp_path), pwd.getpwuid(os.getuid()))
+    assert (step.outcome, step.detail) == (Outcome.SKIPPED, f"there are none yet: nothing fits {tmp_path}/home/*")
+
+
 def test_a_socket_where_nobody_listens(place: Path) -> None:
     step = access.step(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is Outcome.FAILED

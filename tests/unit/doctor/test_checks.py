@@ -45,6 +45,8 @@ def test_the_installation(state, tmp_path):
     assert (second.outcome, second.remedy) == (Outcome.FAILED, f"chmod 600 {state / 'key'}")
     (state / "key").unlink()
     assert outcomes(checks.installation(state))[1] == ("key", "failed")
+    (tmp_path / "empty").mkdir()
+    assert outcomes(checks.installation(tmp_path / "empty")) == [("state directory", "ok"), ("key", "skipped")]  # nothing is lost yet
     assert outcomes(checks.installation(tmp_path / "none")) == [("state directory", "failed")]
     assert not (tmp_path / "none").exists()
 
