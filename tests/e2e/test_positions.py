@@ -147,6 +147,29 @@ def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path, tmp_path
     assert fields(found, "X-Spamguard")
 
 
+RATES = "smtpd_client_message_rate_limit = 1\nsmtpd_client_event_limit_exceptions = 192.0.2.0/24\n"
+OF_CLIENTS = "smtpd_client_restrictions = check_client_access inline:{ {127.0.0.1 = REJECT} }\n"
+OF_HELLOS = "smtpd_helo_restrictions = permit_mynetworks, reject_non_fqdn_helo_hostname\n"
+
+
+@pytest.mark.parametrize(
+    ("position", "main"),
+    [
+        pytest.param("after-queue", RATES, id="after-queue: so many a minute"),
+        pytest.param("standalone", RATES, id="standalone: so many a minute"),
+        pytest.param("standalone", OF_CLIENTS, id="standalone: none of such clients"),
+        pytest.param("standalone", OF_HELLOS, id="standalone: none that say such a hello"),
+    ],
+)
+def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, tmp_path: Path, position: str, main: str) -> None:
+    with postfix.running(position, main=main) as server:
+        file = configuration(tmp_path / "spamguard.yaml", server, position, "    hostname: filter\n")
+        with daemon.running(state, "--config", str(file), port=server.filter_port):
+            for message in daemon.unseen("ham", 2):
+                send(server.filter_port, message)
+            server.delivered(2)
+
+
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
     with postfix.running("standalone") as server:
         file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
