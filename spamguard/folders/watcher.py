@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain
 from math import inf
 from operator import attrgetter
 from typing import TypeVar
@@ -137,14 +137,14 @@ class Watcher:
     def _in_turn(self, now: float) -> Iterator[_Box]:
         """Those that are due: all in which something was just moved, then those that have waited longest, while there is time.
 
-        Of those that begin, one.
+        Those that begin, one after the other: a step in any case, and what time is left.
         """
-        beginners = islice((box for box in self._boxes.values() if box.is_new), 1)
-        due = [*(box for box in self._boxes.values() if not box.is_new and _next(box) <= now), *beginners]
+        beginners = [box for box in self._boxes.values() if box.is_new]
+        due = [box for box in self._boxes.values() if not box.is_new and _next(box) <= now]
         others = sorted((box for box in due if not box.told), key=attrgetter("tended"))
         yield from [box for box in due if box.told]
         until = time.monotonic() + TURN_SECONDS
-        for box in others:
+        for box in chain(beginners[:1], others, _until_seen(beginners)):
             yield box
             if time.monotonic() > until:
                 return
@@ -367,6 +367,13 @@ class Watcher:
 def _filing_of(mailbox: Mailbox) -> str:
     """What is told about filing goes by this name."""
     return f"filing {mailbox.path}"
+
+
+def _until_seen(beginners: Iterable[_Box]) -> Iterator[_Box]:
+    """Each as often as it takes: only one of them holds the names of its files."""
+    for box in beginners:
+        while box.is_new:
+            yield box
 
 
 def _next(box: _Box) -> float:

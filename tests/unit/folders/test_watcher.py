@@ -247,6 +247,15 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
     assert len(set(looked)) == 31
 
 
+def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watched, monkeypatch):
+    """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took hours."""
+    boxes = [maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive") for number in range(20)]
+    monkeypatch.setattr(module, "TURN_SECONDS", 60.0)
+    for _ in range(3):
+        watched.watcher.turn(0.0)
+    assert all(watched.watcher._sightings.scanned(str(box)) for box in boxes)
+
+
 def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, monkeypatch):
     """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and stays a warning of `status`."""
     for number in range(30):
