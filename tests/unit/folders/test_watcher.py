@@ -251,6 +251,7 @@ def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watch
     """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took hours."""
     boxes = [maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive") for number in range(20)]
     monkeypatch.setattr(module, "TURN_SECONDS", 60.0)
+    watched.watcher._users_due = 0.0
     for _ in range(3):
         watched.watcher.turn(0.0)
     assert all(watched.watcher._sightings.scanned(str(box)) for box in boxes)
@@ -400,6 +401,7 @@ def test_a_verdict_changes_at_once(tmp_path):
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Else the names of all files of thousands of users are held at once."""
     monkeypatch.setattr(module, "STEP", 1)
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
             deliver(maildir(watched.place / "home" / user, ".Junk"), raw)
@@ -416,6 +418,7 @@ def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatc
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     monkeypatch.setattr(module, "STEP", 5)
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
