@@ -40,17 +40,12 @@ def run(options: argparse.Namespace) -> int:
 
     if options.schema:
         return _schema()
-    try:
-        settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
-    except ConfigError as error:
-        rim.say_mistakes(error)
-        return rim.ERROR
+    settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
     itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
     for warning in [*config.warnings(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]:
         rim.say(f"warning: {warning}")
     if closed := _closed(settings, privileges.named_files(settings)):
-        rim.say_mistakes(ConfigError(*closed))
-        return rim.ERROR
+        raise ConfigError(*closed)
     print(config.effective(settings), end="")
     return 0
 

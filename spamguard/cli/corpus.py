@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         rim.answer(options, text, values)
         return 0
     if options.name not in RECIPES:
-        raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
+        wrong = "say which corpus" if options.name is None else f"no corpus {options.name!r}"
+        raise UsageError(f"{wrong}: choose one of {', '.join(RECIPES)}")
     return _fetch(options)
 
 

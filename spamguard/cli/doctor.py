@@ -71,7 +71,7 @@ def _line(step: Step) -> str:
 def _steps(options: argparse.Namespace) -> Iterator[Step]:
     from spamguard.daemon import privileges
     from spamguard.doctor import access, checks
-    from spamguard.doctor.step import failed, ok
+    from spamguard.doctor.step import failed
 
     settings = _settings(options)
     state = settings.state if settings else rim.state_directory(options)
@@ -86,8 +86,15 @@ def _steps(options: argparse.Namespace) -> Iterator[Step]:
     yield checks.dovecot(settings)
     if settings:
         yield from checks.next_hops(settings)
+    options.state = state
+    yield from _of_filter(options, settings)
+
+
+def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
+    """Its ledger, and whether it learns."""
+    from spamguard.doctor.step import failed, ok
+
     try:
-        options.state = state
         with rim.open_existing(options) as spam_filter:
             yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
             spam_filter.refuse_without_receipts()

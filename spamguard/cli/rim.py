@@ -119,7 +119,7 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
         status = run(given)
         sys.stdout.flush()
     except SpamguardError as error:
-        return fail(str(error))
+        return fail(*(error.problems if isinstance(error, ConfigError) else [str(error)]))
     except BrokenPipeError:
         abandon_output()
         return CUT_OFF
@@ -133,9 +133,10 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
     return status
 
 
-def fail(text: str) -> int:
-    """Say what is wrong, in one line; the exit status for it."""
-    say(text)
+def fail(*texts: str) -> int:
+    """Say what is wrong, each in one line; the exit status for it."""
+    for text in texts:
+        say(text)
     return ERROR
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
 from spamguard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spamguard.settings import Settings
 
 ABOUT = """Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it says yes only when the next hop has.
 
@@ -47,29 +52,31 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from spamguard import config, log
+    from spamguard import log
     from spamguard.daemon.master import Master
-    from spamguard.settings import Settings
 
     file = options.config and options.config.absolute()
     usual_state = rim.state_directory(options)
-
-    def read() -> Settings:
-        settings = config.from_command_line(
-            file,
-            usual_state=usual_state,
-            state=options.state,
-            listen=options.listen,
-            next_hop=options.next_hop,
-            watch=[str(one.absolute()) for one in options.watch],
-        )
-        for warning in config.warnings(settings):
-            _log.warning("%s", warning)
-        return settings
-
     log.configure(os.environ)
     try:
-        return Master(read).run()
+        return Master(lambda: _read(options, file, usual_state)).run()
     except ConfigError as error:
         rim.say_mistakes(error)
         return rim.CONFIG
+
+
+def _read(options: argparse.Namespace, file: Path | None, usual_state: Path) -> Settings:
+    """What is in force now; warnings go to the log."""
+    from spamguard import config
+
+    settings = config.from_command_line(
+        file,
+        usual_state=usual_state,
+        state=options.state,
+        listen=options.listen,
+        next_hop=options.next_hop,
+        watch=[str(one.absolute()) for one in options.watch],
+    )
+    for warning in config.warnings(settings):
+        _log.warning("%s", warning)
+    return settings

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from spamguard.config import DEFAULT_LISTEN
@@ -52,6 +53,15 @@ def test_every_mistake_is_a_line(run, tmp_path):
         f"spamguard: {file}:3:13: listeners: expected a mapping of keys to values, found 5: "
         "write as in {listen: …, position: …, next_hop: …}",
     ]
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])
+def test_other_commands_tell_each_on_a_line_too(run, tmp_path, command):
+    file = tmp_path / "x.yaml"
+    file.write_text("state: /x\nworkers: x\nlisteners: 5\n")
+    done = run(None, *command, "--config", file)
+    assert (done.status, done.out) == (2, "")
+    assert [line.split(": ")[1] for line in done.err.splitlines()] == [f"{file}:2:1", f"{file}:3:1"]
 
 
 def test_a_missing_file(run, tmp_path):
