@@ -94,7 +94,7 @@ class Archive:
                 file.close()
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        return frames(self._stream, _MAGIC, (_FILE, _PIECE), "it is not a file that `spamguard backup` wrote", self._refuse)
+        return frames(self._stream, _MAGIC, (_FILE, _PIECE), "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)", self._refuse)
 
     def _file_name(self, payload: bytes, seen: dict[str, int]) -> str:
         name = payload.decode("ascii", "replace")

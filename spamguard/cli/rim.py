@@ -55,7 +55,13 @@ def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
+    _add_state(parser)
     return parser
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    """--state behind a command, where most people write it first, says the same as before it."""
+    parser.add_argument("--state", type=directory, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_action(
@@ -64,6 +70,7 @@ def add_action(
     """One of several things that a command does; `work` of the options is what does it."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
     parser.set_defaults(work=work)
+    _add_state(parser)
     add_json(parser, json_about)
     return parser
 

@@ -95,6 +95,8 @@ def _refused(name: str, head: bytes) -> SourceError:
         return _hashed(name, "rspamd or SpamAssassin" if head.startswith(b"REDIS0") else "SpamAssassin")
     if head.startswith(popfile.TABLE_MAGIC):
         return SourceError(f"{name}: is one bucket of POPFile: name the directory in which the buckets' directories are")
+    if head.startswith(b"spamguard backup\n"):
+        return SourceError(f"{name}: `spamguard backup` wrote it, and `spamguard restore` puts it back")
     if head.startswith(_OLD_SQLITE):
         return SourceError(f"{name}: is of SQLite 2: convert it (`sqlite old.db .dump | sqlite3 new.db`) and import the new one")
     if found := {int.from_bytes(head[12:16], order) for order in ("little", "big")} & {_BTREE, _HASH}:

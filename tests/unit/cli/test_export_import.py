@@ -301,3 +301,8 @@ def test_a_reader_never_takes_the_memory_a_damaged_length_asks_for(tmp_path):
     path.write_bytes(b"spamguard export\nH\xff\xff\xff\xff{}")
     with path.open("rb") as stream, pytest.raises(SourceError, match="damaged"):
         portable.Reader("file", stream).check()
+
+
+def test_a_backup_is_not_imported_but_restored(run, state, file):
+    assert run(state, "backup", file).status == 0
+    assert run(state, "import", file).failed("`spamguard restore` puts it back")

@@ -110,6 +110,15 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
+def test_where_the_filter_is_may_be_said_behind_the_command_too(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
+    assert run(None, "learn", "--as", "ham", "-", "--state", tmp_path / "behind", stdin=b"Subject: x\n\nx\n").status == 0
+    assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(tmp_path / "behind")
+    assert run(tmp_path / "behind", "status", "--json").json["classes"]["ham"]["messages"] == 1
+    assert run(None, "token", "list", "--json", "--state", tmp_path / "behind").json == []
+    assert not (tmp_path / "named").exists()
+
+
 def test_a_directory_whose_name_is_no_text(run, tmp_path):
     state = tmp_path / os.fsdecode(b"st\xe4te")
     assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
