@@ -124,7 +124,8 @@ def file(given: object) -> Path:
     try:
         opened(found).close()
     except OSError as error:
-        raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror})") from error
+        closed = ": ask as root, or as the daemon's user, who must be able to read it" if isinstance(error, PermissionError) else ""
+        raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror}){closed}") from error
     return found
 
 
