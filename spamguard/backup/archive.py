@@ -94,7 +94,8 @@ class Archive:
                 file.close()
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        return frames(self._stream, _MAGIC, (_FILE, _PIECE), "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)", self._refuse)
+        foreign = "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
+        return frames(self._stream, _MAGIC, (_FILE, _PIECE), foreign, self._refuse)
 
     def _file_name(self, payload: bytes, seen: dict[str, int]) -> str:
         name = payload.decode("ascii", "replace")

@@ -94,7 +94,8 @@ def parser() -> argparse.ArgumentParser:
         "--state",
         type=rim.directory,
         metavar="DIR",
-        help="directory of the filter, here or behind the command (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
+        help="directory of the filter, here or behind the command (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, "
+        "or ~/.local/state/spamguard)",
     )
     top.add_argument(
         "--profile", default="default", metavar="NAME", help="how to judge; `status` lists the names (default: all experts together)"
