@@ -11,6 +11,7 @@ _QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)")
 DURATION = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors, which know patterns only
 SIZE = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
 _PASSWORD = re.compile(r"(?<=//)[^/\s]*@")
+_PLAIN = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?|(?i:true|false)")
 _LONGEST = 366 * 86400  # seconds
 _LARGEST = 1 << 50  # bytes
 
@@ -52,6 +53,11 @@ def shown(given: object) -> str:
         return {None: "nothing", True: "true", False: "false"}[given]
     text = _PASSWORD.sub("…@", str(given))
     return repr(text if len(text) <= 60 else text[:57] + "…") if isinstance(given, str) else text
+
+
+def unquoted(given: object) -> str:
+    """What to do about a number or a truth value that quotes have made a text."""
+    return ": leave the quotes out" if isinstance(given, str) and _PLAIN.fullmatch(given) else ""
 
 
 def duration_text(value: float) -> str:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from spamguard.config import units
-from spamguard.config.units import shown
+from spamguard.config.units import shown, unquoted
 from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint, parse_scanner
 from spamguard.teaching.lesson import NO_CLASSES
 
@@ -81,7 +81,7 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
     def check(given: object) -> int:
         if isinstance(given, int) and not isinstance(given, bool) and least <= given <= most:
             return given
-        raise ValueError(f"expected a whole number from {least} to {most:,}, found {shown(given)}")
+        raise ValueError(f"expected a whole number from {least} to {most:,}, found {shown(given)}{unquoted(given)}")
 
     return check
 
@@ -89,13 +89,13 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
 def _flag(given: object) -> bool:
     if isinstance(given, bool):
         return given
-    raise ValueError(f"expected true or false, found {shown(given)}")
+    raise ValueError(f"expected true or false, found {shown(given)}{unquoted(given)}")
 
 
 def _probability(given: object) -> float:
     if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
         return float(given)
-    raise ValueError(f"expected a probability from 0 to 1 such as 0.95, found {shown(given)}")
+    raise ValueError(f"expected a probability from 0 to 1 such as 0.95, found {shown(given)}{unquoted(given)}")
 
 
 def _network(given: object) -> str:
