@@ -99,7 +99,8 @@ def watcher(told: dict[str, Any]) -> str:
     found = told["watcher"]
     if found is None:
         return "nobody has watched folders here"
-    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {_moment(found['seen'])}" + ("" if found["alive"] else ", not running")
+    running = found["alive"] and told["daemon"] is not None  # which may have ended a moment ago
+    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {_moment(found['seen'])}" + ("" if running else ", not running")
 
 
 def _lessons(one: dict[str, Any]) -> str:
