@@ -172,8 +172,9 @@ def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
     """Text in lower case; folded only after HTML is taken apart, so that no look-alike of "<" becomes a tag."""
     if "http" in text:
         content.urls += _URL.findall(text)
-    if leaf.type.media in _HTML_TYPES or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
-        page = html.read(text)
+    declared = leaf.type.media in _HTML_TYPES
+    if declared or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
+        page = html.read(text) if declared else html.read_plain(text)
         text = page.visible
         content.hidden.append(page.hidden)
         content.tags.append(page.tags)

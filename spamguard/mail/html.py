@@ -63,6 +63,15 @@ def read(source: str) -> Page:
     return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), shown.images, linked)
 
 
+def read_plain(source: str) -> Page:
+    """The same of text that is called plain: readers show all of it, tags too. Nothing is hidden, and attributes are text."""
+    shown = _shown(source)
+    tags = " ".join(shown.names) + "\n".join(shown.attributes)
+    visible = "\n".join((shown.text, *shown.attributes))
+    linked = shown.linked and len(visible) <= _LITTLE_TEXT
+    return Page(_characters(visible), "", tags, len(source) - len(shown.text), shown.images, linked)
+
+
 class _Shown(NamedTuple):
     """Text between tags. names, attributes: of the tags, each once, in order. images: how many; linked: one stands within a link."""
 

@@ -246,3 +246,11 @@ def test_text_without_blanks_beside_a_page_may_break_elsewhere() -> None:
         b"\n--b\nContent-Type: text/html; charset=utf-8\n\n" + shown + b" a" * 9,
     )
     assert not [text for text in texts(raw) if text.startswith("hidden:")]
+
+
+@pytest.mark.parametrize("before", [b"<template>", b"<!-- ", b"<a ", b"<p hidden>", b"<script>x", b"<a b='", b"<p style='font:0 a'>"])
+def test_text_that_is_called_plain_hides_nothing(before: bytes) -> None:
+    found = texts(header(b"Content-Type: text/plain", body=b"good <p>v<b></b>ery\n" + before + b"\nseen text\n"))
+    assert {"good", "very", "seen", "text"} <= found
+    assert "hidden:seen" not in found
+    assert "seen" not in texts(header(b"Content-Type: text/html", body=b"good <p>\n" + before + b"\nseen text\n"))
