@@ -1,5 +1,5 @@
-"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE`), out of the way of the mail, at low priority;
-then it removes what processes that were killed have left beside it.
+"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE`), out of the way of the mail, at low priority,
+also one whose tables are damaged; then it removes what processes that were killed have left beside it.
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spamguard import log
 from spamguard.engine import Filter
-from spamguard.errors import SpamguardError
+from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.files import sweep_drafts
 
 _log = logging.getLogger("spamguard.daemon")
@@ -31,8 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     (state,) = arguments
     begun = time.monotonic()
     try:
-        with Filter.open(state) as spam_filter:
-            done = spam_filter.settle_if_due()
+        done = _settled(state)
         sweep_drafts(Path(state))
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
@@ -40,6 +39,18 @@ def main(arguments: Sequence[str]) -> int:
     if done:
         _log.info("settled in %.1f s", time.monotonic() - begun)
     return 0
+
+
+def _settled(state: str) -> bool:
+    """Settle, if it is still due, or if tables cannot be used as they are: nothing is judged until they are made anew."""
+    try:
+        with Filter.open(state) as spam_filter:
+            return spam_filter.settle_if_due()
+    except (LedgerError, TableError) as error:
+        _log.error("%s; all tables are made anew", error)
+    with Filter.open(state, load=False) as spam_filter:
+        spam_filter.settle()
+    return True
 
 
 if __name__ == "__main__":

@@ -143,10 +143,10 @@ class Asking:
         on_top = self._evidence(entry, header, question.received_by) if evidence else b""
         found = await self._judge.judge(question.message, on_top, people.users(names) if people else ())
         entry.judged(found, header)
-        if isinstance(found, NotScanned):
-            return None
         if found.settle:
             self._tools.settle()
+        if isinstance(found, NotScanned):
+            return None
         whose = people.of(names, found.personal) if people and found.personal else [""] * len(names)
         (group,) = grouped(found, whose, self._policy, apart=False)
         entry.decided(group)

@@ -17,6 +17,11 @@ class NotScanned:
 
     reason: str
 
+    @property
+    def settle(self) -> bool:
+        """Whether that may be for want of tables, which whoever settles makes anew."""
+        return self.reason == "no-model"
+
 
 class Judge(Protocol):
     """Judges messages; never raises, never takes longer than its deadline plus waiting for a free scorer."""

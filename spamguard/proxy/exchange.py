@@ -168,10 +168,10 @@ class Passage:
             users = people.users(addresses) if people else ()
             found = await self._judge.judge(outgoing.spool, outgoing.on_top(self._evidence(entry)), users)
             entry.judged(found, outgoing.header)
-            if isinstance(found, NotScanned):
-                return []
             if found.settle:
                 self._tools.settle()
+            if isinstance(found, NotScanned):
+                return []
             whose = people.of(addresses, found.personal) if people and found.personal else [""] * len(addresses)
             groups = grouped(found, whose, self._listener.policy, apart=self._next_hop.answers_each)
             return [self._copy(group, found, outgoing, one) for group, one in zip(groups, _parted(entry, groups), strict=True)]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from spamguard import Filter
+from spamguard.errors import LedgerError
+from tests.unit.filters import held, mail, opened
 
 LEFT = (".import.0a1b.new", ".ledger.sqlite.0a1b.new", ".ledger.sqlite.0a1b.new-journal", ".watching.json.0a1b.new")
 KEPT = ("notes.new", ".hidden", ".newer")
@@ -26,3 +32,34 @@ def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path)
     done = subprocess.run([sys.executable, "-m", "spamguard.daemon.trainer", str(tmp_path)], capture_output=True, timeout=60, check=True)
     assert b"Traceback" not in done.stderr
     assert before - {path.name for path in tmp_path.iterdir()} == set(LEFT)
+
+
+def train(state: Path) -> str:
+    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(state)]
+    return subprocess.run(line, capture_output=True, timeout=60, check=True).stderr.decode()
+
+
+def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
+    """All mail went on unjudged until somebody read the log and ran `rebuild`."""
+    messages = list(mail(30))
+    with opened(tmp_path) as one:
+        for label, raw in messages:
+            one.learn(raw, label)
+        one.settle()
+        before = held(one)
+        digest = one._preparer.digest(messages[0][1])
+    for table in tmp_path.glob("tables-*.bin"):
+        table.write_bytes(b"damaged")
+    assert "all tables are made anew" in train(tmp_path)
+    with opened(tmp_path) as one:
+        assert held(one) == before
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:  # a receipt that is damaged, and replaced then
+        db.execute(
+            "UPDATE events SET packed = CAST(substr(packed, 1, 30) || x'00' || substr(packed, 32) AS BLOB) WHERE digest = ?", (digest,)
+        )
+    with opened(tmp_path) as one, pytest.raises(LedgerError):
+        one.forget(messages[0][1])
+    assert "all tables are made anew" in train(tmp_path)
+    with opened(tmp_path) as one:
+        assert sum(one.status().classes.values()) == 29
+    assert "anew" not in train(tmp_path)

@@ -250,6 +250,8 @@ def test_a_lesson_without_a_filter_waits_for_one(tmp_path: Path) -> None:
     asked = Asked(tmp_path, ScriptedJudge(NotScanned("no-model")), teachers=(HERE,))
     assert [asked.taught("spam"), asked.taught("spam")] == [Taught.LEARNT] * 2
     assert len(asked.lessons()) == 2
+    asked.judged()
+    assert asked.settled == [True]
 
 
 def test_what_waits_is_known(tmp_path: Path) -> None:

@@ -276,6 +276,13 @@ def test_lessons_that_wait_for_settling_are_told(case: Case) -> None:
     assert case.settled == [True]
 
 
+@pytest.mark.parametrize(("reason", "settled"), [("no-model", [True]), ("timeout", [])])
+def test_where_nothing_can_be_judged_tables_are_to_be_made_anew(case: Case, reason: str, settled: list[bool]) -> None:
+    case.judge.found = NotScanned(reason)
+    case.send()
+    assert case.settled == settled
+
+
 def test_only_what_the_next_hop_offers_is_offered(case: Case) -> None:
     tools = Tools(case.quarantine, lambda: KEY, case.entries.append, lambda: None)
     exchange = Exchange(case.listener, case.hop, case.judge, tools, "mx.example.net")
