@@ -28,6 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _XTEXT = r"(?:[!-*,-~]|\+[0-9A-Fa-f]{2})"  # "=" should be encoded, often is not, and mail servers take it so
 _UNITEXT = rf"[!-~{_WIDE}]"  # RFC 6533, section 3
+_TYPE = r"[!#-'*+./0-9=?A-Z^-~-]{1,60}"  # of an address: an atom
 _NOTIFY = r"(?:SUCCESS|FAILURE|DELAY)"
 
 # Known whether they were announced or not: Postfix sends them to filters that announce nothing.
@@ -41,7 +42,7 @@ _OF_MAIL: Mapping[str, re.Pattern[str] | None] = {
 }
 _OF_RCPT: Mapping[str, re.Pattern[str] | None] = {
     "NOTIFY": re.compile(rf"NEVER|{_NOTIFY}(?:,{_NOTIFY}){{0,2}}", re.I),
-    "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|[A-Z0-9-]{{1,60}};{_XTEXT}{{0,500}})", re.I),
+    "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|{_TYPE};{_XTEXT}{{0,500}})", re.I),
 }
 
 _MAIL_SYNTAX = Reply.of(501, "5.5.4 Syntax: MAIL FROM:<address>")

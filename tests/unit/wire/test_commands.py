@@ -155,6 +155,7 @@ def test_parameters_of_mail(words: str) -> None:
         "ORCPT=rfc822;Bob@ent.example+2Ecom",
         "ORCPT=utf-8;a\\x{e4}@b",
         "NOTIFY=DELAY ORCPT=x;y",
+        "ORCPT=x_y.z;x",
         "ORCPT=rfc822;SRS0=aB=cD=a.example=b@c.example",
         "ORCPT=rfc822;",
     ],
