@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
 
 Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0. Run as root, or as
-the daemon's user, it warns of watched mailboxes that this user cannot read; run as root, also of files that this user cannot.
+the daemon's user, it warns of watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
+where there is no such user.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
 `# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
         return _schema()
     settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
     itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
-    for warning in [*config.warnings(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]:
+    seen = [*_missing_user(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]
+    for warning in [*config.warnings(settings), *seen]:
         rim.say(f"warning: {warning}")
     if closed := _closed(settings, privileges.named_files(settings)):
         raise ConfigError(*closed)
@@ -55,6 +57,18 @@ def _schema() -> int:
 
     print(rim.as_json(schema_for_editors(), indent=2))
     return 0
+
+
+def _missing_user(settings: Settings) -> list[str]:
+    """Root cannot start the daemon so. (Whoever is not root may ask for another machine.)"""
+    from spamguard.daemon import privileges
+
+    try:
+        if os.geteuid() == 0:
+            privileges.service_account(settings)
+    except StartError as error:
+        return [str(error)]
+    return []
 
 
 def _closed(settings: Settings, files: Sequence[Path]) -> list[str]:

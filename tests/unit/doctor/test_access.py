@@ -145,3 +145,12 @@ def test_check_tells_of_files_that_the_user_cannot_read(place: Path, capsys: pyt
     os.chown(secret, NOBODY.pw_uid, 0)
     assert cli.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
+
+
+@needs_root
+def test_check_tells_of_a_user_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "spamguard.yaml"
+    file.write_text(f"state: {tmp_path}/state\nuser: nosuchuser\nscanners: [{{listen: 'rspamd://127.0.0.1:11333'}}]\n")
+    assert cli.main(["check", str(file)]) == 0
+    told = "there is no user 'nosuchuser' on this machine: create it, or name another with `user`"
+    assert capsys.readouterr().err == f"spamguard: warning: {told}\n"
