@@ -43,9 +43,13 @@ _RANGES = np.array(
 _NO_LETTERS = re.compile(f"[{_INVISIBLE}{_PUNCTUATION}]+")  # one search for both: it is what folding spends its time on
 _ALL_INVISIBLE = re.compile(f"[{_INVISIBLE}]+")
 # A fixed list, because `codecs.lookup` searches the file system for names it does not know and remembers each for ever.
-# Left out: what is no charset, and what takes quadratic time.
+# Left out: what is no charset, what takes quadratic time, and charsets of mainframes: readers know none of these and show what is called so
+# as if nothing was said, in letters that would be lost here.
 _NOT_FOR_MAIL = frozenset(
-    ("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec", "idna", "mbcs", "punycode")
+    (
+        *("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec", "idna", "mbcs", "punycode"),
+        *("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140"),
+    )
 )
 _UNALIASED = ("cp856", "cp874", "cp1006", "koi8_t", "koi8_u", "mac_croatian", "mac_farsi", "utf_8_sig")
 _CODECS = {

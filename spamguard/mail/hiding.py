@@ -76,31 +76,32 @@ _BOXES = BLOCKS - _OF_TABLES - {"td", "th", "table", "html", "head", "body"}
 def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, list[str]]:
     """Markup without the elements whose own tag hides them, and those elements in one, if any tag does.
 
-    attributes: of all tags, each once. style: text of the style sheets.
+    source: with no sign of a tag in quoted values. attributes: of all tags, each once. style: text of the style sheets.
     """
-    tags = source
-    if _QUOTED.search("<".join((*attributes, ""))):
-        tags = WHOLE_TAG.sub(_unquoted, source)
-        attributes = dict.fromkeys([found[2] for found in TAG.finditer(tags)])
     rules = styles.sheet(style) if style else {}
     hiding = _hiding(list(attributes), rules, style)
     elements = {name: declared for name, declared in rules.items() if name[0] not in _MARKS and "<" + name in source}
     if not hiding and not elements:
         return source, []
     if elements or len(hiding) > _FEW:
-        starts: Iterable[int] = [found.start() for found in TAG.finditer(tags) if found[2] in hiding or found[1] in elements]
+        starts: Iterable[int] = [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
     else:
-        starts = sorted(start for own in hiding for start in _starts(tags, own))
-    left, covered = _take(source, tags, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _NOT))
+        starts = sorted(start for own in hiding for start in _starts(source, own))
+    left, covered = _take(source, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _NOT))
     return left, [covered]
 
 
-def _starts(tags: str, attributes: str) -> Iterator[int]:
+def _starts(source: str, attributes: str) -> Iterator[int]:
     """Where tags with these attributes may stand."""
-    place = tags.find(attributes)
+    place = source.find(attributes)
     while place >= 0:
-        yield tags.rfind("<", max(place - _NAME, 0), place)
-        place = tags.find(attributes, place + len(attributes))
+        yield source.rfind("<", max(place - _NAME, 0), place)
+        place = source.find(attributes, place + len(attributes))
+
+
+def unquoted(source: str, attributes: Collection[str]) -> str:
+    """Markup without what looks like tags in quoted values. attributes: of all tags, each once, as if quotes had no meaning."""
+    return WHOLE_TAG.sub(_unquoted, source) if _QUOTED.search("<".join((*attributes, ""))) else source
 
 
 def _unquoted(tag: re.Match[str]) -> str:
@@ -146,15 +147,15 @@ def _character(reference: re.Match[str]) -> str:
     return html.unescape(reference[0])
 
 
-def _take(source: str, tags: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]]) -> tuple[str, str]:
-    """Markup without the elements that are hidden, and those elements. tags: the same with nothing like a tag that is none; starts: of
-    tags that may hide, in order; look: how they do, by name and attributes."""
+def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]]) -> tuple[str, str]:
+    """Markup without the elements that are hidden, and those elements. starts: of tags that may hide, in order; look: how they do, by
+    name and attributes."""
     shown: list[str] = []
     covered: list[str] = []
     position = 0
-    tree = _Tree(tags)
+    tree = _Tree(source)
     for start in starts:
-        tag = TAG.match(tags, start) if start >= position else None
+        tag = TAG.match(source, start) if start >= position else None
         if tag is None:
             continue
         name, attributes = tag.groups()

@@ -51,6 +51,9 @@ def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
     source, unseen, style = _without_unseen(source)
     shown = _shown(source)
+    plain = hiding.unquoted(source, shown.attributes)
+    if plain is not source:
+        source, shown = plain, _shown(plain)
     attributes = "\n".join(shown.attributes)
     left, covered = hiding.taken(source, shown.attributes, style)
     unseen += covered

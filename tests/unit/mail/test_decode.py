@@ -197,3 +197,9 @@ def test_folded_text_is_in_lower_case_and_all_of_it_can_be_seen(text: str) -> No
     folded = fold(text)
     assert folded == folded.lower()
     assert not set(folded) & set("\u200b\u200d\u00ad\ufeff\u00a0\u2019")
+
+
+@pytest.mark.parametrize("charset", [b"cp037", b"IBM500", b"ebcdic-cp-us", b"cp1140"])
+def test_charsets_of_mainframes_are_unknown(charset: bytes) -> None:
+    """No mail reader knows them: what is called so is shown as if nothing was said."""
+    assert to_text(b"seen by all", charset) == ("seen by all", [b"charset-unknown"])
