@@ -35,7 +35,7 @@ def test_a_new_filter_is_mentioned(run, tmp_path):
 
 def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
     done = run(taught, "learn", "--json", corpus)
-    assert done.json == {"taught": {"ham": 0, "spam": 0}, "known": counts, "settled": False}
+    assert done.json == {"taught": {"ham": 0, "spam": 0}, "known": counts, "outvoted": 0, "settled": False}
     assert lessons(taught) == counts
 
 
@@ -131,6 +131,16 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
         "by_others": 0,
         "settled": False,
     }
+
+
+def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, tmp_path):
+    """`learn` said that it had taught the message; a tie teaches nothing."""
+    path = tmp_path / "message.eml"
+    path.write_bytes(some("spam")[0])
+    run(taught, "learn", "--as", "spam", "--user", "anna", path)
+    assert "taught 1 message as ham; 1 of these others call something else" in run(taught, "learn", "--as", "ham", path).out
+    assert run(taught, "learn", "--as", "ham", "--user", "ben", path).out == "taught 1 message as ham\n"
+    assert run(taught, "learn", "--json", "--as", "ham", path).json["outvoted"] == 0
 
 
 def test_what_others_have_taught_is_told_and_not_called_unknown_alone(run, taught, tmp_path):
