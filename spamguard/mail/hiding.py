@@ -43,9 +43,11 @@ _AGAIN = {
     SHOWN: re.compile(r"<[a-z][^<>]*visibility\s*+:\s*+visible"),
 }
 _AGAIN[WHITE] = _AGAIN[COLOURED]
-# Signs of tags may stand in quoted values, where they begin and end none; few pages have any.
+# Signs of tags may stand in quoted values, where they begin and end none; few pages have any. What is not closed ends with the page.
 _QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?|[\"']|)*+)")
+WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)?|[\"']|<(?![/!?a-z])|)*+)")
+_NO_TAG = re.compile(r"<(?![/!?a-z])")  # within a tag it ends none either
+_IN_TAG = re.compile(rf"<[/!?a-z][^<>]*+{_NO_TAG.pattern}")
 _SIGNS = str.maketrans("<>", "  ")
 # By quotes, as browsers read tags; a value that is not closed ends with its tag.
 _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"([^\"<>]*+)\"?|'([^'<>]*+)'?|([^\s\"'<>]++)))?")
@@ -100,8 +102,9 @@ def _starts(source: str, attributes: str) -> Iterator[int]:
 
 
 def unquoted(source: str, attributes: Collection[str]) -> str:
-    """Markup without what looks like tags in quoted values. attributes: of all tags, each once, as if quotes had no meaning."""
-    return WHOLE_TAG.sub(_unquoted, source) if _QUOTED.search("<".join((*attributes, ""))) else source
+    """Markup without what looks like tags, or their ends, within tags. attributes: of all tags, each once, as if quotes had no meaning."""
+    inside = _QUOTED.search("<".join((*attributes, ""))) or (_NO_TAG.search(source) and _IN_TAG.search(source))
+    return WHOLE_TAG.sub(_unquoted, source) if inside else source
 
 
 def _unquoted(tag: re.Match[str]) -> str:
