@@ -37,7 +37,7 @@ _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+
 _AGAIN = {
     SIZED: re.compile(
         r"<(?:font\b[^<>]*\bsize|[a-z][^<>]*font(?:-size)?\s*+:[^<>;\"']{0,60}?"
-        r"(?:(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
+        r"(?:(?<![\d.])(?:[2-9]|[1-9]\d{1,3})(?:\.\d{0,4})?p[xt]|[\d.]{1,6}rem|small|medium|large))"
     ),
     COLOURED: re.compile(rf"<[a-z][^<>]*(?<![\w-])color\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]"),
     SHOWN: re.compile(r"<[a-z][^<>]*visibility\s*+:\s*+visible"),
@@ -66,6 +66,8 @@ _NEXT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a": ((), ("a",)),
 }
 _OF_TABLES = frozenset(("tr", *_PARTS))
+_IN_TABLES = _OF_TABLES | frozenset(_CELLS)
+_CELL = re.compile(r"<(?:t[dh]|caption)\b")
 _ENDING_P = BLOCKS - {"td", "th", "tr", "tbody", "option", "select", "button", "html", "head", "title", "body"}
 # These go on behind the end of what is around them.
 _FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
@@ -164,11 +166,20 @@ def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozens
         name, attributes = tag.groups()
         ways = look(name, attributes)
         if ways and name[0] not in "/!?" and name not in _VOID and (ways != {BOXED} or name in _BOXES):
-            end = tree.end(name, tag.start(), tag.end(), max(tree.again(way, tag.end()) for way in ways))
-            shown.append(source[position : tag.start()])
-            covered.append(source[tag.end() : end])
+            if name in _IN_TABLES and not tree.is_open("table", start):  # ignored there, as if it were not
+                continue
+            end = tree.end(name, start, tag.end(), max(tree.again(way, tag.end()) for way in ways))
+            begin = _first_cell(source, tag.end(), end) if name == "table" or name in _OF_TABLES else tag.end()
+            shown += [source[position:start], source[tag.end() : begin]]
+            covered.append(source[begin:end])
             position = end
     return "".join((*shown, source[position:])), " ".join(covered)
+
+
+def _first_cell(source: str, start: int, end: int) -> int:
+    """Where the first cell of a table begins: what stands before it is shown in front of the table (HTML Standard, section 13.2.6.4.9)."""
+    cell = _CELL.search(source, start, end)
+    return cell.start() if cell else end
 
 
 class _Tree:
