@@ -47,7 +47,7 @@ def _settled(state: str) -> bool:
         with Filter.open(state) as spam_filter:
             return spam_filter.settle_if_due()
     except (LedgerError, TableError) as error:
-        _log.error("%s; all tables are made anew", error)
+        _log.error("%s; trying to make all tables anew", error)
     with Filter.open(state, load=False) as spam_filter:
         spam_filter.settle()
     return True
