@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -97,6 +98,7 @@ def _delete(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.
 def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     import asyncio
 
+    _refuse_to_come_back(options)
     with ExitStack() as stack:
         teacher = None if options.no_learn else stack.enter_context(rim.open_filter(options))
         if teacher is not None:
@@ -105,6 +107,19 @@ def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse
         if teacher is not None:
             rim.settle_if_due(teacher)
     return 0 if complete else REFUSED
+
+
+def _refuse_to_come_back(options: argparse.Namespace) -> None:
+    """UsageError: the messages would be judged, and held, once more."""
+    from spamguard.config.checks import reaches
+    from spamguard.daemon import desk
+    from spamguard.settings import parse_endpoint
+
+    told = desk.ask(rim.state_directory(options)) or {}
+    for listener in told.get("listeners", ()):
+        if reaches(options.next_hop, parse_endpoint(listener["listen"])):
+            where = f"{options.next_hop}: spamguard itself listens there, and would hold them once more"
+            raise UsageError(f"{where}: hand them to {listener['next_hop']}")
 
 
 async def _release_all(quarantine: Quarantine, entries: Sequence[Entry], teacher: Filter | None, options: argparse.Namespace) -> bool:

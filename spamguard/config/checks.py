@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from ipaddress import ip_address
 
 from spamguard.config.schema import ListenerPart, RulePart, ScannerPart, WebPart
 from spamguard.config.tree import Path
+from spamguard.config.values import ROLES
 from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
 
 LEAST_SURE = 0.9  # probability from which on a rule may refuse a message for ever
+_WORDS = ("spam", "ham", "unsure", *ROLES)
 _REFUSALS = (Action.REJECT, Action.DEFER)
 _WORDLESS = {
     Protocol.SPAMD: ("reject_from", "quarantine_from", "greylist_from", "password_file"),
@@ -38,7 +41,7 @@ def problems(listeners: Mapping[int, ListenerPart], scanners: Mapping[int, Scann
         if address in seen:
             yield (*here, "listen"), f"listener {seen[address] + 1} listens there already"
         seen.setdefault(address, number)
-        if any(_reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
+        if any(reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
             yield (*here, "next_hop"), f"mail would come back: {listener.next_hop.endpoint} is where this daemon listens"
     yield from _of_scanners(scanners, {(one.endpoint.host, one.endpoint.port) for one in listeners.values()})
 
@@ -136,7 +139,7 @@ def is_loopback(endpoint: Endpoint) -> bool:
     return endpoint.path is not None or ip_address(endpoint.host).is_loopback
 
 
-def _reaches(target: Endpoint, listening: Endpoint) -> bool:
+def reaches(target: Endpoint, listening: Endpoint) -> bool:
     """Whether what is sent there arrives at a listener of ours, as far as the texts tell."""
     if target.path is not None or target.port != listening.port or not target.port:
         return False
@@ -151,7 +154,27 @@ def _reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    return [*_changed_subjects(settings), *_open_metrics(settings), *_idle_aliases(settings)]
+    return [*_slips(settings), *_changed_subjects(settings), *_open_metrics(settings), *_idle_aliases(settings)]
+
+
+def _slips(settings: Settings) -> Iterator[str]:
+    """Names of classes that look like slips of the pen: spam that is moved to a folder of `spamm` would be learnt as good mail."""
+    for where, label in _named_classes(settings):
+        near = ["spam"] if label == "junk" else get_close_matches(label, _WORDS, 1, 0.7)
+        if near and label not in _WORDS:
+            yield (
+                f"{where}: {label} is a class of its own, of good mail unless it was made with `learn --unwanted`: did you mean {near[0]}?"
+            )
+
+
+def _named_classes(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each with the place where it is named."""
+    for listener in settings.listeners:
+        yield from ((f"{listener.endpoint}: rule for {rule.label}", rule.label) for rule in listener.policy.rules)
+        taught = listener.teach.addresses if listener.teach is not None else ()
+        yield from ((f"{listener.endpoint}: teach: {address}", label) for address, label in taught)
+    for watch in settings.watch:
+        yield from ((f"{watch.maildir}: folders: {pattern}", label) for pattern, label in watch.folders)
 
 
 def _idle_aliases(settings: Settings) -> Sequence[str]:

@@ -13,6 +13,7 @@ from spamguard.quarantine import DIRECTORY, Quarantine
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Recipient, Sender
 from tests.unit.cli.conftest import some
+from tests.unit.cli.test_running import saying
 
 FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
 RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
@@ -73,6 +74,15 @@ def test_showing_one(run, held):
     (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
     assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
     assert Path(entry["file"]).read_bytes() == RAW
+
+
+def test_messages_are_not_released_to_who_would_hold_them_again(run, held):
+    told = {"listeners": [{"listen": "smtp://0.0.0.0:25", "next_hop": "smtp://127.0.0.1:10026"}]}
+    with saying(held, told):
+        done = run(held, "quarantine", "release", FIRST, "--next-hop", "smtp://127.0.0.1:25")
+    assert done.failed("spamguard itself listens there, and would hold them once more: hand them to smtp://127.0.0.1:10026")
+    (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
+    assert entry["waiting"] == ["b@x", "c@x"]
 
 
 def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
