@@ -337,3 +337,16 @@ def test_a_password_is_read_from_a_private_file(load, tmp_path, text, mode, told
             load(scanner)
     else:
         assert load(scanner).teaching
+
+
+def test_classes_that_look_like_slips_of_the_pen_are_told(load):
+    """A class that a file names is made, and is good mail: spam moved to its folder was learnt as that."""
+    rules = "    rules: [{when: spamm, action: tag}, {when: unsure, action: tag}, {when: newsletter, action: tag}]\n"
+    teach = "    teach: {addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}\n"
+    found = load(listener(f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: work, News: newsletter}}}}]\n"))
+    told = [one.split(" is a class of its own, of good mail") for one in config.warnings(found)]
+    assert [(where, meant.rpartition(": ")[2]) for where, meant in told] == [
+        ("smtp://127.0.0.1:10025: rule for spamm: spamm", "did you mean spam?"),
+        ("smtp://127.0.0.1:10025: teach: a@b.example: junk", "did you mean spam?"),
+        ("/x: folders: Old: trahs", "did you mean trash?"),
+    ]
