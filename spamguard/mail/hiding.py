@@ -18,6 +18,7 @@ from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, De
 
 _BLOCKS = (
     "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
+    " address article aside caption dir fieldset figcaption figure footer header legend main menu nav section"
 )
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that begin and end lines or cells."""
@@ -54,6 +55,7 @@ _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"([^\"<>]*+)\"?|'([^'<
 _TELLING = frozenset(("style", "color", "hidden", "class", "id"))
 _NAMED_TAG = re.compile(r"<(/?)([a-z][\w:-]{0,20})")
 # Elements that a start tag closes (HTML Standard, section 13.1.2.4), unless a list or table begins in between.
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _LISTS, _TABLE, _CELLS, _PARTS = ("ul", "ol"), ("table",), ("td", "th"), ("tbody", "thead", "tfoot")
 _NEXT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "li": (_LISTS, ("li",)),
@@ -64,11 +66,13 @@ _NEXT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tr": (_TABLE, (*_CELLS, "tr")),
     **dict.fromkeys(_PARTS, (_TABLE, (*_CELLS, "tr", *_PARTS))),
     "a": ((), ("a",)),
+    **dict.fromkeys(_HEADINGS, ((), _HEADINGS)),
 }
 _OF_TABLES = frozenset(("tr", *_PARTS))
 _IN_TABLES = _OF_TABLES | frozenset(_CELLS)
 _CELL = re.compile(r"<(?:t[dh]|caption)\b")
-_ENDING_P = BLOCKS - {"td", "th", "tr", "tbody", "option", "select", "button", "html", "head", "title", "body"}
+_NOT_ENDING_P = "td th tr tbody caption option select button legend html head title body"
+_ENDING_P = BLOCKS - frozenset(_NOT_ENDING_P.split())
 # These go on behind the end of what is around them.
 _FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))

@@ -20,6 +20,7 @@ from tests.unit.mail.support import repeatable, seconds
         ("one<br>two", "one two"),
         ("one<br/>two", "one two"),
         ("<td>one</td><td>two</td>", "one two"),
+        ("<section>one</section><article>two</article><header>three", "one two three"),
         ("a < b > c", "a < b > c"),
         ("x<style>p {color: red}</style>y", "xy"),
         ("x<script>alert(1)</script>y", "xy"),
@@ -196,6 +197,8 @@ def test_hidden_elements_end_with_their_own_end_tag() -> None:
     [
         "<p hidden>x<p>seen",
         "<p hidden>x<table><tr><td>seen</table>",
+        "<p hidden>x<section>seen</section>",
+        "<h1 hidden>x<h2>seen",
         "<p><span hidden>x</p>seen",
         "<p><span hidden>x<p>seen",
         "<div><span hidden>x</div>seen",
