@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard.settings import DoorLimits, Protocol
+from spamguard.settings import DoorLimits, Position, Protocol
 from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
 
 HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
@@ -153,6 +153,15 @@ def test_recipients_that_were_refused_get_no_reply_to_the_data(tmp_path):
 
     proxy = ScriptedProxy({"data": [OK, LATER], "bad@x.example": NO}, answers_each=True)
     assert run(tmp_path, proxy, Protocol.LMTP, talk) == [250, 451, 250]
+
+
+@pytest.mark.parametrize("position", Position)
+def test_behind_a_queue_recipients_that_are_put_off_are_told(tmp_path, caplog, position):
+    async def talk(caller):
+        await caller.codes(b"EHLO x", b"MAIL FROM:<>", *[b"RCPT TO:<b@x.example>"] * 4)
+
+    run(tmp_path, ScriptedProxy(answers_each=True), Protocol.SMTP, talk, position=position)
+    assert caplog.text.count("spamguard_destination_recipient_limit = 1") == (position is Position.AFTER_QUEUE)
 
 
 def test_smtp_in_front_of_a_hop_that_answers_each_takes_one_recipient_at_a_time(tmp_path):

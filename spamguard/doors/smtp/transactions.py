@@ -19,6 +19,11 @@ from spamguard.wire.commands import parse_mail, parse_rcpt
 from spamguard.wire.data import DataReader
 from spamguard.wire.values import Recipient, Reply, Sender
 
+_PUT_OFF = (
+    "%s: a message for several recipients, of whom this next hop takes one at a time: the others wait, for long "
+    "(Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
+)
+
 _log = logging.getLogger("spamguard.doors")
 
 
@@ -93,6 +98,8 @@ class MailSession(Session):
 
     def _too_many(self, reply: Reply) -> None:
         """Clients are right to ask for some more than they get; who goes on and on is not."""
+        if reply is dialogue.ONE_RECIPIENT and self._terms.position is Position.AFTER_QUEUE and self._asked == 2:
+            _log.warning(_PUT_OFF, self._peer.address)
         if self._asked > 2 * self._terms.limits.recipients:
             self._answer(reply)
         else:
