@@ -154,7 +154,8 @@ def reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    return [*_slips(settings), *_changed_subjects(settings), *_open_metrics(settings), *_idle_aliases(settings)]
+    looked = (_slips, _idle_rules, _same_ports, _changed_subjects, _open_metrics, _idle_aliases)
+    return [told for look in looked for told in look(settings)]
 
 
 def _slips(settings: Settings) -> Iterator[str]:
@@ -175,6 +176,29 @@ def _named_classes(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from ((f"{listener.endpoint}: teach: {address}", label) for address, label in taught)
     for watch in settings.watch:
         yield from ((f"{watch.maildir}: folders: {pattern}", label) for pattern, label in watch.folders)
+
+
+def _idle_rules(settings: Settings) -> Iterator[str]:
+    """Rules before which another one fits whatever they fit."""
+    for listener in settings.listeners:
+        rules = listener.policy.rules
+        for number, rule in enumerate(rules):
+            wider = (one for one in rules[:number] if one.label == rule.label and one.from_probability <= rule.from_probability)
+            if first := next(wider, None):
+                yield (
+                    f"{listener.endpoint}: rule {number + 1} for {rule.label} never fits, as rule {rules.index(first) + 1} does before it: "
+                    "put the one with the higher from_probability first"
+                )
+
+
+def _same_ports(settings: Settings) -> Iterator[str]:
+    """Page or monitors where something else listens: what comes later cannot."""
+    taken = {(one.endpoint.host, one.endpoint.port): str(one.endpoint) for one in settings.doors if one.endpoint.path is None}
+    for name, place in (("metrics", settings.metrics), ("web", settings.web.place if settings.web is not None else None)):
+        if place is not None:
+            if (place.host, place.port) in taken:
+                yield f"{name}: {place} is where {taken[place.host, place.port]} listens already: choose another port"
+            taken.setdefault((place.host, place.port), name)
 
 
 def _idle_aliases(settings: Settings) -> Sequence[str]:

@@ -350,3 +350,20 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
         ("smtp://127.0.0.1:10025: teach: a@b.example: junk", "did you mean spam?"),
         ("/x: folders: Old: trahs", "did you mean trash?"),
     ]
+
+
+def test_rules_that_never_fit_are_told(load):
+    """The first that fits is done: nothing was ever quarantined."""
+    rules = "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: 0.99, action: quarantine}"
+    (told,) = config.warnings(load(listener(f"    rules: [{rules}]\n")))
+    assert told.startswith("smtp://127.0.0.1:10025: rule 3 for spam never fits, as rule 1 does before it: ")
+    rules = "{when: spam, from_probability: 0.99, action: quarantine}, {when: spam, action: tag}"
+    assert config.warnings(load(listener(f"    rules: [{rules}]\n"))) == []
+
+
+def test_places_where_two_want_to_listen_are_told(load):
+    assert config.warnings(load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))) == [
+        "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose another port"
+    ]
+    (told,) = config.warnings(load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n")))
+    assert told == "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
