@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
 from spamguard.config.schema import ListenerPart, RulePart, ScannerPart, WebPart
@@ -154,7 +155,7 @@ def reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    looked = (_slips, _idle_rules, _same_ports, _changed_subjects, _open_metrics, _idle_aliases)
+    looked = (_slips, _idle_rules, _idle_watches, _same_ports, _changed_subjects, _open_metrics, _idle_aliases)
     return [told for look in looked for told in look(settings)]
 
 
@@ -189,6 +190,20 @@ def _idle_rules(settings: Settings) -> Iterator[str]:
                     f"{listener.endpoint}: rule {number + 1} for {rule.label} never fits, as rule {rules.index(first) + 1} does before it: "
                     "put the one with the higher from_probability first"
                 )
+
+
+def _idle_watches(settings: Settings) -> Iterator[str]:
+    """Entries of Maildirs that an earlier one names too, with what it says of them."""
+    for number, watch in enumerate(settings.watch):
+        wider = (one for one in settings.watch[:number] if _names_all_of(one.maildir, watch.maildir))
+        if first := next(wider, None):
+            yield f"watch: {watch.maildir} never counts, as {first.maildir} stands before it and fits the same: put it first"
+
+
+def _names_all_of(wide: str, narrow: str) -> bool:
+    """Whether a pattern of Maildirs fits whatever another one does, as far as the texts tell."""
+    around, inside = wide.split("/"), narrow.split("/")
+    return len(around) == len(inside) and all(map(fnmatchcase, inside, around))
 
 
 def _same_ports(settings: Settings) -> Iterator[str]:

@@ -367,3 +367,10 @@ def test_places_where_two_want_to_listen_are_told(load):
     ]
     (told,) = config.warnings(load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n")))
     assert told == "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
+
+
+def test_entries_of_watch_that_never_count_are_told(load):
+    assert config.warnings(load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))) == [
+        "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and fits the same: put it first"
+    ]
+    assert config.warnings(load(listener("watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n"))) == []
