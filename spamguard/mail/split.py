@@ -43,6 +43,7 @@ _HEEDED_FIELD = re.compile(  # by the first letter first, which tells nearly all
 )
 _LOOKS = 2000  # lines that begin like a delimiter: in a flood of them, which few are, the others are searched for otherwise
 _DEEPEST = 100  # parts within parts, as mail servers let pass, as long as there are few bytes in them
+_PAGES = frozenset((b"text/html", b"multipart/related"))  # other multiparts may hold one
 _SHOWN_IN_PART = frozenset((b"multipart/alternative", b"multipart/related"))
 _FLOOD = 200_000  # parts of one multipart of which the largest are sought,
 _OPENED = 5  # and how often as many parts are taken out of multiparts then as a message may have
@@ -243,12 +244,13 @@ def _children(message: Split, part: Leaf, depth: int, limits: Limits, into_messa
 
 def _beside(part: Leaf, children: list[Leaf]) -> list[bool]:
     """Of alternatives readers show the last page, and what belongs to a page is shown within it (RFC 2046 section 5.1.4, RFC 2387)."""
-    pages = [child.type.media == b"text/html" or child.type.main == b"multipart" for child in children]
+    pages = [child.type.media in _PAGES or child.type.main == b"multipart" for child in children]
     if part.beside or not any(pages):
         return [part.beside] * len(children)
-    last = len(pages) - 1 - pages[::-1].index(True)
-    alternative = part.type.media == b"multipart/alternative"
-    return [number != last if alternative else not page for number, page in enumerate(pages)]
+    if part.type.media == b"multipart/related":
+        return [not page for page in pages]
+    last = max([number for number, child in enumerate(children) if child.type.media in _PAGES], default=-1)
+    return [number < last or not page for number, page in enumerate(pages)]
 
 
 def _within(message: Split, part: Leaf) -> bytes:

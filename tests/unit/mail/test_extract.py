@@ -228,6 +228,7 @@ def test_text_beside_a_page_that_says_something_else_is_hidden(raw: bytes) -> No
         alternatives(b"--b\n\n" + OTHER + b"\n", PAGE, kind=b"mixed"),
         alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: image/png\n\nx\n", kind=b"related"),
         alternatives(PAGE, PAGE.replace(b"shown", b"other")),
+        alternatives(PAGE.replace(b"shown", b"other"), b"--b\nContent-Type: multipart/mixed; boundary=c\n\n--c\n\n" + SAME + b"\n--c--\n"),
         alternatives(b"--b\n\n" + SAME + b" othera\n", PAGE),
         alternatives(b"--b\n\nothera and others\n", PAGE),
         alternatives(b"--b\n\n" + OTHER + b"\n", b"--b\nContent-Type: text/html\n\n<img src=x> see it\n"),
