@@ -202,7 +202,7 @@ def _idle_watches(settings: Settings) -> Iterator[str]:
 
 def _names_all_of(wide: str, narrow: str) -> bool:
     """Whether a pattern of Maildirs fits whatever another one does, as far as the texts tell."""
-    around, inside = wide.split("/"), narrow.split("/")
+    around, inside = wide.replace("[", "[[]").split("/"), narrow.split("/")  # only * and ? stand for anything
     return len(around) == len(inside) and all(map(fnmatchcase, inside, around))
 
 
