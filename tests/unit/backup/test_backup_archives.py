@@ -35,7 +35,8 @@ def test_files_of_something_else(state, tmp_path, capsys):
     command(state, "export", tmp_path / "export")
     for path in (tmp_path / "export", state / "ledger.sqlite", tmp_path / "missing"):
         assert command(tmp_path / "new", "restore", path) == 2
-    assert capsys.readouterr().err.count("it is not a file that `spamguard backup` wrote (`import` takes those of `export`); nothing was restored") == 2
+    told = "it is not a file that `spamguard backup` wrote (`import` takes those of `export`); nothing was restored"
+    assert capsys.readouterr().err.count(told) == 2
 
 
 def written(**changes: object) -> Archive:
