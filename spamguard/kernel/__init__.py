@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 6  # of the functions below; that of module.c
+_VERSION = 7  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -24,12 +24,13 @@ class Functions(Protocol):
     that they do not fit together, which is a mistake of the caller."""
 
     def tokens(
-        self, texts: tuple[bytes, ...], seeds: Buffer, unpaired: Buffer, multipliers: Buffer, classes: Buffer, skipped: int, /
+        self, texts: tuple[bytes, ...], seeds: Buffer, kinds: Buffer, multipliers: Buffer, classes: Buffer, skipped: int, /
     ) -> bytes:
         """The distinct tokens of one message, sorted, uint32, as `mail.tokens` defines them; the first text is the body's.
 
-        seeds: uint64 of each text; unpaired: a byte of each, 1 where no pairs are made; multipliers: eight uint64; classes: 256 bytes,
-        1 where a byte belongs to tokens; skipped: of how many tokens from the start on there are pairs with a gap.
+        seeds: uint64 of each text, and of grams; kinds: a byte of each text, 1 where no pairs are made, plus 2 where grams are;
+        multipliers: eight uint64; classes: 256 bytes, 1 where a byte belongs to tokens; skipped: of how many tokens behind the first
+        text's there are pairs with a gap.
         """
 
     def undisguised(self, text: bytes, kinds: Buffer, meant: Buffer, longest: int, most: int, /) -> tuple[bytes, bool]:

@@ -59,7 +59,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 6) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 7) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -1,15 +1,17 @@
 /* Text to token hashes: the loop over bytes of `spamguard.mail.tokens`, whose comments say what is hashed and why.
  *
  * Tokens are runs of bytes that the caller's table marks; a token is hashed from its section's seed, its first sixteen bytes, its
- * last eight and its length; neighbours, and early tokens with one other between, are hashed as pairs. Bit for bit what
- * numpy gives: unsigned arithmetic wraps in both.
+ * last eight and its length; neighbours, and the first ones beside the body with one other between, are hashed as pairs; of what
+ * people write some characters are hashed, five at a time. Bit for bit what numpy gives: unsigned arithmetic wraps in both.
  */
 #include "kernel.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { FIRST, SECOND, LAST, LENGTH, LEFT, RIGHT, SKIP, FINAL, MULTIPLIERS };
-enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_SKIP };
+enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_GRAM };
+enum { UNPAIRED = 1, LETTERED = 2 }; /* what the caller says of a section */
 
 #define CLASSES 256
 #define WINDOW 64
@@ -18,6 +20,10 @@ enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_SKIP };
 #define KIND_SHIFT 30
 #define NARROW_SHIFT 34 /* thirty bits of a hash stay, below the two of its kind */
 #define EARLY_BORDER 2  /* a token is no left half of a skip unless so many follow it */
+#define GRAM_TEXT 2000  /* bytes of a section of which grams are made, blanks put together */
+#define GRAM_CHARACTERS 5
+#define GRAM_BYTES 8 /* a gram has fewer characters when they take more */
+#define GRAM_MASK 3  /* of a gram's hash: zero in those that are kept */
 
 typedef struct {
     uint64_t hash;
@@ -28,11 +34,12 @@ typedef struct {
     const uint8_t *bytes;
     size_t size;
     uint64_t seed;
-    uint64_t joins; /* whether its tokens make pairs */
+    uint8_t kinds; /* UNPAIRED, LETTERED */
 } Section;
 
 typedef struct {
     uint64_t by[MULTIPLIERS];
+    uint64_t letters; /* seed of grams */
     const uint8_t *classes;
     size_t skipped;
 } Hasher;
@@ -87,7 +94,7 @@ static size_t hash_section(const Hasher *hasher, const Section *section, Token *
             if (!open)
                 start = here;
             else
-                found[count++] = (Token){hash_token(hasher, section->bytes + start, here - start, section), section->joins};
+                found[count++] = (Token){hash_token(hasher, section->bytes + start, here - start, section), !(section->kinds & UNPAIRED)};
         }
         inside = marked >> (WINDOW - 1);
     }
@@ -103,18 +110,79 @@ static uint32_t pair(const Hasher *hasher, uint64_t left, uint64_t right, uint64
     return narrow(fold(mixed) * hasher->by[FINAL], kind);
 }
 
-/* All tokens that count, in no order: at most two and a skip for each single one. words: how many belong to the text of the body. */
+/* All single tokens, pairs and skips, in no order: at most three for each single one. words: how many belong to the text of the body. */
 static size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out) {
-    size_t count = 0, early = singles < hasher->skipped ? singles : hasher->skipped;
+    size_t count = 0, early = singles - words < hasher->skipped ? singles : words + hasher->skipped;
     for (size_t at = 0; at < singles; at++) {
         out[count++] = narrow(single[at].hash, at < words ? KIND_WORD : KIND_CLUE);
         if (!single[at].joined)
             continue;
         out[count++] = pair(hasher, single[at].hash, single[at + 1].hash, 0, KIND_PAIR);
-        if (at + EARLY_BORDER < early && single[at + 1].joined)
-            out[count++] = pair(hasher, single[at].hash, single[at + 2].hash, 1, KIND_SKIP);
+        if (at >= words && at + EARLY_BORDER < early && single[at + 1].joined)
+            out[count++] = pair(hasher, single[at].hash, single[at + 2].hash, 1, KIND_GRAM);
     }
     return count;
+}
+
+static bool is_blank(uint8_t byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
+
+/* The start of a section, one space in place of each run of blanks, none at its ends; its size. */
+static size_t put_together(const Section *section, uint8_t *text) {
+    size_t size = 0;
+    bool apart = false;
+    for (size_t at = 0; at < section->size && size < GRAM_TEXT; at++) {
+        uint8_t byte = section->bytes[at];
+        if (is_blank(byte)) {
+            apart = size > 0;
+            continue;
+        }
+        if (apart)
+            text[size++] = ' ';
+        apart = false;
+        if (size < GRAM_TEXT)
+            text[size++] = byte;
+    }
+    return size;
+}
+
+/* Where characters of UTF-8 start, and behind them where the last one ends; how many there are. */
+static size_t characters(const uint8_t *text, size_t size, uint16_t *starts) {
+    size_t count = 0;
+    for (size_t at = 0; at < size; at++) {
+        starts[count] = (uint16_t)at;
+        count += (text[at] & 0xC0) != 0x80;
+    }
+    starts[count] = (uint16_t)size;
+    return count;
+}
+
+/* How many bytes the gram takes that starts with this character; damaged text has characters of more than GRAM_BYTES. */
+static size_t gram_size(const uint16_t *starts) {
+    for (size_t most = GRAM_CHARACTERS; most > 0; most--)
+        if (starts[most] - starts[0] <= GRAM_BYTES)
+            return (size_t)(starts[most] - starts[0]);
+    return GRAM_BYTES;
+}
+
+/* The grams of one section that are kept, with repeats. There is room for `most_grams` of them. */
+static size_t grams(const Hasher *hasher, const Section *section, uint32_t *out) {
+    uint8_t bytes[GRAM_TEXT];
+    uint16_t starts[GRAM_TEXT + 1];
+    const Section text = {.bytes = bytes, .size = put_together(section, bytes), .seed = hasher->letters};
+    size_t count = 0, last = characters(bytes, text.size, starts);
+    for (size_t at = 0; at + GRAM_CHARACTERS <= last; at++) {
+        uint64_t hash = hash_token(hasher, bytes + starts[at], gram_size(starts + at), &text);
+        out[count] = narrow(hash, KIND_GRAM);
+        count += (hash & GRAM_MASK) == 0;
+    }
+    return count;
+}
+
+/* How many grams a section can have at most, and one more, where one is written that is not kept. */
+static size_t most_grams(const Section *section) {
+    if (!(section->kinds & LETTERED))
+        return 0;
+    return (section->size < GRAM_TEXT ? section->size : GRAM_TEXT) + 1;
 }
 
 /* Two to the power of this many boxes hold one or two tokens each. */
@@ -157,13 +225,18 @@ static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
     return kept;
 }
 
-/* The distinct tokens, sorted, as bytes. */
-static PyObject *distinct(const Hasher *hasher, const Token *single, size_t singles, size_t words) {
+/* The distinct tokens, sorted, as bytes. words: how many single ones belong to the text of the body. */
+static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number, const Token *single, size_t singles, size_t words) {
     size_t most = 3 * singles;
+    for (size_t at = 0; at < number; at++)
+        most += most_grams(sections + at);
     uint32_t *tokens = PyMem_Malloc((2 * most + BOXES(most)) * sizeof *tokens);
     if (tokens == NULL)
         return PyErr_NoMemory();
     size_t count = narrowed(hasher, single, singles, words, tokens);
+    for (size_t at = 0; at < number; at++)
+        if (sections[at].kinds & LETTERED)
+            count += grams(hasher, sections + at, tokens + count);
     box(tokens, count, tokens + 2 * most, tokens + most);
     count = insert_all(tokens + most, count, tokens);
     PyObject *result = PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
@@ -181,15 +254,15 @@ static PyObject *hashed(const Hasher *hasher, const Section *sections, size_t nu
         singles += hash_section(hasher, sections + at, single + singles);
         words = at == 0 ? singles : words; /* the first section is the text of the body */
     }
-    PyObject *result = distinct(hasher, single, singles, words);
+    PyObject *result = distinct(hasher, sections, number, single, singles, words);
     PyMem_Free(single);
     return result;
 }
 
 /* Fills in the sections; how many single tokens they can have at most, or -1 with an error set. */
-static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed *unpaired, Section *sections) {
+static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed *kinds, Section *sections) {
     size_t longest = 0;
-    for (size_t at = 0; at < unpaired->count; at++) {
+    for (size_t at = 0; at < kinds->count; at++) {
         PyObject *text = PyTuple_GetItem(texts, (Py_ssize_t)at); /* borrowed: the caller's tuple holds it */
         char *bytes;
         Py_ssize_t size;
@@ -203,35 +276,35 @@ static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed
         sections[at].bytes = (const uint8_t *)bytes;
         sections[at].size = (size_t)size;
         sections[at].seed = ((const uint64_t *)seeds->data)[at];
-        sections[at].joins = !((const uint8_t *)unpaired->data)[at];
+        sections[at].kinds = ((const uint8_t *)kinds->data)[at];
     }
     return (Py_ssize_t)longest;
 }
 
 static PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped) {
-    const Fixed *seeds = views, *unpaired = views + 1, *multipliers = views + 2, *classes = views + 3;
+    const Fixed *seeds = views, *kinds = views + 1, *multipliers = views + 2, *classes = views + 3;
     Py_ssize_t number = PyTuple_Size(texts); /* with an error set unless it is a tuple */
     if (number < 0)
         return NULL;
-    if ((size_t)number != seeds->count || seeds->count != unpaired->count || multipliers->count != MULTIPLIERS || classes->count != CLASSES)
+    if ((size_t)number + 1 != seeds->count || (size_t)number != kinds->count || multipliers->count != MULTIPLIERS || classes->count != CLASSES)
         return PyErr_Format(PyExc_ValueError, "sizes do not fit together");
-    Hasher hasher = {.classes = classes->data, .skipped = skipped};
+    Hasher hasher = {.letters = ((const uint64_t *)seeds->data)[number], .classes = classes->data, .skipped = skipped};
     memcpy(hasher.by, multipliers->data, sizeof hasher.by);
     Section *sections = PyMem_Malloc(((size_t)number + 1) * sizeof *sections);
     if (sections == NULL)
         return PyErr_NoMemory();
-    Py_ssize_t longest = take_sections(texts, seeds, unpaired, sections);
+    Py_ssize_t longest = take_sections(texts, seeds, kinds, sections);
     PyObject *result = longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest);
     PyMem_Free(sections);
     return result;
 }
 
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, unpaired, multipliers, classes */
+    static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, kinds, multipliers, classes */
     Fixed views[4];
     (void)module;
     if (number != 6)
-        return PyErr_Format(PyExc_TypeError, "tokens(texts, seeds, unpaired, multipliers, classes, skipped)");
+        return PyErr_Format(PyExc_TypeError, "tokens(texts, seeds, kinds, multipliers, classes, skipped)");
     size_t skipped = PyLong_AsSize_t(arguments[5]);
     if (skipped == (size_t)-1 && PyErr_Occurred())
         return NULL;

@@ -13,7 +13,7 @@ from spamguard.mail.content import Content
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.split import Split
-from spamguard.mail.tokens import CLUES, PAIRS, SKIPS, WORDS, Run, TokenHasher, narrow
+from spamguard.mail.tokens import CLUES, GRAMS, PAIRS, WORDS, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features, Word
 
@@ -22,9 +22,9 @@ _UNPAIRED = frozenset(
     (b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
 )
 _BODY = frozenset((b"",))
-# Pairs with a gap are made of so many tokens from the start on, the body's first (RESULTS.md, "How much text")
-_SKIPPED = 100
-_KINDS = np.array((WORDS, CLUES, PAIRS, SKIPS))
+_LETTERED = frozenset((b"", b"subject"))  # what people write: grams of its characters
+_SKIPPED = 50  # so many tokens beside the body's, from the first on, make pairs with a gap (RESULTS.md, "Grams of characters")
+_KINDS = np.array((WORDS, CLUES, PAIRS, GRAMS))
 
 Whole = TypeVar("Whole", np.uint32, np.uint64)
 
@@ -66,9 +66,9 @@ class Extractor:
             groups = self._groups([content])
             tokens = np.concatenate([group.tokens for group in groups])
             return self._reading(raw, content, unique(tokens.copy())), Named(tokens, groups)
-        tokens, kept, run = self._hashed(content.sections)
+        tokens, kept, groups = self._hashed(content.sections)
         counted = np.where(kept, tokens, tokens[:1])  # what does not count is never the first of its kind
-        return self._reading(raw, content, unique(tokens[kept])), Named(counted, _in_order(tokens, run))
+        return self._reading(raw, content, unique(tokens[kept])), Named(counted, groups)
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
@@ -81,7 +81,7 @@ class Extractor:
 
     def _words(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         if len(contents) == 1 and not contents[0].spaceless:
-            found = self._hasher.distinct(contents[0].sections, _BODY, 0)
+            found = self._hasher.distinct(contents[0].sections, _BODY)
             if found is not None:
                 return [found]
         run = self._hasher.run([content.sections[0] for content in contents])
@@ -105,7 +105,7 @@ class Extractor:
 
     def _compiled(self, content: Content) -> NDArray[np.uint32] | None:
         """Those of one message, if the kernel can: it knows nothing of scripts without spaces."""
-        return None if content.spaceless else self._hasher.distinct(content.sections, _UNPAIRED, _SKIPPED)
+        return None if content.spaceless else self._hasher.distinct(content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
 
     def _by_numpy(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         if len(contents) == 1 and not contents[0].spaceless:
@@ -117,15 +117,19 @@ class Extractor:
         tokens, kept, _ = self._hashed(sections)
         return tokens[kept]
 
-    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], Run]:
-        """All single tokens of one message, all neighbours, the first with one between; which of them count; where they stand."""
+    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], list[Group]]:
+        """All single tokens of one message, neighbours, skips and grams; which of them count; the groups they come from."""
         run = self._hasher.run(sections, _UNPAIRED)
         words, singles = int(run.counts[0]), len(run.hashes)
-        pairs, skips = max(singles - 1, 0), max(min(singles, _SKIPPED) - 2, 0)
-        tokens = narrow(self._hasher.with_neighbours(run.hashes, skips))
+        pairs, skips = max(singles - 1, 0), max(min(singles - words, _SKIPPED) - 2, 0)
+        tokens = narrow(self._hasher.with_neighbours(run.hashes, words, skips))
         tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
-        kept = np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], run.joined[:skips] & run.joined[1 : skips + 1]))
-        return tokens, kept, run
+        gapped = run.joined[words : words + skips] & run.joined[words + 1 : words + skips + 1]
+        groups = _in_order(tokens, run, words)
+        grams = list(self._grams(0, sections))
+        found = np.concatenate([tokens, *[group.tokens for group in grams]])
+        whole = np.ones(singles, np.bool_), np.ones(len(found) - len(tokens), np.bool_)
+        return found, np.concatenate((whole[0], run.joined[:pairs], gapped, whole[1])), [*groups, *grams]
 
     def _groups(self, contents: list[Content]) -> list[Group]:
         """All tokens of some messages."""
@@ -134,8 +138,8 @@ class Extractor:
         owner = np.arange(len(contents)).repeat([len(content.sections) for content in contents]).repeat(run.counts)
         kinds = np.where([name != b"" for name, _ in sections], CLUES, WORDS).repeat(run.counts)
         groups = [Group(narrow(run.hashes) | kinds, owner, run, np.arange(len(owner)))]
-        early = np.arange(len(owner)) - owner.searchsorted(np.arange(len(contents))).take(owner) < _SKIPPED
-        return [*groups, self._pairs(run, owner), self._skips(run, owner, early), *self._spaceless(contents, pairs=True)]
+        grams = [group for number, content in enumerate(contents) for group in self._grams(number, content.sections)]
+        return [*groups, self._pairs(run, owner), self._skips(run, owner, kinds), *grams, *self._spaceless(contents, pairs=True)]
 
     def _spaceless(self, contents: list[Content], *, pairs: bool) -> Iterator[Group]:
         """Bigrams of scripts without spaces, and pairs of them."""
@@ -153,11 +157,22 @@ class Extractor:
         hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 1), 0)
         return Group(narrow(hashes) | PAIRS, owner.take(left), run, left, 1)
 
-    def _skips(self, run: Run, owner: NDArray[np.intp], early: NDArray[np.bool_]) -> Group:
-        """Early tokens with one other between."""
-        left = (run.joined[:-2] & run.joined[1:-1] & early[2:]).nonzero()[0]
+    def _skips(self, run: Run, owner: NDArray[np.intp], kinds: NDArray[np.uint32]) -> Group:
+        """The first tokens beside the body's with one other between."""
+        beside = kinds == CLUES
+        before = beside.cumsum() - beside
+        early = beside & (before - before.take(owner.searchsorted(owner)) < _SKIPPED)
+        left = (run.joined[:-2] & run.joined[1:-1] & early[:-2] & early[2:]).nonzero()[0]
         hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 2), 1)
-        return Group(narrow(hashes) | SKIPS, owner.take(left), run, left, 2)
+        return Group(narrow(hashes) | GRAMS, owner.take(left), run, left, 2)
+
+    def _grams(self, number: int, sections: list[Section]) -> Iterator[Group]:
+        """Characters of message `number`, several at a time."""
+        for name, text in sections:
+            if name in _LETTERED:
+                run = self._hasher.grams(text)
+                places = np.arange(len(run.hashes))
+                yield Group(narrow(run.hashes) | GRAMS, np.full(len(places), number), run, places)
 
 
 class Reading(NamedTuple):
@@ -212,12 +227,15 @@ class Named(NamedTuple):
         raise IndexError(place)
 
 
-def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:
-    """Tokens of one message as `Extractor._hashed` gives them, in groups."""
-    singles = len(run.hashes)
-    pairs, places = max(singles - 1, 0), np.arange(singles)
-    bounds = ((0, singles), (singles, singles + pairs), (singles + pairs, len(tokens)))
-    return [Group(tokens[start:end], places[: end - start], run, places[: end - start], step) for step, (start, end) in enumerate(bounds)]
+def _in_order(tokens: NDArray[np.uint32], run: Run, words: int) -> list[Group]:
+    """Single tokens, neighbours and skips of one message as `Extractor._hashed` has them, in groups; words: those of the body."""
+    singles, places = len(run.hashes), np.arange(len(run.hashes))
+    pairs = max(singles - 1, 0)
+    bounds = ((0, singles, 0), (singles, singles + pairs, 0), (singles + pairs, len(tokens), words))
+    return [
+        Group(tokens[start:end], places[: end - start], run, places[first : first + end - start], step)
+        for step, (start, end, first) in enumerate(bounds)
+    ]
 
 
 def _counted(groups: list[Group], messages: int) -> list[NDArray[np.uint32]]:

@@ -21,7 +21,7 @@ from spamguard.mail.fields import Section
 
 Hashes = NDArray[np.uint64]
 
-WORDS, CLUES, PAIRS, SKIPS = (np.uint32(value << 30) for value in range(4))
+WORDS, CLUES, PAIRS, GRAMS = (np.uint32(value << 30) for value in range(4))
 _TOKEN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%") | frozenset(range(128, 256))
 _CLASS = bytes(value in _TOKEN_CHARACTERS for value in range(256))
 _LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
@@ -30,6 +30,13 @@ _SHIFT = np.array(32, np.uint64)
 _EIGHT = np.array(8, np.intp)
 _NARROWER = np.array(2, np.uint32)
 _GAP = b"\n"
+# Characters of what people write (corpora/RESULTS.md, "Grams of characters"); the kernel has the same numbers.
+_LETTERS = b"letters"  # their section
+_GRAM_TEXT = 2000  # bytes of a section of which grams are made, blanks put together
+_GRAM_CHARACTERS = 5
+_GRAM_BYTES = 8  # fewer characters when they take more
+_GRAM_MASK = np.uint64(3)  # of a gram's hash: zero in those that are kept
+_NO_PAIRS, _WITH_GRAMS = 1, 2
 _MOST_SEEDS = 4096
 _PADDING = bytes(24)  # so that the loads of the last token stay inside the buffer
 
@@ -93,18 +100,21 @@ class TokenHasher:
         self._multipliers = multipliers.tobytes()
         self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = map(np.array, multipliers)
 
-    def distinct(self, sections: list[Section], unpaired: Set[bytes], skipped: int) -> NDArray[np.uint32] | None:
-        """The distinct tokens of one message, sorted, pairs and skips of its first `skipped` tokens among them; None without the kernel.
+    def distinct(
+        self, sections: list[Section], unpaired: Set[bytes], skipped: int = 0, lettered: Set[bytes] = frozenset()
+    ) -> NDArray[np.uint32] | None:
+        """The distinct tokens of one message, sorted; None without the kernel.
 
-        The first section is the text of the body. What `run` and `with_neighbours` find, in one go.
+        The first section is the text of the body. What `run`, `with_neighbours` and `grams` find, in one go: pairs but in some sections,
+        skips of the first `skipped` tokens behind the body's, grams of some sections.
         """
         compiled = kernel.functions()
         if compiled is None:
             return None
         names, texts = zip(*sections, strict=True)
-        seeds = b"".join(map(self._seeds.__getitem__, names))
-        apart = bytes(map(unpaired.__contains__, names))
-        return np.frombuffer(compiled.tokens(texts, seeds, apart, self._multipliers, _CLASS, skipped), np.uint32)
+        seeds = b"".join(map(self._seeds.__getitem__, (*names, _LETTERS)))
+        kinds = bytes([_NO_PAIRS * (name in unpaired) + _WITH_GRAMS * (name in lettered) for name in names])
+        return np.frombuffer(compiled.tokens(texts, seeds, kinds, self._multipliers, _CLASS, skipped), np.uint32)
 
     def run(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> Run:
         """Hashes of all tokens of all sections, in order. unpaired: names of sections whose tokens make no pairs."""
@@ -136,6 +146,24 @@ class TokenHasher:
         joined = np.zeros(len(starts), np.bool_)
         np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])  # pairs of bigrams stay inside one run of characters
         return Run([section], np.array([len(starts)]), [len(starts)], mixed ^ (mixed >> _SHIFT), joined, starts, starts + 2, text)
+
+    def grams(self, text: bytes) -> Run:
+        """Hashes of the characters at the start of a section, five at a time, in order: of one in four, as the key will have it.
+
+        They see what words do not: what beginnings and endings words share, signs, and letters put between others.
+        """
+        text = b" ".join(text.split())[:_GRAM_TEXT]
+        heads = (np.frombuffer(text, np.uint8) & 0xC0 != 0x80).nonzero()[0]  # of characters in UTF-8
+        behind = np.append(heads, len(text))
+        starts = heads[: max(len(heads) - _GRAM_CHARACTERS + 1, 0)]
+        ends = np.minimum(behind[1 : len(starts) + 1], starts + _GRAM_BYTES)
+        for more in range(2, _GRAM_CHARACTERS + 1):
+            later = behind[more : more + len(starts)]
+            ends = np.where(later - starts <= _GRAM_BYTES, later, ends)
+        hashes = self._mix(text + _PADDING, starts, ends, np.frombuffer(self._seeds[_LETTERS], "<u8"))
+        kept = (hashes & _GRAM_MASK == 0).nonzero()[0]
+        number, shown = len(kept), text.replace(b" ", b"_")
+        return Run([_LETTERS], np.array([number]), [number], hashes[kept], np.zeros(number, np.bool_), starts[kept], ends[kept], shown)
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts
@@ -171,15 +199,15 @@ class TokenHasher:
         mixed += np.uint64(gap) * self._skip
         return self._finish(mixed)
 
-    def with_neighbours(self, hashes: Hashes, skips: int) -> Hashes:
-        """These hashes, behind them those of all neighbours, and of the first `skips` tokens with the next but one of each."""
+    def with_neighbours(self, hashes: Hashes, first: int, skips: int) -> Hashes:
+        """These hashes, behind them those of all neighbours, and of `skips` tokens from number `first` on with the next but one of each."""
         left, right = hashes * self._left, hashes * self._right
         singles, pairs = len(hashes), max(len(hashes) - 1, 0)
         found = np.empty(singles + pairs + skips, np.uint64)
         found[:singles] = hashes
         mixed = found[singles:]
         np.add(left[:-1], right[1:], out=mixed[:pairs])
-        np.add(left[:skips], right[2 : skips + 2], out=mixed[pairs:])
+        np.add(left[first : first + skips], right[first + 2 : first + skips + 2], out=mixed[pairs:])
         mixed[pairs:] += self._skip
         self._finish(mixed)
         return found

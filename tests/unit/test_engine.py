@@ -174,7 +174,7 @@ def test_status_counts(taught: Filter) -> None:
     assert found.classes == taught.ledger.lesson_counts()
     assert sum(found.classes.values()) == 60
     assert (found.events, found.unsettled, found.extractor) == (60, 0, EXTRACTOR)
-    assert set(found.vocabulary) == set(found.used) == {"words", "clues", "pairs", "skips"}
+    assert set(found.vocabulary) == set(found.used) == {"words", "clues", "pairs", "grams"}
     assert all(found.used[name] == found.vocabulary[name] / (found.buckets / 4) for name in found.used)
     assert 0 < found.used["words"] < 1
     assert found.ledger_bytes > 10_000

@@ -25,7 +25,7 @@ def test_json(run, taught, counts):
     assert answer["versions"] == {"program": __version__, "extractor": EXTRACTOR, "ledger": SCHEMA_VERSION}
     assert len(answer["key"]) == 16
     assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (120, 0, True, "default")
-    assert set(answer["tables"]) == {"words", "clues", "pairs", "skips"}
+    assert set(answer["tables"]) == {"words", "clues", "pairs", "grams"}
     for one in answer["tables"].values():
         assert one["used"] / (answer["buckets"] / 4) == pytest.approx(one["load"])
         assert 0 < one["expected_collisions"] < 1

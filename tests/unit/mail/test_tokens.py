@@ -74,6 +74,41 @@ def test_pairs_equal_the_reference(parts: list[bytes]) -> None:
         assert hasher.pairs(hashes[: -gap - 1], hashes[gap + 1 :], gap).tolist() == expected
 
 
+def windows(text: bytes) -> list[bytes]:
+    """Five characters at a time of a text whose blanks are put together, fewer where they take more than eight bytes."""
+    text = b" ".join(text.split())[:2000]
+    heads = [at for at, byte in enumerate(text) if byte & 0xC0 != 0x80]
+    borders = [*heads, len(text)]
+    found = []
+    for at, start in enumerate(heads[:-4]):
+        fitting = [end for end in borders[at + 1 : at + 6] if end - start <= 8]
+        found.append(text[start : max(fitting)] if fitting else text[start : start + 8])
+    return found
+
+
+_characters = st.text("ab \n\u00e4\u0436\u0e01\u4eca\U0001f600", max_size=40).map(str.encode)
+
+
+@repeatable
+@given(_characters | st.binary(max_size=60))
+def test_grams_equal_the_reference(text: bytes) -> None:
+    hasher, reference = TokenHasher(KEY), Reference(KEY)
+    kept = [letters for letters in windows(text) if reference.token(letters, b"letters") % 4 == 0]
+    run = hasher.grams(text)
+    assert run.hashes.tolist() == [reference.token(letters, b"letters") for letters in kept]
+    assert run.names() == ["letters:" + letters.replace(b" ", b"_").decode("utf-8", "replace") for letters in kept]
+
+
+def test_grams_are_made_of_the_start_of_a_text_and_one_in_four_is_kept() -> None:
+    words = b" ".join(b"%05d" % (number * 7919 % 100_000) for number in range(2000))
+    hasher = TokenHasher(KEY)
+    start = hasher.grams(words[:2000])
+    assert hasher.grams(words).hashes.tolist() == start.hashes.tolist()
+    assert 400 < len(start.hashes) < 600
+    assert hasher.grams(b" \n" * 5000 + words.replace(b" ", b"\r\n\t  ")).hashes.tolist() == start.hashes.tolist()
+    assert set(TokenHasher(b"another").grams(words).names()) != set(start.names())
+
+
 def test_thirty_bits_are_counted() -> None:
     hashes = TokenHasher(KEY).run([(b"", b"one two three")]).hashes
     assert narrow(hashes).tolist() == [value >> 34 for value in hashes.tolist()]
