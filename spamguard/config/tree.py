@@ -146,7 +146,8 @@ def _told(error: yaml.MarkedYAMLError) -> str:
 
 def _odd_blanks(text: str, line: int) -> str:
     """What copied text has in place of blanks cannot be seen by whoever looks for the mistake in that line."""
-    found = next((char for char in text.split("\n")[line - 1] if char in _ODD_BLANKS), "")
+    lines = [*text.splitlines(), ""]  # as a parser counts them: U+2028 and a bare CR end one, too
+    found = next((char for char in lines[line - 1] if char in _ODD_BLANKS), "")
     return f"; there is no ordinary blank (U+{ord(found):04X}): write one" if found else ""
 
 

@@ -232,6 +232,10 @@ MISTAKES = [
         listener("watch: [/a, /b\n"),
         ["7:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket of line 6 has no end before this"],
     ),
+    (
+        "a: 1\rb: [\u2028\u00a0x\n",
+        ["4:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket of line 2 has no end before this"],
+    ),
     (listener('user: "a\\d"\n'), ["6:10: is not YAML here: found unknown escape character 'd': use single quotes"]),
     ("[" * 50_000, ["1:21: nested deeper than 20 levels"]),
     ("a: &a x\nb: [" + "*a, " * 17 + "]\n", ["2:69: more than 16 aliases"]),
@@ -392,7 +396,7 @@ def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, valu
         assert isinstance(config.from_command_line(file, usual_state=Path("/x"), listen="smtp://127.0.0.1:1"), Settings)
 
 
-@given(st.binary(max_size=200) | st.text("ab:-[]{}&*!|>'\"#%@`,? \n\t", max_size=100).map(str.encode))
+@given(st.binary(max_size=200) | st.text("ab:-[]{}&*!|>'\"#%@`,? \n\t\r\x85\u2028\u00a0\ufeff", max_size=100).map(str.encode))
 def test_no_bytes_break_it(tmp_path_factory, raw):
     file = tmp_path_factory.getbasetemp() / f"raw-{os.getpid()}.yaml"
     file.write_bytes(raw)
