@@ -202,8 +202,15 @@ def _idle_watches(settings: Settings) -> Iterator[str]:
 
 def _names_all_of(wide: str, narrow: str) -> bool:
     """Whether a pattern of Maildirs fits whatever another one does, as far as the texts tell."""
-    around, inside = wide.replace("[", "[[]").split("/"), narrow.split("/")  # only * and ? stand for anything
-    return len(around) == len(inside) and all(map(fnmatchcase, inside, around))
+    around, inside = wide.split("/"), narrow.split("/")
+    return len(around) == len(inside) and all(map(_is_all_of, around, inside))
+
+
+def _is_all_of(wide: str, narrow: str) -> bool:
+    """The same of one part: only * and ? stand for anything, neither for a dot at the beginning, and ? for less than * does."""
+    if ("?" in wide and "*" in narrow) or (narrow[:1] == "." and wide[:1] != "."):
+        return wide == narrow
+    return fnmatchcase(narrow, wide.replace("[", "[[]"))
 
 
 def _same_ports(settings: Settings) -> Iterator[str]:
