@@ -18,7 +18,8 @@ LATEST = 253_402_214_400
 
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single tokens (header
-fields, hosts, structure, defects, bigrams of scripts without spaces); adjacent pairs; pairs with a gap."""
+fields, hosts, structure, defects, bigrams of scripts without spaces); adjacent pairs; grams of characters of body and
+subject, and pairs with a gap of the first tokens beside the body."""
 
 
 @dataclass(frozen=True, slots=True)
