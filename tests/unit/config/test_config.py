@@ -374,4 +374,4 @@ def test_entries_of_watch_that_never_count_are_told(load):
         "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and fits the same: put it first"
     ]
     assert config.warnings(load(listener("watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n"))) == []
-    assert config.warnings(load(listener("watch: [/home/?/Maildir, /home/*/Maildir, /home/.kept/Maildir]\n"))) == []
+    assert config.warnings(load(listener("watch: ['/home/?/Maildir', /home/*/Maildir, /home/.kept/Maildir]\n"))) == []
