@@ -45,12 +45,14 @@ def _settled(state: str) -> bool:
     """Settle, if it is still due, or if tables cannot be used as they are: nothing is judged until they are made anew."""
     try:
         with Filter.open(state) as spam_filter:
-            return spam_filter.settle_if_due()
+            due = spam_filter.settling_due()
     except (LedgerError, TableError) as error:
         _log.error("%s; trying to make all tables anew", error)
-    with Filter.open(state, load=False) as spam_filter:
-        spam_filter.settle()
-    return True
+        due = True
+    if due:
+        with Filter.open(state, load=False) as spam_filter:  # which reads the ledger alone, and once: it may be all that fails
+            spam_filter.settle()
+    return due
 
 
 if __name__ == "__main__":

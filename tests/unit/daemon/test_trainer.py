@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from spamguard import Filter
-from spamguard.errors import LedgerError
+from spamguard.daemon import trainer
+from spamguard.errors import LedgerError, TableError
 from tests.unit.filters import held, mail, opened
 
 LEFT = (".import.0a1b.new", ".ledger.sqlite.0a1b.new", ".ledger.sqlite.0a1b.new-journal", ".watching.json.0a1b.new")
@@ -63,3 +64,20 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
     with opened(tmp_path) as one:
         assert sum(one.status().classes.values()) == 29
     assert "anew" not in train(tmp_path)
+
+
+def test_settling_that_fails_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """On a full disk all was done twice each minute, and tables that were well were called damaged."""
+    with opened(tmp_path) as one:
+        for label, raw in mail(30):
+            one.learn_ready([one._preparer.ready(raw)], label)
+    tries: list[Filter] = []
+
+    def full(one: Filter) -> None:
+        tries.append(one)
+        raise TableError("no space left")
+
+    monkeypatch.setattr(Filter, "settle", full)
+    with pytest.raises(TableError):
+        trainer._settled(str(tmp_path))
+    assert (len(tries), caplog.text) == (1, "")
