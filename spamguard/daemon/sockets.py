@@ -80,10 +80,17 @@ def _open(endpoint: Endpoint, until: float, ours: Collection[Address]) -> socket
 def _remedy(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
     if endpoint.path is not None:
         return {errno.EEXIST: _TAKEN_PATH, errno.EADDRINUSE: _SERVED_PATH}.get(number or 0, _NO_PATH)
-    ourselves = [text(one) for one in ours if one[1] == endpoint.port != 0] if number == errno.EADDRINUSE else []
-    if ourselves:  # an address of all, such as 0.0.0.0, is in use where any of them is
+    ourselves = [text(one) for one in ours if _overlap(one, address(endpoint))] if number == errno.EADDRINUSE else []
+    if ourselves:
         return f"this daemon has that port itself, at {ourselves[0]}: restart if that is to go, or choose another port"
     return _REMEDIES.get(number or 0, "check the address")
+
+
+def _overlap(one: Address, other: Address) -> bool:
+    """Whether two addresses of the network exclude each other: one of all, such as 0.0.0.0, is in use where any of them is."""
+    hosts = {one[0], other[0]}
+    same_family = (":" in one[0]) == (":" in other[0])
+    return one[1] == other[1] != 0 and same_family and not hosts.isdisjoint(("0.0.0.0", "::"))  # noqa: S104
 
 
 def _listening(endpoint: Endpoint) -> socket.socket:

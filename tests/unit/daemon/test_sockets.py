@@ -57,6 +57,8 @@ def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
     first = sockets.opened([at(port)], {})
     with pytest.raises(StartError, match=rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: restart"):
         sockets.opened([at(port, "0.0.0.0")], first, patience=0.1)  # nobody gets there
+    with socket.create_server(("127.0.0.2", port)), pytest.raises(StartError, match="another program listens there"):
+        sockets.opened([at(port, "127.0.0.2")], first, patience=0.1)
     sockets.close(first.values())
 
 
