@@ -72,6 +72,7 @@ class Learner:
     def _waiting(self) -> Iterator[_Waiting]:
         """In the order in which they were said."""
         found = sorted((name, number) for number, box in enumerate(self._boxes) for name in self._names(number, box))
+        self._unread.intersection_update(name for name, _ in found)
         for name, number in found:
             if (lesson := self._taken(self._boxes[number], name)) is not None:
                 yield _Waiting(name, self._boxes[number], lesson)

@@ -159,6 +159,21 @@ def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(tmp_path, mon
     assert caplog.text.count("bad disk") == 1
 
 
+def test_of_what_cannot_be_read_nothing_is_kept_once_it_is_gone(tmp_path, monkeypatch):
+    """Anybody may leave files and take them away again, for ever."""
+    (tmp_path / "left").mkdir()
+    client.leave(str(tmp_path / "left"), Header("spam", len(MAIL[0])), MAIL[0])
+    monkeypatch.setattr("spamguard.teaching.dropped._Opened.read", lambda file: (_ for _ in ()).throw(OSError(errno.EACCES, "not yours")))
+    with opened(tmp_path / "state") as spam_filter:
+        learner = Learner(spam_filter, [DropBox(tmp_path / "left", lambda account, named: "x")], lambda: None)
+        learner.turn()
+        assert len(learner._unread) == 1
+        for path in (tmp_path / "left").iterdir():
+            path.unlink()
+        learner.turn()
+        assert not learner._unread
+
+
 def test_it_wishes_to_settle_when_that_is_due(tmp_path, queue):
     wishes: list[int] = []
     for raw in MAIL[:30]:
