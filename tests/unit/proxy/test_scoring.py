@@ -128,9 +128,10 @@ def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyP
     async def work() -> None:
         async with pool(state) as judge:
             assert [await judge(b"CRASH") for _ in range(3)] == [*[NotScanned("crashed")] * 2, NotScanned("poison")]
-            monkeypatch.setattr(scoring, "_POISONOUS", 0.5)
-            await asyncio.sleep(0.6)
-            assert [await judge(b"CRASH") for _ in range(2)] == [NotScanned("crashed"), NotScanned("poison")]
+            with monkeypatch.context() as later:
+                later.setattr(scoring, "_POISONOUS", 0.0)
+                assert await judge(b"CRASH") == NotScanned("crashed")
+            assert await judge(b"CRASH") == NotScanned("poison")
 
     run(work())
 
