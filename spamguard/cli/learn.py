@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
-from spamguard.cli import remembered, rim
+from spamguard.cli import people, remembered, rim
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def add(commands: rim.Commands) -> None:
 
 def add_user(parser: argparse.ArgumentParser) -> None:
     """The option --user."""
-    parser.add_argument("--user", default="", metavar="NAME", help="whose word it is; a majority of users counts (default: the site's)")
+    about = "whose word it is; a majority of users counts (default: the site's)"
+    parser.add_argument("--user", type=people.named, default="", metavar="NAME", help=about)
 
 
 def run(options: argparse.Namespace) -> int:

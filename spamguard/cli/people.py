@@ -20,6 +20,11 @@ _OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is lea
 SITE = "(the site)"  # the user "" for people
 
 
+def named(text: str) -> str:
+    """The user whom people name so."""
+    return "" if text == SITE else text
+
+
 def values(spam_filter: Filter) -> dict[str, Any]:
     """Users, the last one whose move was learnt first; the watcher, None if there never was one; and warnings."""
     from spamguard.folders import notes, refusals

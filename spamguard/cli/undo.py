@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim, when
-from spamguard.cli.people import SITE
+from spamguard.cli.people import SITE, named
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         return _take_list_back(options)
     if not options.user:
         raise UsageError(f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {SITE!r}")
-    chosen = undo.Chosen("" if options.user == SITE else options.user, _since(options), options.origin)
+    chosen = undo.Chosen(named(options.user), _since(options), options.origin)
     with rim.open_existing(options) as spam_filter:
         found = undo.messages(spam_filter, chosen)
         if not found and not spam_filter.ledger.users.messages(chosen.user, 0):

@@ -103,6 +103,15 @@ def test_an_empty_name_is_not_the_site_s(run, taught):
     assert run(taught, "undo", "--user", "(the site)", "--dry-run").out == "would take back 120 votes\n"
 
 
+def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
+    """`learn` took what `undo` and `explain` call the site for a user of that name, whose word `undo` did not find."""
+    path = tmp_path / "message.eml"
+    path.write_bytes(some("spam")[0])
+    assert run(taught, "learn", "--as", "ham", "--user", "(the site)", path).status == 0
+    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [""]
+    assert run(taught, "forget", "--user", "(the site)", path).out == "forgot 1 message\n"
+
+
 def test_wrong_usage(run, state, tmp_path):
     assert run(state, "undo", "--user", "nobody").failed("'nobody' has taught nothing", "status")
     assert run(state, "undo", "--user", "x", "--since", "whenever").failed("'whenever' is no time")
