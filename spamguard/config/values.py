@@ -205,7 +205,7 @@ def _instead(given: object) -> str:
     better = _ADDRESSES.get(host[1]) if host else None
     if host and better is None and ":" in host[1]:
         better = f"[{host[1]}]"
-    return f": write {better} instead of {host[1]}" if host and better else ""
+    return f": write {better} instead of {host[1] or 'nothing'}" if host and better else ""
 
 
 def _place(given: object) -> Place:

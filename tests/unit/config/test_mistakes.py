@@ -207,6 +207,13 @@ MISTAKES = [
             "write 0.0.0.0 instead of *"
         ],
     ),
+    (
+        listener(listen="smtp://:25"),
+        [
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://:25': "
+            "write 0.0.0.0 instead of nothing"
+        ],
+    ),
     (listener("aliases:\n  @x: y\n"), ["7:3: is not YAML here: found character '@' that cannot start any token: " + _QUOTES]),
     (listener("workers:2\n"), ["6:1: is not YAML here: could not find expected ':': write a colon and a blank after the key"]),
     (
