@@ -31,8 +31,6 @@ _MEDIA = (
 _ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
 _CHARSETS = ("absent", "us-ascii", "utf-8", "western", "central", "cyrillic", "japanese", "chinese", "korean")
 _ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
-# Receipts of extractor 2 have room for three outcomes that are not looked at (RESULTS.md, "Outcomes of SPF, DKIM and DMARC").
-_EMPTY = ("absent",)
 
 TRAITS: dict[str, tuple[str, ...]] = {
     "media type": (*_MEDIA, "other"),
@@ -45,9 +43,6 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "subject": ("absent", "reply", "forward", "capitals", "other"),
     "list": ("none", "list", "bulk", "other"),
     "date": ("absent", "zone", "other"),
-    "spf": _EMPTY,
-    "dkim": _EMPTY,
-    "dmarc": _EMPTY,
 }
 """Name of each trait and its values; a value's code is its position. At most 16 values."""
 
@@ -130,7 +125,6 @@ def traits(content: Content) -> NDArray[np.uint8]:
         _subject(named.get(b"subject")),
         _list(named),
         ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
-        *(_EMPTY * 3),
     )
     return np.array([table.get(value, other) for (table, other), value in zip(_CODES, values, strict=True)], np.uint8)
 

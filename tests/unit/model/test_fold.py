@@ -67,10 +67,10 @@ def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
 
 @pytest.mark.parametrize(
     ("traits", "numbers"),
-    [([0] * 12, [0] * 15), ([0] * 13, [0] * 16), ([16] + [0] * 12, [0] * 15), ([0] * 13, [-1] + [0] * 14), ([0] * 13, [256] + [0] * 14)],
+    [([0] * 9, [0] * 15), ([0] * 10, [0] * 16), ([16] + [0] * 9, [0] * 15), ([0] * 10, [-1] + [0] * 14), ([0] * 10, [256] + [0] * 14)],
 )
 def test_a_receipt_that_our_extractor_cannot_have_made_is_told(tmp_path: Path, traits: list[int], numbers: list[int]) -> None:
-    assert (len(TRAITS), len(NUMBERS)) == (13, 15)
+    assert (len(TRAITS), len(NUMBERS)) == (10, 15)
     packed = codec.pack(Features(np.zeros(0, np.uint32), np.array(traits, np.uint8), np.array(numbers, np.int16)))
     with pytest.raises(LedgerError, match="not made by this extractor"):
         fold.features_of([packed])
