@@ -83,7 +83,7 @@ class LocalService:
         self._daemon = daemon
         self._filter = Lane("filter", partial(Filter.open, settings.state, one_wrong_in=bound))
         self._reading = Lane("reading", partial(Reading.open, settings), _READERS)
-        self._scanning = Scanning(settings)
+        self._scanning = Scanning(settings, settle)
         self._passed = Passed(scope, settings.history)
         self._holding = Holding(settings, scope)
         self._scope = scope
@@ -166,10 +166,7 @@ class LocalService:
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._judged_for(person)
-        scan = await self._scanning.scan(message, person, (user,) if user else ())
-        if scan.settle:
-            self._settle()
-        return scan
+        return await self._scanning.scan(message, person, (user,) if user else ())
 
     def _judged_for(self, person: Person) -> str:
         return person.name if self._settings.personal and not person.operator else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -29,11 +29,12 @@ _COME_AGAIN = ("busy", "stopping", "no-model", "unreadable")  # the message is n
 
 
 class Scanning:
-    """Start it before it is asked."""
+    """Start it before it is asked. settle: called when there is something to settle, or no tables that can be used."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, settle: Callable[[], object]) -> None:
         bound = settings.listeners[0].policy.one_wrong_in if settings.listeners else 0
         self._pool = ScorerPool(settings.state, settings.scoring, bound, words=WORDS)
+        self._settle = settle
         self._state = settings.state
         self._spool = settings.state / "spool"
         self._has_filter = False
@@ -76,10 +77,19 @@ class Scanning:
         if not self._has_filter:
             await finished(partial(ensure, self._state))
             self._has_filter = True
+        found = await self._judged(message, users)
+        if found.settle:
+            self._settle()
+        if isinstance(found, NotScanned):
+            raise _refusal(found.reason)
+        return found
+
+    async def _judged(self, message: Spool, users: Sequence[str]) -> Scan | NotScanned:
+        """Asked again while scorers may not have found the filter yet."""
         until = asyncio.get_running_loop().time() + _NEW_FILTER
-        while isinstance(found := await self._pool.judge(message, b"", users), NotScanned):
-            if found.reason != "no-model" or asyncio.get_running_loop().time() > until:
-                raise _refusal(found.reason)
+        while isinstance(found := await self._pool.judge(message, b"", users), NotScanned) and found.reason == "no-model":
+            if asyncio.get_running_loop().time() > until:
+                break
             await asyncio.sleep(_AGAIN)
         return found
 

@@ -15,6 +15,7 @@ from spamguard.mail.rewrite import rewritten_head
 from spamguard.settings import History, Scoring, Teach
 from spamguard.spool import IN_MEMORY
 from spamguard.undo import ORIGIN
+from spamguard.web.service import scanning
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import Flip, Person, Search
 from tests.unit.filters import opened, teach
@@ -297,3 +298,19 @@ def test_what_only_operators_may(state: Path, call: Callable[[Service], Any]) ->
 def test_times_that_are_none(state: Path, since: float) -> None:
     with pytest.raises(UsageError, match="since"):
         asked(state, lambda service: service.undo(ANNA, "anna", since))
+
+
+def test_tables_that_cannot_be_used_are_to_be_made_anew(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing but page and API judges, nobody else says so."""
+    monkeypatch.setattr(scanning, "_NEW_FILTER", 0.0)
+    for table in state.glob("tables-*.bin"):
+        table.write_bytes(b"damaged")
+    settled: list[int] = []
+
+    async def run() -> None:
+        async with serving(settings(state), settled) as service:
+            with pytest.raises(BusyError, match="no-model"):
+                await service.judge(ANNA, spooled(state, NEW[0]))
+
+    asyncio.run(run())
+    assert settled
