@@ -169,7 +169,9 @@ def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozens
             continue
         name, attributes = tag.groups()
         ways = look(name, attributes)
-        if ways and name[0] not in "/!?" and name not in _VOID and (ways != {BOXED} or name in _BOXES):
+        if name not in _BOXES:
+            ways -= {BOXED}
+        if ways and name[0] not in "/!?" and name not in _VOID:
             if name in _IN_TABLES and not tree.is_open("table", start):  # ignored there, as if it were not
                 continue
             end = tree.end(name, start, tag.end(), max(tree.again(way, tag.end()) for way in ways))

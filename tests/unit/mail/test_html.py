@@ -252,6 +252,7 @@ def test_hidden_elements_do_not_end_before(markup: str) -> None:
         "<font color=#ffffff><font color=blue>seen</font></font>",
         "<div style='color:white'>x<b style='color: #123'>seen</b></div>",
         "<div style='visibility:hidden'>x<b style='visibility:visible'>seen</b></div>",
+        "<span style='font-size:0;text-indent:-999px'>x<b style='font-size:13px'>seen</b></span>",
     ],
 )
 def test_what_is_hidden_by_size_or_colour_is_seen_where_it_has_another(markup: str) -> None:
