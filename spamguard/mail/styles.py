@@ -159,8 +159,9 @@ def sheet(text: str) -> dict[str, Declared]:
             declared = declarations(body)
             for selector in selectors.split(","):
                 named = _SELECTOR.fullmatch(selector.strip())
-                if named and len(found) < _MOST_NAMES:
-                    add(found.setdefault(named[named.lastindex or 1], {}), declared)
+                name = named[named.lastindex or 1] if named else ""
+                if name in found or (name and len(found) < _MOST_NAMES):
+                    add(found.setdefault(name, {}), declared)
     return {name: declared for name, declared in found.items() if ways(declared)}
 
 

@@ -341,6 +341,7 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         (".x{display:none} .x{display:block}", "<div class=x>"),
         (".x{display:none}", "<div class=x style='display:block'>"),
         (".nowhere .x{display:none}", "<div class=x>"),
+        (".x{display:none}" + "".join(f".y{number}{{display:none}}" for number in range(60)) + ".x{display:block}", "<div class=x>"),
         ("b{display:none}", "<br>"),
         ("b{display:none}", "<b style='display:inline'>"),
         ("@media (max-width: 670px) .y, .x {color:red .z display:none}", "<div class=x>"),
