@@ -104,9 +104,9 @@ def _read_leaves(content: Content, limits: Limits) -> None:
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
         if _is_text(leaf):
-            beside += [len(content.text)] if leaf.beside else []
+            if leaf.beside:
+                beside.append(len(content.text))
             budget -= _read_text(content, leaf, leaf.encoding, max(budget, limits.text_bytes // _LEAST_SHARE))
-
     if beside:
         _hide_unseen(content, beside)
 

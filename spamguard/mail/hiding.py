@@ -31,7 +31,7 @@ _WHITE = re.compile(rf"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#?f(?:
 _MORE_SIGNS = (("hidden", _HIDDEN), ("&", re.compile("&(?:#(?!39;|34;)|colon|tab|newline)")))
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,9}|#x[0-9a-f]{1,9}|[a-z]{2,9});?")  # bounded: numbers of thousands of digits are errors
 _MARKS = (".", "#")
-_NOT: frozenset[str] = frozenset()
+_IN_NO_WAY: frozenset[str] = frozenset()
 _WHITES = re.compile(r"white|#?fff|#?f[a-f0-9]f[a-f0-9]f[a-f0-9]")
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
 # What gives to text again what it had lost. Bounded, since a tag may name many.
@@ -95,7 +95,7 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
         starts: Iterable[int] = [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
     else:
         starts = sorted(start for own in hiding for start in _starts(source, own))
-    left, covered = _take(source, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _NOT))
+    left, covered = _take(source, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _IN_NO_WAY))
     return left, [covered]
 
 

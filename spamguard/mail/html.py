@@ -108,7 +108,7 @@ def _linked(names: list[str]) -> bool:
 
 
 def _without_unseen(source: str) -> tuple[str, list[str], str]:
-    """Markup without comments, scripts, styles and title; the text of comments and titles; that of styles."""
+    """Markup without comments, scripts, styles, templates and titles; the text of titles and comments; that of styles."""
     pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
     if any(map(_ends_quoted, pieces[:-1:4])):
         source = _UNSEEN_OR_TAG.sub(_seen, source)
