@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
@@ -22,6 +23,7 @@ from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
 _MOST = 1000  # mailboxes looked at
+_SECONDS = 10.0  # for a Maildir among them: homes may have thousands of directories, and somebody waits
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 NAME_MAILDIRS = "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
 REMEDY = "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
@@ -52,8 +54,9 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
 
 
 def no_maildirs(found: Mailboxes, seen: Sequence[Mailbox]) -> str:
-    """In words, if none of these is a Maildir; empty: one is, or cannot be looked at, or there are none yet."""
-    if not seen or any(_has_inbox(found, one) for one in seen):
+    """In words, if none of these is a Maildir; empty: one is, or cannot be looked at, or there are none yet, or it takes too long."""
+    until = time.monotonic() + _SECONDS
+    if not seen or any(_has_inbox(found, one) or time.monotonic() > until for one in seen):
         return ""
     return f"no directory that `watch` names is a Maildir, with `cur` in it, such as {seen[0].path}: moving mail there teaches nothing"
 

@@ -96,6 +96,18 @@ listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: 
     assert access.step(settings(place), account).outcome is Outcome.OK
 
 
+def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may have 10,000 directories: of a thousand of them nothing was heard for minutes."""
+    searched: list[str] = []
+    for name in ("anna", "ben"):
+        (place / "home" / name / "cur").rename(place / "home" / name / "mail")
+    whole = access.LocalMailboxes.folders
+    monkeypatch.setattr(access.LocalMailboxes, "folders", lambda found, one: [searched.append(one.path), whole(found, one)][1])
+    monkeypatch.setattr(access, "_SECONDS", -1.0)
+    found = access.of_user(settings(place), pwd.getpwuid(os.getuid()))
+    assert (found and found.wrong, len(searched)) == ("", 1)
+
+
 def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
     step = access.step(settings(tmp_path), pwd.getpwuid(os.getuid()))
     assert (step.outcome, step.detail) == (Outcome.SKIPPED, f"there are none yet: nothing fits {tmp_path}/home/*")
