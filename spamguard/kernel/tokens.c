@@ -178,11 +178,11 @@ static size_t grams(const Hasher *hasher, const Section *section, uint32_t *out)
     return count;
 }
 
-/* How many grams a section can have at most, and one more, where one is written that is not kept. */
+/* How many grams a section can have at most: one is written for each character with which it may start, whether it is kept or not. */
 static size_t most_grams(const Section *section) {
     if (!(section->kinds & LETTERED))
         return 0;
-    return (section->size < GRAM_TEXT ? section->size : GRAM_TEXT) + 1;
+    return section->size < GRAM_TEXT ? section->size : GRAM_TEXT;
 }
 
 /* Two to the power of this many boxes hold one or two tokens each. */
