@@ -40,7 +40,8 @@ CLIP = 12.0  # nats
 # nobody imitates it, and degrees of likeness to it are all there is to tell mail apart.
 FLOOR = 5.0  # nats, with many lessons
 AHEAD = FLOOR / 2
-_THIRD = 2  # counted from 0
+_THIRD = 2  # counted from 0, of those that can confirm: grams are letters of the very words that fill a message
+_CONFIRMING = [number for number, name in enumerate(EXPERTS[:_OF_TOKENS]) if not name.endswith(" grams")]
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
 _PSEUDO_COUNT = np.array(PSEUDO_COUNT)  # without dimensions, which is faster than a scalar
@@ -258,7 +259,7 @@ def _believed(row: list[int], lowest: int, below: int) -> list[int]:
     """`believed` for one message."""
     inside = [lowest if score < lowest else score for score in row]
     of_tokens = inside[:_OF_TOKENS]
-    least = min(sorted(of_tokens)[_THIRD] - below, 0)
+    least = min(sorted(map(inside.__getitem__, _CONFIRMING))[_THIRD] - below, 0)
     return [least if score < least else score for score in of_tokens] + inside[_OF_TOKENS:]
 
 
@@ -281,7 +282,7 @@ def believed(scores: Integers, limits: Bounds) -> Integers:
     last = inside[..., -1, :]
     np.maximum(last, limits.lowest, out=last)
     of_tokens = last[..., :_OF_TOKENS]
-    third = np.sort(of_tokens, axis=-1)[..., _THIRD, np.newaxis]
+    third = np.sort(last[..., _CONFIRMING], axis=-1)[..., _THIRD, np.newaxis]
     np.maximum(of_tokens, np.minimum(third - limits.below, 0), out=of_tokens)  # no expert is turned round
     return inside
 

@@ -278,6 +278,7 @@ def test_status_of_a_running_daemon(state: Path) -> None:
 def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
     site = Monitored(state)
     with daemon.running(state, "--config", str(site.file), port=site.port) as running:
+        eventually((state / "daemon.sock").exists, "it can be asked")
         running.process.kill()
         running.process.wait()
         assert (state / "daemon.sock").exists()

@@ -14,7 +14,7 @@ from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import AHEAD, CLIP, EXPERTS, FLOOR, STEPS, Floats, Parts, bounds
 from spamguard.bayes.sides import sides_of
 from spamguard.bayes.tables import SETS, Evidence, Rows, Tables, evidence, read_rows
-from spamguard.records import Features
+from spamguard.records import TOKEN_SETS, Features
 from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, empty, features, folded, made_up
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -51,7 +51,8 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(seed: int
     found = np.array(experts.scores(parts, seen, tables.biases, bounds(trust)))
     assert found.shape == (1, len(EXPERTS))
     (row,) = exact = np.clip(sums_by_hand(tables, seen, parts), -FLOOR / np.sqrt(trust), CLIP)
-    row[: 2 * SETS] = np.maximum(row[: 2 * SETS], min(sorted(row[: 2 * SETS])[2] - AHEAD / np.sqrt(trust), 0))
+    confirming = sorted(row[[number for number in range(2 * SETS) if number % SETS != TOKEN_SETS.index("grams")]])
+    row[: 2 * SETS] = np.maximum(row[: 2 * SETS], min(confirming[2] - AHEAD / np.sqrt(trust), 0))
     assert np.abs(found / STEPS - exact).max() <= 1.5 / STEPS + 1e-6  # of the score, of the third's and of how far ahead it may be
 
 
@@ -103,9 +104,14 @@ def of_spam(*nats: float) -> list[float]:
 
 def test_good_words_move_a_verdict_by_no_more_than_a_third_expert_confirms() -> None:
     """Two experts that are wholly sure of good mail do not outweigh those that are not."""
-    others = [3, 12, 1, -1, 2, 4]
+    others = [3, 12, 4, -1, 2, 1]
     assert of_spam(-12, -12, *others) == of_spam(-5, -5, *others) == [-1 - AHEAD, -1 - AHEAD, *others]
-    assert of_spam(-12, *others, 0) == [-AHEAD, *others, 0]
+    assert of_spam(-12, *others, 0) == [1 - AHEAD, *others, 0]
+
+
+def test_letters_of_good_words_confirm_nothing() -> None:
+    assert of_spam(-12, 3, 4, -12, -12, 3, 4, -12) == [0, 3, 4, 0, 0, 3, 4, 0]
+    assert of_spam(-12, 3, -1, -12, -12, 3, 4, -12) == [-1 - AHEAD, 3, -1, -1 - AHEAD, -1 - AHEAD, 3, 4, -1 - AHEAD]
 
 
 def test_no_expert_is_turned_round() -> None:
