@@ -66,9 +66,12 @@ class Extractor:
             groups = self._groups([content])
             tokens = np.concatenate([group.tokens for group in groups])
             return self._reading(raw, content, unique(tokens.copy())), Named(tokens, groups)
-        tokens, kept, groups = self._hashed(content.sections)
+        tokens, kept, run = self._hashed(content.sections)
+        grams = list(self._grams(0, content.sections))
+        letters = [group.tokens for group in grams]
         counted = np.where(kept, tokens, tokens[:1])  # what does not count is never the first of its kind
-        return self._reading(raw, content, unique(tokens[kept])), Named(counted, groups)
+        named = Named(np.concatenate((counted, *letters)), [*_in_order(tokens, run), *grams])
+        return self._reading(raw, content, unique(np.concatenate((tokens[kept], *letters)))), named
 
     def words(self, raw: bytes) -> Features:
         """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
@@ -115,21 +118,17 @@ class Extractor:
     def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
         """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up. In no order yet."""
         tokens, kept, _ = self._hashed(sections)
-        return tokens[kept]
+        return np.concatenate((tokens[kept], *[group.tokens for group in self._grams(0, sections)]))
 
-    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], list[Group]]:
-        """All single tokens of one message, neighbours, skips and grams; which of them count; the groups they come from."""
+    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], Run]:
+        """All single tokens of one message, neighbours and skips; which of them count; where they stand."""
         run = self._hasher.run(sections, _UNPAIRED)
         words, singles = int(run.counts[0]), len(run.hashes)
         pairs, skips = max(singles - 1, 0), max(min(singles - words, _SKIPPED) - 2, 0)
         tokens = narrow(self._hasher.with_neighbours(run.hashes, words, skips))
         tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
         gapped = run.joined[words : words + skips] & run.joined[words + 1 : words + skips + 1]
-        groups = _in_order(tokens, run, words)
-        grams = list(self._grams(0, sections))
-        found = np.concatenate([tokens, *[group.tokens for group in grams]])
-        whole = np.ones(singles, np.bool_), np.ones(len(found) - len(tokens), np.bool_)
-        return found, np.concatenate((whole[0], run.joined[:pairs], gapped, whole[1])), [*groups, *grams]
+        return tokens, np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], gapped)), run
 
     def _groups(self, contents: list[Content]) -> list[Group]:
         """All tokens of some messages."""
@@ -227,14 +226,15 @@ class Named(NamedTuple):
         raise IndexError(place)
 
 
-def _in_order(tokens: NDArray[np.uint32], run: Run, words: int) -> list[Group]:
-    """Single tokens, neighbours and skips of one message as `Extractor._hashed` has them, in groups; words: those of the body."""
-    singles, places = len(run.hashes), np.arange(len(run.hashes))
-    pairs = max(singles - 1, 0)
-    bounds = ((0, singles, 0), (singles, singles + pairs, 0), (singles + pairs, len(tokens), words))
+def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:
+    """Single tokens, neighbours and skips of one message as `Extractor._hashed` gives them, in groups."""
+    singles, words = len(run.hashes), int(run.counts[0])
+    pairs, places = max(singles - 1, 0), np.arange(singles)
+    parts = np.split(tokens, (singles, singles + pairs))
+    firsts = (0, 0, words)  # where each begins in the run
     return [
-        Group(tokens[start:end], places[: end - start], run, places[first : first + end - start], step)
-        for step, (start, end, first) in enumerate(bounds)
+        Group(part, places[: len(part)], run, places[first : first + len(part)], step)
+        for step, (part, first) in enumerate(zip(parts, firsts, strict=True))
     ]
 
 
