@@ -92,10 +92,11 @@ def undo(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen, *, dry: 
     """
     spam_filter.refuse_without_receipts()
     for start in range(0, len(digests), BATCH):
-        with spam_filter.ledger.alone() as cast:  # what is said from now on counts, and is not taken back
+        # What is said from now on counts, and is not taken back. Where nothing is in force it is noted all the same.
+        with spam_filter.ledger.alone(anew=True) as cast:
             found = [_reversed(spam_filter, digest, chosen) for digest in digests[start : start + BATCH]]
             if not dry:
-                cast([vote for _, anew in found for vote in anew], anew=True)  # where nothing is in force, it is noted all the same
+                cast([vote for _, anew in found for vote in anew])
         told = (Done(anew[-1].digest, label, anew[-1].label) for label, anew in found if anew)
         yield [one for one in told if one.taken != one.back]
 

@@ -16,6 +16,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -86,16 +87,16 @@ class SqliteLedger:
         """
         if not votes:
             return []
-        with self.alone():
+        with self._transaction("BEGIN IMMEDIATE"):
             return self._append(votes, unheard=unheard)
 
     @contextmanager
-    def alone(self) -> Iterator[Callable[..., list[bool]]]:
+    def alone(self, *, anew: bool = False) -> Iterator[Callable[[Sequence[NewVote]], list[bool]]]:
         """What casts votes as `append` does, in view of what nobody else can change before the end; all that is cast within, or none.
 
         anew: also those that change nothing."""
         with self._transaction("BEGIN IMMEDIATE"):
-            yield self._append
+            yield partial(self._append, anew=anew)
 
     def _append(self, votes: Sequence[NewVote], *, unheard: bool = False, anew: bool = False) -> list[bool]:
         before = clock = self._clock()
