@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import rim, running
 from spamguard.errors import SpamguardError, StartError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ABOUT = """Show that moving mail teaches. A marked message is put into a Maildir
 to have forgotten it afterwards. Each step is a line; what fails comes with a remedy.
 
 Without --maildir that is a Maildir of its own in a temporary directory, and nothing need run. With it, the running daemon must learn
-from that mailbox, within 10 seconds; it needs a Junk folder.
+from that mailbox, within 10 seconds; it needs a Junk folder. With --config, a daemon must run that serves what the file says.
 
 Exit status: 0 if nothing failed, 1 otherwise."""
 EXAMPLE = """  spamguard doctor
@@ -39,7 +39,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "doctor", run, ABOUT, EXAMPLE)
     parser.add_argument(
-        "--config", type=rim.file, metavar="FILE", help="look at what it says of the state directory, next hops and folders, too"
+        "--config", type=rim.file, metavar="FILE", help="look at the daemon, Postfix, next hops and folders, too, as it tells of them"
     )
     parser.add_argument(
         "--user", metavar="NAME", help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
@@ -69,25 +69,63 @@ def _line(step: Step) -> str:
 
 
 def _steps(options: argparse.Namespace) -> Iterator[Step]:
-    from spamguard.daemon import privileges
-    from spamguard.doctor import access, checks
-    from spamguard.doctor.step import failed
+    from spamguard.doctor import checks
 
     settings = _settings(options)
     state = settings.state if settings else rim.state_directory(options)
     yield from checks.installation(state)
-    yield from checks.watching(state)
+    yield from _of_daemon(settings, state)
+    yield from checks.watching(state, wanted=bool(settings and settings.watch))
     yield checks.file_events(settings)
-    if settings and settings.watch:
+    yield checks.dovecot(settings)
+    if settings:
+        yield from _of_surroundings(settings)
+    options.state = state
+    yield from _of_filter(options, settings)
+
+
+def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
+    """The running one. Without a configuration none need run."""
+    from spamguard.doctor.step import failed, ok, skipped
+
+    told = running.asked(state)
+    trouble = running.trouble(told)
+    if told is None and settings is None:
+        yield skipped("daemon", trouble)
+    elif told is None or trouble:
+        yield failed("daemon", trouble, "" if told else "start it: `systemctl start spamguard` where it is a service")
+    else:
+        wrong = list(running.not_working(told))
+        yield from (failed("daemon", one, "see its log") for one in wrong)
+        if settings and _doors_of(settings) != [*_ways(told["listeners"]), *told["scanners"]]:
+            text = "it listens elsewhere, or hands on to others, than the configuration says"
+            yield failed("daemon", text, "have it read that anew: `systemctl reload spamguard`, or SIGHUP")
+        elif not wrong:
+            yield ok("daemon", f"pid {told['pid']}, ready")
+
+
+def _doors_of(settings: Settings) -> list[str]:
+    listeners = [{"listen": str(one.endpoint), "next_hop": str(one.next_hop.endpoint)} for one in settings.listeners]
+    return [*_ways(listeners), *(str(one.endpoint) for one in settings.scanners)]
+
+
+def _ways(listeners: list[dict[str, str]]) -> list[str]:
+    return [f"{one['listen']} to {one['next_hop']}" for one in listeners]
+
+
+def _of_surroundings(settings: Settings) -> Iterator[Step]:
+    """What mail comes from and goes to."""
+    from spamguard.daemon import privileges
+    from spamguard.doctor import access, checks, postfix
+    from spamguard.doctor.step import failed
+
+    if settings.watch:
         try:
             yield access.step(settings, privileges.service_account(settings))
         except StartError as error:
             yield failed("mailboxes", str(error), "")
-    yield checks.dovecot(settings)
-    if settings:
-        yield from checks.next_hops(settings)
-    options.state = state
-    yield from _of_filter(options, settings)
+    yield from postfix.steps(settings)
+    yield from checks.next_hops(settings)
 
 
 def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
@@ -101,6 +139,8 @@ def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterat
             yield from _proof(options, spam_filter, settings)
     except SpamguardError as error:
         yield failed("filter", str(error), "")
+    except OSError as error:
+        yield failed("filter", rim.in_words(error), "")
 
 
 def _settings(options: argparse.Namespace) -> Settings | None:

@@ -17,7 +17,16 @@ _INDENT = " " * 11
 
 
 def values(state: Path) -> dict[str, Any] | None:
-    """What it says, and what keeps it from working; None: none runs on this state directory.
+    """What it says, and what keeps it from working, its next hops too; None: none runs on this state directory."""
+    told = asked(state)
+    if told is None or trouble(told):
+        return told
+    wrong = [*not_working(told), *_unreachable(told["listeners"])]
+    return {**told, "ready": not wrong, "not_ready": wrong}
+
+
+def asked(state: Path) -> dict[str, Any] | None:
+    """What it says. None: none runs on this state directory.
 
     answers: whether it said anything but its pid. Of a daemon of another version than this program only that much is told.
     """
@@ -25,16 +34,26 @@ def values(state: Path) -> dict[str, Any] | None:
     from spamguard.daemon import desk
 
     told = desk.ask(state)
+    if told is None or told.get("version") == __version__:
+        return told and {**told, "answers": True}
+    return {"pid": told["pid"], "version": told.get("version"), "answers": "version" in told, "ready": False}
+
+
+def trouble(told: dict[str, Any] | None) -> str:
+    """Why there is no more to tell of it, in words; empty: there is."""
+    from spamguard import __version__
+
     if told is None:
-        return None
-    if told.get("version") != __version__:
-        return {"pid": told["pid"], "version": told.get("version"), "answers": "version" in told, "ready": False}
-    wrong = list(_wrong(told))
-    return {**told, "answers": True, "ready": not wrong, "not_ready": wrong}
+        return "none runs on this state directory"
+    if not told["answers"]:
+        return f"pid {told['pid']} runs and does not answer: see its log, or restart it"
+    if told["version"] != __version__:
+        return f"pid {told['pid']} runs version {told['version']}, this program is {__version__}: restart it"
+    return ""
 
 
-def _wrong(told: dict[str, Any]) -> Iterator[str]:
-    """What keeps it from working. That ledger and tables can be used has been seen."""
+def not_working(told: dict[str, Any]) -> Iterator[str]:
+    """What of its own keeps it from working. That ledger and tables can be used has been seen."""
     if told["stopping"]:
         yield "it is stopping"
     if not any(worker["ready"] for worker in told["workers"]):
@@ -42,7 +61,6 @@ def _wrong(told: dict[str, Any]) -> Iterator[str]:
     elif not told["scoring"]:
         yield "scorers: none is ready"
     yield from told["not_served"]
-    yield from _unreachable(told["listeners"])
 
 
 def _unreachable(listeners: list[dict[str, Any]]) -> list[str]:
@@ -57,14 +75,8 @@ def _unreachable(listeners: list[dict[str, Any]]) -> list[str]:
 
 def lines(told: dict[str, Any] | None) -> list[str]:
     """The same for people."""
-    from spamguard import __version__
-
-    if told is None:
-        return ["daemon     none runs on this state directory"]
-    if not told["answers"]:
-        return [f"daemon     pid {told['pid']} runs and does not answer: see its log, or restart it"]
-    if told["version"] != __version__:
-        return [f"daemon     pid {told['pid']} runs version {told['version']}, this program is {__version__}: restart it"]
+    if told is None or trouble(told):
+        return [f"daemon     {trouble(told)}"]
     return [_head(told), *(_INDENT + rim.printable(line) for line in _details(told))]
 
 

@@ -25,18 +25,22 @@ from spamguard.metrics import readiness
 from spamguard.settings import Settings
 
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
+_LEAST_ROOM = 64 << 20  # bytes: what one message may take, before anything is learnt
+_CLOCK_SECONDS = 60.0  # that clocks of machines which share a disk may be apart
 _WATCHES_OF_FOLDER = 3  # itself, new and cur
 _SHOWN = 5  # troubles
 
 
 def installation(state: Path) -> Iterator[Step]:
-    """The state directory and the key in it."""
+    """The state directory and the key in it; whether there is room, and whether the clock goes right."""
     try:
         found = state.stat()
-        os.scandir(state).close()
+        files = [(one.name, one.stat(follow_symlinks=False)) for one in os.scandir(state)]
+    except PermissionError as error:
+        yield failed("state directory", f"{state}: {error.strerror}", "run this as root, or as the user of the daemon")
+        return
     except OSError as error:
-        remedy = "start the daemon once, which makes it, or name it with --state; run as the user of the daemon"
-        yield failed("state directory", f"{state}: {error.strerror}", remedy)
+        yield failed("state directory", f"{state}: {error.strerror}", "name it with --state, or start the daemon once, which makes it")
         return
     told = f"{state}, of {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_mode & 0o022:
@@ -47,6 +51,33 @@ def installation(state: Path) -> Iterator[Step]:
         yield ok("state directory", told)
     begun = (state / "key").exists() or (state / "ledger.sqlite").exists()
     yield _key(state / "key") if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
+    yield _room(state, max((one.st_size for _, one in files), default=0))
+    yield _clock(max(((one.st_mtime, name) for name, one in files), default=(0.0, "")), time.time())
+
+
+def _room(state: Path, largest: int) -> Step:
+    """largest: bytes of a file there. Settling writes the tables anew beside the old ones."""
+    found = os.statvfs(state)
+    free, needed = found.f_bavail * found.f_frsize, max(largest, _LEAST_ROOM)
+    told = f"{free / 1e6:,.0f} MB are free"
+    if found.f_files and not found.f_favail:
+        return failed("disk", f"{told}, but no file can be made (inodes)", "remove files from that disk")
+    if free < needed:
+        return failed("disk", f"{told}, {needed / 1e6:,.0f} MB are needed to make the tables anew", "make room on that disk")
+    return ok("disk", told)
+
+
+def _clock(newest: tuple[float, str], now: float) -> Step:
+    """newest: of the files in the state directory, when it was written and what it is called."""
+    written, name = newest
+    if written > now + _CLOCK_SECONDS:
+        told = f"it is {_moment(now)}, and {name} was written at {_moment(written)}"
+        return failed("clock", told, "set the clock, as with `timedatectl set-ntp true`")
+    return ok("clock", _moment(now))
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _key(path: Path) -> Step:
@@ -54,23 +85,25 @@ def _key(path: Path) -> Step:
         key = secret.load(path, create=False)
         mode = path.stat().st_mode
     except SpamguardError as error:
-        return failed("key", str(error), "restore it from a backup")
+        return failed("key", str(error), "")
     if mode & 0o077:
         return failed("key", f"{path}: others may read it (mode {stat.S_IMODE(mode):04o})", f"chmod 600 {path}")
     return ok("key", secret.fingerprint(key))
 
 
-def watching(state: Path) -> Iterator[Step]:
-    """The watcher of the daemon, as far as it has left notes."""
+def watching(state: Path, *, wanted: bool) -> Iterator[Step]:
+    """The watcher of the daemon, as far as it has left notes. wanted: the configuration names mailboxes."""
     noted, now = notes.read(state), time.time()
+    remedy = "start the daemon, with `watch` in its configuration"
     if noted is None:
-        yield skipped("watcher", "none has run with this state directory")
+        told = "none has run with this state directory"
+        yield failed("watcher", told, remedy) if wanted else skipped("watcher", told)
         return
-    seen = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted.seen))
+    seen = f"last seen {_moment(noted.seen)}"
     if noted.alive(now):
-        yield ok("watcher", f"last seen {seen}, watches {noted.mailboxes:,} mailbox{'' if noted.mailboxes == 1 else 'es'}")
+        yield ok("watcher", f"{seen}, watches {noted.mailboxes:,} mailbox{'' if noted.mailboxes == 1 else 'es'}")
     else:
-        yield failed("watcher", f"last seen {seen}", "start the daemon, with `watch` in its configuration")
+        yield failed("watcher", seen, remedy)
     for trouble in noted.troubles[-_SHOWN:]:
         yield failed("watcher", trouble.text, "see the log of the daemon")
 

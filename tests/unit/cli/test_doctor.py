@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from spamguard.doctor import proof
+import os
+from pathlib import Path
+
+import pytest
+
+from spamguard import __version__
+from spamguard.daemon import desk
+from spamguard.doctor import postfix, proof
 from spamguard.folders import doveconf
+from spamguard.owner import Owner
+from tests.support.reachable import let_others_pass
 from tests.unit.folders.maildirs import maildir
 
 
@@ -51,18 +60,71 @@ def test_without_a_filter_nothing_is_made(run, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_the_configuration_says_where(run, taught, tmp_path, monkeypatch):
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not look")
+def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
+    """Told as a step, and as JSON when that is asked for."""
+    let_others_pass(tmp_path)
+    taught.chmod(0o700)
+    run(tmp_path / "none", "doctor")  # loads what it needs, which may lie where only root gets to
+    with Owner(65534, 65534).acting():
+        done = run(taught, "doctor", "--json")
+    answer = done.json
+    assert (done.status, answer["ok"]) == (1, False)
+    first, *_, last = answer["steps"]
+    assert (first["name"], first["outcome"], first["remedy"]) == (
+        "state directory",
+        "failed",
+        "run this as root, or as the user of the daemon",
+    )
+    assert (last["name"], last["outcome"]) == ("filter", "failed")
+
+
+@pytest.fixture
+def configuration(taught, tmp_path, monkeypatch) -> Path:
+    """Of a machine where the next hop is not there, and Postfix does not know of us."""
     monkeypatch.setattr(doveconf, "read", lambda: doveconf.Dovecot("maildir"))
+    monkeypatch.setattr(postfix, "read", lambda: "inet_interfaces = all\n")
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"
     file.write_text(
         f"state: {taught}\nwatch: [{path}]\nlisteners:\n"
-        f"  - {{listen: 'smtp://127.0.0.1:10025', position: standalone, next_hop: 'lmtp:{tmp_path}/none'}}\n"
+        f"  - {{listen: 'smtp://127.0.0.1:10025', position: after-queue, next_hop: 'lmtp:{tmp_path}/none'}}\n"
     )
-    done = run(None, "doctor", "--config", file)
+    return file
+
+
+def failures(done) -> list[str]:
+    return [line.removeprefix("FAILED").strip() for line in done.out.splitlines() if line.startswith("FAILED")]
+
+
+def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path):
+    done = run(None, "doctor", "--config", configuration)
     assert done.status == 1
-    (failed,) = [line for line in done.out.splitlines() if line.startswith("FAILED")]
-    assert failed.startswith(
-        f"FAILED  next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start it, or correct `next_hop`"
-    )
+    assert failures(done) == [
+        "daemon: none runs on this state directory -> start it: `systemctl start spamguard` where it is a service",
+        "watcher: none has run with this state directory -> start the daemon, with `watch` in its configuration",
+        "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025: mail gets there only if a table says so"
+        " -> see config/postfix, then `postfix reload`",
+        f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start it, or correct `next_hop` in the configuration",
+    ]
     assert ", 6 needed\n" in done.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"workers": []}, ["daemon: workers: none accepts mail -> see its log"]),
+        ({"scanners": ["spamd://127.0.0.1:783"]}, ["daemon: it listens elsewhere, or hands on to others, than the configuration says"]),
+        ({"version": "0.0"}, [f"daemon: pid 7 runs version 0.0, this program is {__version__}: restart it"]),
+    ],
+)
+def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes, told):
+    listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
+    told_by_it = {"pid": 7, "version": __version__, "listeners": [listener], "scanners": [], "not_served": [], "scoring": True}
+    told_by_it |= {"stopping": False, "workers": [{"ready": True}]} | changes
+    monkeypatch.setattr(desk, "ask", lambda _: told_by_it)
+    found = [
+        line.partition(" -> have")[0] for line in failures(run(None, "doctor", "--config", configuration)) if line.startswith("daemon")
+    ]
+    assert found == told

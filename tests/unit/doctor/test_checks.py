@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import threading
 import time
@@ -18,6 +19,7 @@ from spamguard.folders import notes
 from spamguard.folders.doveconf import Dovecot
 from spamguard.folders.notes import Noted, Trouble
 from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from tests.support.disks import small_disk
 from tests.unit.folders.maildirs import maildir
 
 
@@ -37,27 +39,55 @@ def settings(state: Path, *hops: str, watch: tuple[Watch, ...] = ()) -> Settings
 
 
 def test_the_installation(state, tmp_path):
-    assert outcomes(checks.installation(state)) == [("state directory", "ok"), ("key", "ok")]
+    assert outcomes(checks.installation(state)) == [("state directory", "ok"), ("key", "ok"), ("disk", "ok"), ("clock", "ok")]
     state.chmod(0o777)
     (state / "key").chmod(0o644)
-    first, second = checks.installation(state)
+    first, second, *_ = checks.installation(state)
     assert (first.outcome, first.remedy) == (Outcome.FAILED, f"chmod go-w {state}")
     assert (second.outcome, second.remedy) == (Outcome.FAILED, f"chmod 600 {state / 'key'}")
     (state / "key").unlink()
     assert outcomes(checks.installation(state))[1] == ("key", "failed")
     (tmp_path / "empty").mkdir()
-    assert outcomes(checks.installation(tmp_path / "empty")) == [("state directory", "ok"), ("key", "skipped")]  # nothing is lost yet
+    assert outcomes(checks.installation(tmp_path / "empty"))[:2] == [("state directory", "ok"), ("key", "skipped")]  # nothing is lost yet
     assert outcomes(checks.installation(tmp_path / "none")) == [("state directory", "failed")]
     assert not (tmp_path / "none").exists()
 
 
+def last_two(state: Path) -> list[tuple[str, str]]:
+    return outcomes(checks.installation(state))[-2:]
+
+
+def test_a_disk_without_room(tmp_path):
+    with small_disk(tmp_path / "disk", "80m") as disk:
+        assert last_two(disk)[0] == ("disk", "ok")
+        (disk / "tables").write_bytes(bytes(41 << 20))  # 39 MB are left, where these need 41 when they are made anew
+        assert last_two(disk)[0] == ("disk", "failed")
+
+
+def test_a_disk_without_inodes(tmp_path):
+    with small_disk(tmp_path / "disk", "80m,nr_inodes=3") as disk:
+        (disk / "one").touch()
+        assert last_two(disk)[0] == ("disk", "ok")
+        (disk / "two").touch()
+        *_, room, _ = checks.installation(disk)
+        assert (room.outcome, "inodes" in room.detail) == (Outcome.FAILED, True)
+
+
+def test_a_clock_that_goes_behind_what_was_written(state):
+    later = time.time() + 86_400
+    os.utime(state / "key", (later, later))
+    *_, clock = checks.installation(state)
+    assert (clock.outcome, "key was written at" in clock.detail) == (Outcome.FAILED, True)
+
+
 def test_the_watcher(state):
-    assert outcomes(checks.watching(state)) == [("watcher", "skipped")]
+    assert outcomes(checks.watching(state, wanted=False)) == [("watcher", "skipped")]
+    assert outcomes(checks.watching(state, wanted=True)) == [("watcher", "failed")]
     now = int(time.time())
     (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now, 3))))
-    assert outcomes(checks.watching(state)) == [("watcher", "ok")]
+    assert outcomes(checks.watching(state, wanted=False)) == [("watcher", "ok")]
     (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now - 900, 3, {}, (Trouble("anna", "no Junk", now),)))))
-    first, second = checks.watching(state)
+    first, second = checks.watching(state, wanted=True)
     assert (first.outcome, second.outcome, second.detail) == (Outcome.FAILED, Outcome.FAILED, "no Junk")
 
 

@@ -1,0 +1,56 @@
+"""Whether Postfix, where there is one, knows of the doors that it is to hand mail to: asks `postconf`, and nothing else.
+
+`unnamed` is pure. Must never wait for long, and never fail: without Postfix there is nothing to look at.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from spamguard.doctor.step import Step, failed, ok, skipped
+from spamguard.settings import Endpoint, Position, Protocol, Settings
+
+_SECONDS = 10.0
+
+
+def steps(settings: Settings) -> Iterator[Step]:
+    """Nothing, where Postfix would not need to know."""
+    doors = _asked_by_postfix(settings)
+    if not doors:
+        return
+    told = read()
+    if not told:
+        yield skipped("Postfix", "there is none here, or it does not say how it is configured")
+    elif lacking := unnamed(told, doors):
+        text = f"no parameter of it (postconf -n, -P) names {', '.join(map(str, lacking))}: mail gets there only if a table says so"
+        yield failed("Postfix", text, "see config/postfix, then `postfix reload`")
+    else:
+        yield ok("Postfix", f"names {', '.join(map(str, doors))}")
+
+
+def _asked_by_postfix(settings: Settings) -> list[Endpoint]:
+    """Doors that Postfix connects to: the world connects to others."""
+    listeners = [one.endpoint for one in settings.listeners if one.position is not Position.STANDALONE]
+    return [*listeners, *(one.endpoint for one in settings.scanners if one.endpoint.protocol is Protocol.MILTER)]
+
+
+def read(configuration: str = "") -> str:
+    """What `postconf` says of main.cf and master.cf, of the given directory or the usual one: lines of `parameter = value`."""
+    where = ("-c", configuration) if configuration else ()
+    return "".join(_said("postconf", *where, option) for option in ("-n", "-P"))
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603  our own words
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def unnamed(told: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
+    """Those that no value names: a port by its number, a socket by its name, as where Postfix sees it depends on its chroot."""
+    values = "\n".join(line.partition(" = ")[2] for line in told.splitlines())
+    return [one for one in doors if not re.search(rf":{one.port}\b" if one.path is None else rf"/{re.escape(one.path.name)}\b", values)]

@@ -1,0 +1,76 @@
+"""Whether Postfix knows of our doors: by its own `postconf`, with the snippets that we ship."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spamguard.doctor import postfix
+from spamguard.doctor.step import Outcome
+from spamguard.settings import Hop, Listener, Position, Scanner, Settings, parse_endpoint, parse_scanner
+
+SNIPPETS = Path(__file__).parents[3] / "config" / "postfix"
+PROXY = parse_endpoint("smtp://127.0.0.1:10025")
+MILTER = parse_scanner("milter://127.0.0.1:11332")
+SOCKET = parse_scanner("milter:/var/spool/postfix/spamguard/milter.sock")
+
+needs_postfix = pytest.mark.skipif(shutil.which("postconf") is None, reason="Postfix is not installed")
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """What `postconf` says of a configuration made of snippets."""
+
+    def say(*snippets: str, main: str = "") -> str:
+        for name in ("main.cf", "master.cf"):
+            parts = [(SNIPPETS / one).read_text() for one in snippets if one.endswith(name)]
+            (tmp_path / name).write_text("\n".join([*parts, main if name == "main.cf" else ""]))
+        return postfix.read(str(tmp_path))
+
+    return say
+
+
+@needs_postfix
+@pytest.mark.parametrize(
+    ("snippets", "door"),
+    [
+        (("after-queue.main.cf", "after-queue.master.cf"), PROXY),
+        (("before-queue.master.cf",), PROXY),
+        (("milter.main.cf",), MILTER),
+    ],
+)
+def test_the_snippets_name_our_doors(configured, snippets, door):
+    assert postfix.unnamed(configured(*snippets), [door]) == []
+
+
+@needs_postfix
+def test_what_is_named_elsewhere_does_not_count(configured):
+    """The way back is a service of Postfix's own, another port may begin with the same digits."""
+    told = configured("before-queue.master.cf", main="smtpd_milters = inet:127.0.0.1:113321, unix:spamguard/other.sock\n")
+    back = parse_endpoint("smtp://127.0.0.1:10026")
+    assert postfix.unnamed(told, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
+    assert postfix.unnamed(configured(main="smtpd_milters = unix:spamguard/milter.sock\n"), [SOCKET]) == []
+
+
+@needs_postfix
+def test_nothing_is_known_of_what_cannot_be_asked(tmp_path):
+    assert postfix.read(str(tmp_path / "none")) == ""
+
+
+def settings(*doors: Listener | Scanner) -> Settings:
+    listeners, scanners = [[one for one in doors if isinstance(one, kind)] for kind in (Listener, Scanner)]
+    return Settings(Path("/"), tuple(listeners), scanners=tuple(scanners))
+
+
+def test_the_step(monkeypatch):
+    after, alone = (Listener(PROXY, position, Hop(PROXY)) for position in (Position.AFTER_QUEUE, Position.STANDALONE))
+    milter, other = Scanner(MILTER), Scanner(parse_scanner("spamd://127.0.0.1:783"))
+    monkeypatch.setattr(postfix, "read", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n")
+    assert list(postfix.steps(settings(alone, other))) == []  # the world asks these
+    assert [one.outcome for one in postfix.steps(settings(after, other))] == [Outcome.OK]
+    (failed,) = postfix.steps(settings(after, milter))
+    assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (Outcome.FAILED, True, False)
+    monkeypatch.setattr(postfix, "read", lambda: "")
+    assert [one.outcome for one in postfix.steps(settings(after))] == [Outcome.SKIPPED]
