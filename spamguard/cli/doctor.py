@@ -8,7 +8,7 @@ import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim, running
 from spamguard.errors import SpamguardError, StartError, UsageError
@@ -88,7 +88,7 @@ def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
     """The running one. Without a configuration none need run."""
     from spamguard.doctor.step import failed, ok, skipped
 
-    told = running.asked(state)
+    told = _heard(state)
     trouble = running.trouble(told)
     if told is None and settings is None:
         yield skipped("daemon", trouble)
@@ -102,6 +102,18 @@ def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
             yield failed("daemon", text, "have it read that anew: `systemctl reload spamguard`, or SIGHUP")
         elif not wrong:
             yield ok("daemon", f"pid {told['pid']}, ready")
+
+
+def _heard(state: Path) -> dict[str, Any] | None:
+    """What the daemon says of itself; one that has only just begun is given some time to be ready."""
+    from spamguard.doctor import proof
+
+    until = time.monotonic() + proof.SECONDS
+    while True:
+        told = running.asked(state)
+        if told is None or running.trouble(told) or not any(running.not_working(told)) or time.monotonic() > until:
+            return told
+        time.sleep(_POLL_SECONDS)
 
 
 def _doors_of(settings: Settings) -> list[str]:

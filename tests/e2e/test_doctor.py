@@ -31,7 +31,7 @@ def test_the_daemon_learns_what_doctor_moves_and_nothing_is_left(tmp_path):
         for arguments in (["--maildir", str(box)], []):
             status, outcomes, told = doctor(state, *arguments)
             assert status == 0, told
-            names = ("watcher", "delivery", "sighting", "move", "lesson", "verdict", "taking back")
+            names = ("daemon", "watcher", "delivery", "sighting", "move", "lesson", "verdict", "taking back")
             assert {name: outcomes[name] for name in names} == dict.fromkeys(names, "ok"), told
         assert len(running.lines("lesson user=anna from='INBOX' to='Junk' class=spam")) == 1
     assert [path for path in box.rglob("*") if path.is_file()] == []

@@ -124,6 +124,7 @@ def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes,
     told_by_it = {"pid": 7, "version": __version__, "listeners": [listener], "scanners": [], "not_served": [], "scoring": True}
     told_by_it |= {"stopping": False, "workers": [{"ready": True}]} | changes
     monkeypatch.setattr(desk, "ask", lambda _: told_by_it)
+    monkeypatch.setattr(proof, "SECONDS", 0.2)
     found = [
         line.partition(" -> have")[0] for line in failures(run(None, "doctor", "--config", configuration)) if line.startswith("daemon")
     ]
