@@ -44,14 +44,8 @@ _AGAIN = {
     SHOWN: re.compile(r"<[a-z][^<>]*visibility\s*+:\s*+visible"),
 }
 _AGAIN[WHITE] = _AGAIN[COLOURED]
-# Signs of tags may stand in quoted values, where they begin and end none; few pages have any. What is not closed ends with the page.
-_QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-WHOLE_TAG = re.compile(r"(<[/!?a-z])((?:[^<>\"'=]++|=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)?|[\"']|<(?![/!?a-z])|)*+)")
-_NO_TAG = re.compile(r"<(?![/!?a-z])")  # within a tag it ends none either
-_IN_TAG = re.compile(rf"<[/!?a-z][^<>]*+{_NO_TAG.pattern}")
-_SIGNS = str.maketrans("<>", "  ")
-# By quotes, as browsers read tags; a value that is not closed ends with its tag.
-_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"([^\"<>]*+)\"?|'([^'<>]*+)'?|([^\s\"'<>]++)))?")
+# As browsers read tags: quotes begin values only; a value that is not closed ends with its tag.
+_ATTRIBUTE = re.compile(r"([^\s<>/][^\s<>/=]*+)(?:\s*+=\s*+(?:\"([^\"<>]*+)\"?|'([^'<>]*+)'?|([^\s\"'<>][^\s<>]*+)))?")
 _TELLING = frozenset(("style", "color", "hidden", "class", "id"))
 _NAMED_TAG = re.compile(r"<(/?)([a-z][\w:-]{0,20})")
 # Elements that a start tag closes (HTML Standard, section 13.1.2.4), unless a list or table begins in between.
@@ -107,16 +101,6 @@ def _starts(source: str, attributes: str) -> Iterator[int]:
         place = source.find(attributes, place + len(attributes))
 
 
-def unquoted(source: str, attributes: Collection[str]) -> str:
-    """Markup without what looks like tags, or their ends, within tags. attributes: of all tags, each once, as if quotes had no meaning."""
-    inside = _QUOTED.search("<".join((*attributes, ""))) or (_NO_TAG.search(source) and _IN_TAG.search(source))
-    return WHOLE_TAG.sub(_unquoted, source) if inside else source
-
-
-def _unquoted(tag: re.Match[str]) -> str:
-    return tag[1] + tag[2].translate(_SIGNS)
-
-
 def _hiding(attributes: Sequence[str], rules: Mapping[str, Declared], style: str) -> dict[str, frozenset[str]]:
     """Attributes that hide, whatever element they belong to, and how. White text hides unless the page sets a dark ground."""
     joined = "\n".join(attributes)
@@ -165,7 +149,7 @@ def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozens
     tree = _Tree(source)
     for start in starts:
         tag = TAG.match(source, start) if start >= position else None
-        if tag is None:
+        if tag is None or _stands_within(source, start):
             continue
         name, attributes = tag.groups()
         ways = look(name, attributes)
@@ -180,6 +164,12 @@ def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozens
             covered.append(source[begin:end])
             position = end
     return "".join((*shown, source[position:])), " ".join(covered)
+
+
+def _stands_within(source: str, place: int) -> bool:
+    """Whether what looks like a tag stands within another that has no end yet: there it is none."""
+    before = TAG.match(source, max(source.rfind("<", 0, place), 0))
+    return before is not None and before.end() == place and source[place - 1] != ">"
 
 
 def _first_cell(source: str, start: int, end: int) -> int:

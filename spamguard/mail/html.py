@@ -14,18 +14,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spamguard import kernel
-from spamguard.mail import hiding
+from spamguard.mail import hiding, markup
 from spamguard.mail.decode import fold
+from spamguard.mail.markup import Markup
 
-# Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
-_UNSEEN = re.compile(
-    r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a whole one (HTML Standard, section 13.2.5.43)
-    r"|(script|style|template|title)\b[^<>]*+>((?:[^<]++|<(?!/\2)|)*+)(?:</\2[^<>]*+>?)?)"
-)
-# What looks like one in a quoted value is none; few pages have any.
-_BEGINS_UNSEEN = r"<(?:!--|script|style|template|title)"
-_NOT_UNSEEN = re.compile(_BEGINS_UNSEEN)
-_UNSEEN_OR_TAG = re.compile(f"{_UNSEEN.pattern}|{hiding.WHOLE_TAG.pattern}")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
 _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
@@ -49,11 +41,8 @@ class Page(NamedTuple):
 
 def read(source: str) -> Page:
     """Take a page in lower case apart; time and memory linear in its length."""
-    source, unseen, style = _without_unseen(source)
-    shown = _shown(source)
-    plain = hiding.unquoted(source, shown.attributes)
-    if plain is not source:
-        source, shown = plain, _shown(plain)
+    found, shown = _parts(source)
+    source, unseen, style = found
     attributes = "\n".join(shown.attributes)
     left, covered = hiding.taken(source, shown.attributes, style)
     unseen += covered
@@ -85,6 +74,17 @@ class _Shown(NamedTuple):
     linked: bool
 
 
+def _parts(source: str) -> tuple[Markup, _Shown]:
+    """Markup without what is unseen, and what is in it."""
+    found = markup.plainly(source)
+    if found is not None:
+        shown = _shown(found.source)
+        if not markup.is_odd(found.source, shown.names, shown.attributes):
+            return found, shown
+    found = markup.exactly(source)
+    return found, _shown(found.source)
+
+
 def _shown(source: str) -> _Shown:
     compiled = kernel.functions()
     if compiled is not None:
@@ -105,30 +105,6 @@ def _linked(names: list[str]) -> bool:
             return True
         within = name == "a" or (within and name != "/a")
     return False
-
-
-def _without_unseen(source: str) -> tuple[str, list[str], str]:
-    """Markup without comments, scripts, styles, templates and titles; the text of titles and comments; that of styles."""
-    pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
-    if any(map(_ends_quoted, pieces[:-1:4])):
-        source = _UNSEEN_OR_TAG.sub(_seen, source)
-        pieces = _UNSEEN.split(source)
-    if len(pieces) == 1:
-        return source, [], ""
-    elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
-    titles = [text for name, text in elements if name == "title"]
-    style = "\n".join([text for name, text in elements if name == "style"])
-    return "".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment], style
-
-
-def _ends_quoted(markup: str) -> bool:
-    """Whether markup ends within a quoted value: what is found there begins nothing."""
-    return any(markup.rpartition(quote)[0].rstrip().endswith("=") for quote in "\"'")
-
-
-def _seen(found: re.Match[str]) -> str:
-    """A tag without the beginnings of what is unseen in its quoted values; what is unseen stays as it is."""
-    return found[4] + _NOT_UNSEEN.sub(" ", found[5]) if found[4] else found[0]
 
 
 def _characters(text: str) -> str:

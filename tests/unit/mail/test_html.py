@@ -184,6 +184,64 @@ def test_quoted_values_hold_no_tags() -> None:
         assert ("covered" in found.visible, "covered" in found.hidden, "seen" in found.visible) == (False, True, True)
 
 
+@pytest.mark.parametrize(
+    "markup",
+    [
+        '<! a="> seen ">',
+        '<?x a="> seen ">',
+        '</ a="> seen ">',
+        '<a b=="> seen ">',
+        '<a ="> seen ">',
+        '<a b=x="> seen ">',
+        "<a <!-- > seen -->",
+        '<a t="b" <!-- --> seen <b>',
+        "<a t=<style> seen",
+        "<a <style> seen",
+        "<<!---->a seen",
+        "<style-x> seen",
+        "<title:x> seen",
+        "<script\x0b> seen",
+        '<style a="></style><!--">x</style> seen',
+        '<style a"="></style><!--">x"></style> seen',
+        "<style>x</style <!--> seen",
+        "<svg><style/></svg> seen",
+        "<svg><style><p> seen",
+        "<math><title/> seen",
+        "<svg><![cdata[<!--]]></svg> seen",
+        "<select><style></select> seen",
+        "<textarea><!-- seen --></textarea>",
+        "<xmp><style> seen </style></xmp>",
+        "<plaintext><style> seen",
+        "<iframe><style></iframe> seen",
+        "<noframes><!--</noframes> seen",
+        "<br <p hidden> seen </p>",
+        '<p "hidden> seen',
+        "<p =hidden> seen",
+        '<p style=display:none"> seen',
+    ],
+)
+def test_no_trick_of_markup_hides_what_readers_see(markup: str) -> None:
+    found = html.read("<p>one</p>" + markup)
+    assert "seen" in found.visible.split(), found
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<style></stylex> covered </style>",
+        "<iframe> covered </iframe>",
+        "<noframes><p>covered</noframes>",
+        "<noembed>covered</noembed>",
+        "<title>covered</title a='>'>",
+        "<p style=display:none <b> covered",
+    ],
+)
+def test_no_trick_of_markup_shows_what_readers_do_not_see(markup: str) -> None:
+    found = html.read("<p>one</p>" + markup)
+    assert found.visible.split() == ["one"]
+    assert "style" in markup or found.hidden.split() == ["covered"]
+
+
 def test_hidden_elements_end_with_their_own_end_tag() -> None:
     found = html.read("<div style='display:none'>a<div>b</div>c</div>d")
     assert (found.visible.strip(), found.hidden.split()) == ("d", ["a", "b", "c"])

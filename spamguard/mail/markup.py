@@ -1,0 +1,108 @@
+"""Markup without what readers never see, brought into a form in which every "<" begins a tag and the next ">" ends it.
+
+Nearly all pages have that form but for comments, scripts and styles, which one expression finds. What is written so that an expression
+takes it for something else is read as browsers read it, tag by tag (HTML Standard, section 13.2.5). Works on lower-case markup, in time
+linear in its length; must never raise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+_BLANK = r"[ \t\n\r\f]"
+# Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
+_COMMENT = r"!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a whole one (section 13.2.5.43)
+# Only start and end tags that are read alike by everybody; others stay, and are known by their names.
+_PLAIN = rf"(?:[ \t\n\r\f/]++[a-z][\w:-]*+(?:{_BLANK}*+={_BLANK}*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[\w.#:;%/+-]++))?+)*+[ \t\n\r\f/]*+"
+_UNSEEN = re.compile(
+    rf"<(?:{_COMMENT}|(script|style|template|title)(?=[ \t\n\r\f/>]){_PLAIN}>"
+    rf"((?:[^<]++|<(?!/\2[ \t\n\r\f/>])|)*+)(?:</\2{_BLANK}*+>)?)"
+)
+# Signs of tags may stand in quoted values, where they begin and end none. What is not closed ends with the page.
+_QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
+_NO_TAG = re.compile(r"<(?![/!?a-z])")  # within a tag it ends none either
+_IN_TAG = re.compile(rf"<[/!?a-z][^<>]*+{_NO_TAG.pattern}")
+_SIGNS = str.maketrans("<>", "  ")
+
+_VALUE = rf"{_BLANK}*+={_BLANK}*+(?:\"[^\"]*+\"?|'[^']*+'?|[^ \t\n\r\f>\"'][^ \t\n\r\f>]*+)?+"
+_TOKEN = re.compile(
+    rf"<(?:{_COMMENT}|([!?][^>]*+|/(?![a-z])[^>]*+)>?"
+    rf"|(/?[a-z][^ \t\n\r\f/>]*+)((?:[ \t\n\r\f/]++|[^ \t\n\r\f/>][^ \t\n\r\f/>=]*+(?:{_VALUE})?+)*+)>?)"
+)
+_DROPPED = frozenset(("script", "style", "template", "title"))
+# Elements whose text is no markup, and whether readers see it.
+_HOLDING = {
+    **dict.fromkeys(("plaintext", "textarea", "xmp"), "seen"),
+    **dict.fromkeys(("iframe", "noembed", "noframes", "title"), "unseen"),
+    **dict.fromkeys(("script", "template"), "nothing"),
+    "style": "style",
+}
+_ENDS = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])") for name in _HOLDING if name != "plaintext"}
+# Behind the beginning of one of these, whether an element holds markup only a whole parser can tell: rather seen than lost.
+_OTHERWISE = frozenset(("math", "select", "svg"))
+_ODD = _OTHERWISE | _HOLDING.keys() | {f"/{name}" for name in _DROPPED}
+
+
+class Markup(NamedTuple):
+    """source: markup without what is unseen. unseen: texts of titles, comments and what stands in for frames. style: of style sheets."""
+
+    source: str
+    unseen: list[str]
+    style: str
+
+
+def plainly(source: str) -> Markup | None:
+    """The usual way; None: something in it begins where only a whole look can tell what it is."""
+    pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
+    if len(pieces) == 1:
+        return Markup(source, [], "")
+    if any(map(_ends_within, pieces[:-1:4])):
+        return None
+    elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
+    titles = [text for name, text in elements if name == "title"]
+    style = "\n".join([text for name, text in elements if name == "style"])
+    return Markup("".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment], style)
+
+
+def _ends_within(markup: str) -> bool:
+    """Whether markup ends within a tag, or a quoted value: what is found there begins nothing."""
+    return markup.rfind("<") > markup.rfind(">") or any(markup.rpartition(quote)[0].rstrip().endswith("=") for quote in "\"'")
+
+
+def is_odd(source: str, names: Collection[str], attributes: Collection[str]) -> bool:
+    """Whether browsers take it for something else. names, attributes: of its tags, as if quotes had no meaning."""
+    if not _ODD.isdisjoint(names) or _QUOTED.search("<".join((*attributes, ""))):
+        return True
+    return _NO_TAG.search(source) is not None and _IN_TAG.search(source) is not None
+
+
+def exactly(source: str) -> Markup:
+    """Tag by tag."""
+    found: dict[str, list[str]] = {"seen": [], "unseen": [], "style": [], "nothing": []}
+    seen, position = found["seen"], 0
+    known = True  # which elements hold no markup
+    while token := _TOKEN.search(source, position):
+        seen.append(_text(source[position : token.start()]))
+        position = token.end()
+        comment, mark, name, attributes = token.groups()
+        known = known and name not in _OTHERWISE
+        if comment is not None:
+            found["unseen"].append(comment)
+        elif mark or (name and not (known and name in _DROPPED)):
+            seen.append(f"<{(mark or name + attributes).translate(_SIGNS)}>")
+        if name in _HOLDING and (known or _HOLDING[name] == "seen"):
+            end = _ENDS[name].search(source, position) if name in _ENDS else None
+            text = source[position : end.start() if end else len(source)]
+            found[_HOLDING[name]].append(text.translate(_SIGNS) if _HOLDING[name] == "seen" else text)
+            position += len(text)
+            if end and name in _DROPPED:
+                position = _TOKEN.match(source, position).end()  # type: ignore[union-attr]  # it is one
+    seen.append(_text(source[position:]))
+    return Markup("".join(seen), found["unseen"], "\n".join(found["style"]))
+
+
+def _text(source: str) -> str:
+    """What stands between tags and comments: a sign that begins none there must not come to stand in front of a letter."""
+    return source[:-1] + " " if source.endswith("<") else source
