@@ -8,60 +8,51 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from keyword import iskeyword
 
 from spamguard import __version__
 from spamguard.cli import filter as filtering
 from spamguard.cli import rim
 
-COMMANDS = (
-    "run",
-    "open-mailboxes",
-    "check",
-    "learn",
-    "teach-folders",
-    "teach-pipe",
-    "forget",
-    "undo",
-    "judge",
-    "filter",
-    "explain",
-    "quarantine",
-    "token",
-    "login-link",
-    "status",
-    "doctor",
-    "evaluate",
-    "corpus",
-    "rebuild",
-    "backup",
-    "restore",
-    "export",
-    "import",
-)
-"""Names of commands in the order of the help; each is a module of this package (with a `_` behind a word of Python's, and for -)."""
+GROUPS = {
+    "run it": ("run", "open-mailboxes", "check", "status", "doctor"),
+    "teach it": ("learn", "teach-folders", "teach-pipe", "forget", "undo"),
+    "ask it": ("judge", "filter", "explain"),
+    "look after what is held, and who is let in": ("quarantine", "token", "login-link"),
+    "keep what it knows": ("backup", "restore", "rebuild", "export", "import"),
+    "measure it": ("evaluate", "corpus"),
+}
+"""Names of commands by what they are for, in the order of the help; each is a module of this package (with a `_` behind a word of
+Python's, and for -)."""
+
+COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
 
 _ABOUT = """A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
 
-PATH, wherever it is asked for, is a message, an mbox, a Maildir, a directory tree, a TREC index, or - for standard input."""
+PATH, wherever it is asked for, is a message, an mbox, a Maildir, a directory tree, a TREC index, or - for standard input.
+`spamguard COMMAND --help` tells all about a command, with examples."""
 
 _EPILOG = """exit status:
-  0    done; judge: no message is unwanted or unsure
-  1    judge: at least one message is unwanted
+  0    done
+  1    judge: at least one message is unwanted; doctor: something failed
+       quarantine release: a recipient has not got a message; token revoke: there is no such token
   2    an error, told in one line on standard error
   3    judge: at least one message is unsure, none is unwanted
-  filter always lets the mail through and exits with 0, unless it could not be written (75)
-  run, open-mailboxes: 78 when the configuration has mistakes
-  doctor: 1 when something failed; quarantine release: when a recipient has not got a message; token revoke: when there is no such token
-  teach-pipe: 75 when nobody took the lesson or there is no such class, 65 when it can never be one
-  130  interrupted; 141 when nobody reads the answer any more
+  65   teach-pipe: what came can never be a lesson
+  75   teach-pipe: nobody took the lesson, or there is no such class
+       filter: the message could not be written; whatever else fails, it goes through, with 0
+  78   run, open-mailboxes: the configuration has mistakes
+  130  interrupted
+  141  nobody reads the answer any more
 
 examples:
   spamguard learn --as ham ~/Maildir
   spamguard learn --as spam ~/Maildir/.Junk
-  spamguard judge message.eml"""
+  spamguard judge message.eml
+  spamguard explain message.eml"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     try:
-        options = parser().parse_args(given)
+        options, unknown = parser().parse_known_args(given)
+        if unknown:
+            options.wrong_usage(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as stop:
         if stop.code and _command(given) == "filter":  # a slip in a delivery recipe must not cost mail either
             return filtering.unscanned("wrong usage")
@@ -88,7 +81,7 @@ def _command(given: Sequence[str]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """All arguments of all commands."""
-    top = argparse.ArgumentParser("spamguard", description=_ABOUT, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser("spamguard", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"spamguard {__version__}")
     top.add_argument(
         "--state",
@@ -100,7 +93,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--profile", default="default", metavar="NAME", help="how to judge; `status` lists the names (default: all experts together)"
     )
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = top.add_subparsers(metavar="COMMAND", dest="command", required=True, help=argparse.SUPPRESS)
     for name in COMMANDS:
         import_module(f"spamguard.cli.{name.replace('-', '_')}{'_' if iskeyword(name) else ''}").add(commands)
+    top.usage = f"{top.prog} [-h] [--version] [--state DIR] [--profile NAME] COMMAND ..."  # argparse leaves out what its help does not list
+    top.description = "\n\n".join((_ABOUT, *(_listed(title, names, commands.choices) for title, names in GROUPS.items())))
     return top
+
+
+def _listed(title: str, names: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> str:
+    """Commands, each with the first sentence about it."""
+    return "\n".join((f"{title}:", *(f"  {name:14}  {(parsers[name].description or '').partition('.')[0]}" for name in names)))

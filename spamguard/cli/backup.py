@@ -8,7 +8,8 @@ from pathlib import Path
 
 from spamguard.cli import output, rim
 
-ABOUT = """Write everything that cannot be had again to one file, while the daemon runs: the key, the ledger, and where messages were seen.
+ABOUT = """Back up to one file, while the daemon runs. It holds all that cannot be had again: the key, the ledger, and where messages were
+seen.
 
 The file is as secret as the key in it. Tables are made anew from the ledger; the history of verdicts, mail that waits in the
 quarantine and in spools, tokens and sessions of page and API, and the configuration are not in it. `restore` puts it back."""

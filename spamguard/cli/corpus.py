@@ -9,7 +9,7 @@ from pathlib import Path
 from spamguard.cli import rim
 from spamguard.errors import UsageError
 
-ABOUT = """Fetch a public corpus of labelled mail, to measure on: `list` names them, `fetch` makes a directory with a TREC-style index.
+ABOUT = """Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory with a TREC-style index.
 
 Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. Nothing is kept of an archive whose
 SHA-256 is not the one that is known or told. Never let such mail out into the world."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spamguard.evaluation.protocols import Trial
     from spamguard.evaluation.report import Scored
 
-ABOUT = """Measure how good the filter is on labelled mail: a TREC index, or folders of ham and spam.
+ABOUT = """Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
 
 A new filter in a temporary directory judges every message before it is taught (or not taught at all, `split`). Protocols:
   online       every message is taught right after it was judged

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
 the numbers behind a word are the messages of each class that have it. Who has taught the message itself is told first.
 
-In place of PATH: the id, as X-Spamguard has it, of a message that passed. What was said and done then, and the verdict by what is
+In place of PATH, the ID of a message that passed, as X-Spamguard has it. What was said and done then, and the verdict by what is
 known now; its words are told as far as they were among the strongest then."""
 EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
@@ -44,7 +44,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--words", type=rim.whole, default=10, metavar="N", help="how many words each way (default: 10)")
     rim.add_user(parser)
     rim.add_json(parser, rim.ONE_FOR_EACH)
-    rim.add_paths(parser)
+    parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=f"{rim.PATHS}; or the id of a message that passed")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Writer
     from spamguard.engine import Filter
 
-ABOUT = """Write the filter to a file, for a backup or for another installation.
+ABOUT = """Write the filter to a file for another installation.
 
 With receipts (the default) everything can be taught, taken back and merged where it is imported. Without them the file holds only
 the tables as they are now: where they are imported the filter judges as this one does, but cannot learn. Either needs the same key

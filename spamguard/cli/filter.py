@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from spamguard.cli import rim
 
-ABOUT = """Add the verdict to a message on its way through: standard input to standard output.
+ABOUT = """Add the verdict to a message on its way through. It is read from standard input and written to standard output.
 
 The fields X-Spam-Flag (unwanted mail only), X-Spam-Status and X-Spamguard are put on top; those that the message brings
 along are taken out, all else stays as it is, byte for byte. A message that cannot be judged goes through with

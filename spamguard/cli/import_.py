@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Reader
     from spamguard.engine import Filter
 
-ABOUT = """Take in a file that `spamguard export` wrote, or what another filter knew about words.
+ABOUT = """Take in an export, or what another filter knew about words.
 
 Receipts are added to those that are here; what was taught here stays, and of two words about one message the later one counts.
 Tables without receipts make a filter that judges but does not learn: they go into a new state directory, or replace tables that came

@@ -8,7 +8,7 @@ import time
 from spamguard.cli import rim, token
 from spamguard.errors import UsageError
 
-ABOUT = """Print a link that logs somebody in to the web page (`web` in the configuration): once, within ten minutes.
+ABOUT = """Print a link that lets somebody in to the web page. It works once, within ten minutes; the page is `web` in the configuration.
 
 Whoever opens it first is let in and stays so for 30 days, or until the page was not used for 7. With --revoke all sessions and links
 of that user end instead."""

@@ -20,7 +20,6 @@ def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
         "--id", action="append", dest="ids", default=[], metavar="ID", help="a message that passed, by the id in X-Spamguard"
     )
     rim.add_paths(parser, needed=False)
-    parser.set_defaults(wrong_usage=parser.error)
 
 
 def names_messages(options: argparse.Namespace) -> None:

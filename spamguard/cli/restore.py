@@ -15,7 +15,7 @@ from spamguard.errors import UsageError
 if TYPE_CHECKING:
     from spamguard.backup.archive import Archive, Header
 
-ABOUT = """Put what `backup` wrote into the state directory, whose daemon must have been stopped.
+ABOUT = """Put what `backup` wrote into the state directory. The daemon there must have been stopped.
 
 Where systemd listens for the daemon, stop that too: the next mail would start it again.
 

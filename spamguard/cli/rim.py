@@ -32,6 +32,7 @@ CONFIG = 78  # EX_CONFIG of sysexits.h: of a service, which restarting would not
 INTERRUPTED = 130  # 128 + SIGINT, as a shell would tell it
 CUT_OFF = 141  # 128 + SIGPIPE
 
+PATHS = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
 ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
 
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
@@ -46,15 +47,11 @@ _REMEDIES = {
 
 
 def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], about: str, example: str) -> argparse.ArgumentParser:
-    """A command's parser: about's first sentence goes into the list of commands, the example under the help."""
+    """A command's parser: about's first sentence, on one line, goes into the list of commands, the example under the help."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=about.partition(".")[0].replace("\n", " "),
-        description=about,
-        epilog=f"example:\n{example}\n\nErrors are one line on standard error and exit status 2.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, description=about, epilog=f"example:\n{example}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, wrong_usage=parser.error)
     _add_state(parser)
     return parser
 
@@ -69,7 +66,7 @@ def add_action(
 ) -> argparse.ArgumentParser:
     """One of several things that a command does; `work` of the options is what does it."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
-    parser.set_defaults(work=work)
+    parser.set_defaults(work=work, wrong_usage=parser.error)
     _add_state(parser)
     add_json(parser, json_about)
     return parser
@@ -77,8 +74,7 @@ def add_action(
 
 def add_paths(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     """The argument PATH…"""
-    about = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
-    parser.add_argument("paths", nargs="+" if needed else "*", metavar="PATH", help=about)
+    parser.add_argument("paths", nargs="+" if needed else "*", metavar="PATH", help=PATHS)
 
 
 def add_json(parser: argparse.ArgumentParser, about: str = ONE_FOR_ALL) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spamguard.engine import Filter
     from spamguard.records import Status
 
-ABOUT = """Show what the filter knows: messages of each class, who taught them, table load, sizes, versions; and the running daemon.
+ABOUT = """Show what the filter knows, and how the daemon is. It tells messages of each class, who taught them, table load, sizes, versions.
 
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and its messages since it began.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spamguard.web.access.store import Credential, Store
     from spamguard.web.service.values import Person
 
-ABOUT = """Make, list and revoke what programs need to ask the HTTP API (`web` in the configuration).
+ABOUT = """Make, list and revoke tokens of programs that ask the HTTP API. (It is `web` in the configuration.)
 
 A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and teaches everything. It is shown once;
 kept is a hash of it. Programs send it as `Authorization: Bearer TOKEN`. What is revoked is refused from the next request on.

@@ -16,7 +16,7 @@ from spamguard.errors import UsageError
 if TYPE_CHECKING:
     from spamguard.undo import Chosen, Done
 
-ABOUT = """Take back what a user has taught, exactly: as if it had never been said. What that user had said about a message before is
+ABOUT = """Take back what a user has taught. It is exactly as if it had never been said: what that user had said about a message before is
 in force again. Doing it twice changes nothing. Likewise a word list that was imported.
 
 Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place."""
