@@ -7,7 +7,7 @@ long as most of it is first seen in Junk.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from spamguard.folders.reconcile import Into, Rules, target
 from spamguard.folders.values import Arrival
@@ -22,10 +22,12 @@ class Filing:
     def __init__(self) -> None:
         self._filed: deque[bool] = deque(maxlen=_LAST)
 
-    def see(self, arrivals: Iterable[Arrival], known: Collection[bytes], rules: Rules) -> None:
-        """Where spam is seen for the first time. known: digests of what was seen before. Of one look, what was filed counts as the last."""
-        spam = (one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG)
-        found = [target(rules, one.folder) for one in spam if one.digest not in known]
+    def see(self, arrivals: Iterable[Arrival], known: Callable[[set[bytes]], Collection[bytes]], rules: Rules) -> None:
+        """Where spam is seen for the first time. known: which of these messages were seen before. Of one look, what was filed counts as
+        the last."""
+        spam = [one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG]
+        before = known({one.digest for one in spam})
+        found = [target(rules, one.folder) for one in spam if one.digest not in before]
         self._filed.extend(sorted(into is Into.UNWANTED for into in found if into in (Into.UNWANTED, Into.HAM)))
 
     @property

@@ -51,15 +51,16 @@ class Teacher:
         mailbox: Mailbox,
         places: Mapping[str, Place],
         outcome: Outcome,
-        found: Sequence[Found],
+        found: Mapping[Key, Found],
         before: Sequence[Copy],
         *,
         first: bool = False,
     ) -> Generator[None, None, set[Place]]:
         """Everything that follows from one look, some lessons at a step; folders to be looked at again, as messages have moved on.
 
-        places: the mailbox's folders by directory. before: what was remembered of these messages. first: of the first look, which may be
-        one at a mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
+        places: the mailbox's folders by directory. found: what is new in them. before: what was remembered of these messages. first: of
+        the first look, which may be one at a mailbox that has moved: what it tells is older than whatever its user has said, or has
+        taken back.
         LedgerError, SightingsError: what was not taught will be found again.
         """
         changes = _Changes(outcome, before)
@@ -162,10 +163,10 @@ class _Changes:
 class _Finder:
     """Where the messages of lessons lie."""
 
-    def __init__(self, scanner: Scanner, places: Mapping[str, Place], outcome: Outcome, found: Sequence[Found]) -> None:
+    def __init__(self, scanner: Scanner, places: Mapping[str, Place], outcome: Outcome, found: Mapping[Key, Found]) -> None:
         self._scanner = scanner
         self._places = places
-        self._found = {(one.place.directory, one.name): one for one in found}
+        self._found = found
         self._keys: dict[tuple[bytes, str], set[int]] = {}
         for copy in outcome.kept:
             if not copy.gone:

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -83,25 +83,22 @@ class Scanner:
         self._held: dict[bytes, bytes] = {}
         self._held_bytes = 0
 
-    def look(self, places: Iterable[Place], known: Callable[[str], NDArray[np.int64]], weighed: Collection[Place] = ()) -> Looked:
-        """Compare folders of one mailbox with what is known of each: keys of base names, by the folder's directory."""
-        looked = Looked()
-        for place in places:
-            try:
-                listed = self._mailboxes.names(place)
-            except FileNotFoundError:
-                listed = {}
-                self._listings.pop(place, None)
-            except OSError as error:
-                self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
-                continue
-            self._once.over(place)
-            new, gone, renamed = self._compared(place, listed, known(place.directory), weighed=place in weighed)
-            looked.new += new
-            looked.gone.update((place.directory, name) for name in gone)
-            if place in weighed:
-                looked.renamed[place] = renamed
-        return looked
+    def look(self, place: Place, known: NDArray[np.int64], looked: Looked, *, weighed: bool = False) -> None:
+        """Compare a folder with what is known of it, keys of base names; `looked` gets what has changed."""
+        try:
+            listed = self._mailboxes.names(place)
+        except FileNotFoundError:
+            listed = {}
+            self._listings.pop(place, None)
+        except OSError as error:
+            self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
+            return
+        self._once.over(place)
+        new, gone, renamed = self._compared(place, listed, known, weighed=weighed)
+        looked.new += new
+        looked.gone.update((place.directory, name) for name in gone)
+        if weighed:
+            looked.renamed[place] = renamed
 
     def _compared(
         self, place: Place, listed: Mapping[str, Sequence[str]], known: NDArray[np.int64], *, weighed: bool

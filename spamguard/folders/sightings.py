@@ -156,6 +156,10 @@ class Sightings:
             rows += [row for digest in wanted for row in self._db.execute(query, (digest, name))]
             return _copies(rows, {number: folder for folder, number in numbers.items()})
 
+    def known(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of which there are sightings."""
+        return {copy.digest for copy in self.copies(mailbox, digests, ())}
+
     def digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """Of files that are there, by their keys, as far as their messages could be read and nothing about them is waiting."""
         with _explained(self.path):

@@ -8,34 +8,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
+from itertools import islice
 from math import inf
-from operator import attrgetter
-from typing import TypeVar
 
 from spamguard.engine import Filter
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, evidence, roles
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
-from spamguard.folders.filing import Filing
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
-from spamguard.folders.reconcile import Into, Rules, reconcile, target
+from spamguard.folders.reconcile import Into, Key, Rules, reconcile, target
 from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
+from spamguard.folders.schedule import Box, Schedule, Work
 from spamguard.folders.sightings import FILE, Sightings
-from spamguard.folders.values import Arrival, Kind, Role
+from spamguard.folders.values import Arrival, Copy, Kind, Role
 from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
 
 STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait; of large ones fewer
-TURN_SECONDS = 0.5  # after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
+PIECE = 1000  # messages whose comings and goings are thought about at once: the same
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
@@ -46,34 +44,7 @@ _NOT_FILED = (
     "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
 )
 
-Result = TypeVar("Result")
-Work = Generator[None, None, Result]
-"""Goes on by a step each time: some tenths of a second."""
-
 _log = logging.getLogger("spamguard.folders")
-
-
-@dataclass(slots=True)
-class _Box:
-    """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
-
-    told: something has changed in it that was not looked at yet; tended: the last step. All times: the clock of `time.monotonic`.
-    """
-
-    mailbox: Mailbox
-    next_rescan: float
-    folders_due: float = inf
-    places: dict[str, Place] = field(default_factory=dict)
-    due: dict[Place, float] = field(default_factory=dict)
-    work: Work[None] | None = None
-    is_new: bool = False
-    told: bool = False
-    tended: float = 0.0
-    filing: Filing = field(default_factory=Filing)
-
-    def soon(self, place: Place, when: float) -> None:
-        """Look at a folder at a time, or before."""
-        self.due[place] = min(self.due.get(place, inf), when)
 
 
 class Watcher:
@@ -101,7 +72,7 @@ class Watcher:
         for note in server.notes:
             _log.info("%s", note)
         self._roles = [role_of(watch, server.special) for watch in settings.watch]
-        self._boxes: dict[Mailbox, _Box] = {}
+        self._schedule = Schedule()
         self._users_due = 0.0
         self._settled = -inf
         self._votes = 0
@@ -115,12 +86,12 @@ class Watcher:
         busy = self._users_due <= now
         if busy:
             self._find_mailboxes(now)
-        for box in self._in_turn(now):
+        for box in self._schedule.in_turn(now):
             self._tend(box, now)
             busy = True
         busy = busy or self._renew()
         self._settle_now_and_then()
-        self._notes.beat(len(self._boxes))
+        self._notes.beat(len(self._schedule.boxes))
         return busy
 
     def close(self) -> None:
@@ -131,42 +102,30 @@ class Watcher:
 
     def _next_due(self) -> float:
         settle = self._settled + SETTLE_SECONDS if self._votes != self._teacher.votes else inf
-        renew = self._renewer.due if self._boxes else inf
-        return min([self._users_due, settle, renew, self._notes.due, *(_next(box) for box in self._boxes.values())])
-
-    def _in_turn(self, now: float) -> Iterator[_Box]:
-        """Those that are due: all in which something was just moved, then those that have waited longest, while there is time.
-
-        Those that begin, one after the other: a step in any case, and what time is left.
-        """
-        beginners = [box for box in self._boxes.values() if box.is_new]
-        due = [box for box in self._boxes.values() if not box.is_new and _next(box) <= now]
-        others = sorted((box for box in due if not box.told), key=attrgetter("tended"))
-        yield from [box for box in due if box.told]
-        until = time.monotonic() + TURN_SECONDS
-        for box in chain(beginners[:1], others, _until_seen(beginners)):
-            yield box
-            if time.monotonic() > until:
-                return
+        renew = self._renewer.due if self._schedule.boxes else inf
+        return min(self._users_due, settle, renew, self._notes.due, self._schedule.next())
 
     def _note(self, changes: Changes) -> None:
         """Something may have changed: look after the debounce."""
         now = time.monotonic()
+        boxes = self._schedule.boxes
         if changes.everything:
             _log.info("events were lost: looking at everything")
             self._users_due = now
-            for box in self._boxes.values():
+            for box in boxes.values():
                 box.next_rescan = now
+                self._schedule.plan(box)
         if changes.users:
             self._users_due = min(self._users_due, now + min(watch.debounce_seconds for watch in self._watches))
-        for mailbox in changes.mailboxes & self._boxes.keys():
-            self._boxes[mailbox].folders_due = min(self._boxes[mailbox].folders_due, now + self._watch(mailbox).debounce_seconds)
-            self._boxes[mailbox].told = True
+        for mailbox in changes.mailboxes & boxes.keys():
+            box = boxes[mailbox]
+            box.folders_due = min(box.folders_due, now + self._watch(mailbox).debounce_seconds)
+            self._schedule.tell(box)
         for place in changes.folders:
-            watched = self._boxes.get(place.mailbox)
+            watched = boxes.get(place.mailbox)
             if watched is not None and self._role(place).kind is not Kind.IGNORED:
                 watched.soon(place, now + self._watch(place.mailbox).debounce_seconds)
-                watched.told = True
+                self._schedule.tell(watched)
 
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
@@ -178,13 +137,14 @@ class Watcher:
             self._users_due = now + RETRY_SECONDS
             return
         self._once.over(_OTHERS)
-        for mailbox in self._boxes.keys() - found:
-            del self._boxes[mailbox]
+        known = set(self._schedule.boxes)
+        for mailbox in known - found:
+            self._schedule.remove(mailbox)
             self._scanner.forget(mailbox)
             self._once.over(mailbox)
             self._once.over(_filing_of(mailbox))
-        for mailbox in sorted(found - self._boxes.keys()):
-            self._boxes[mailbox] = _Box(mailbox, now)
+        for mailbox in sorted(found - known):
+            self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
             self._sightings.prune(int(time.time()))
             for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time())):
@@ -192,31 +152,33 @@ class Watcher:
 
     # ---- one mailbox
 
-    def _tend(self, box: _Box, now: float) -> None:
+    def _tend(self, box: Box, now: float) -> None:
         """A step of what is due."""
         box.tended = now
         try:
             self._go_on(box, now)
         except MailboxesError:  # told where mailboxes are looked for
-            box.work = None
-            box.next_rescan = time.monotonic() + RETRY_SECONDS
             self._users_due = 0.0
-            self._scanner.let_go()
-        except SpamguardError as error:  # of our own files: the same lessons are found at the next look
+            self._give_up(box, time.monotonic() + RETRY_SECONDS)
+        except SpamguardError as error:  # of our own files
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
-            box.work = None
-            box.next_rescan = time.monotonic() + RETRY_SECONDS
-            self._scanner.let_go()
-            self._scanner.forget(box.mailbox)
+            self._give_up(box, time.monotonic() + RETRY_SECONDS)
         except OSError as error:
             self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
-            box.work = None
-            self._scanner.forget(box.mailbox)
+            self._give_up(box, box.next_rescan)
         else:
             self._once.over(box.mailbox)
         box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)
+        self._schedule.plan(box)
 
-    def _go_on(self, box: _Box, now: float) -> None:
+    def _give_up(self, box: Box, again: float) -> None:
+        """What is under way: the same lessons, and the same evidence, are found at the next look."""
+        box.work = None
+        box.next_rescan = again
+        self._scanner.let_go()
+        self._scanner.forget(box.mailbox)
+
+    def _go_on(self, box: Box, now: float) -> None:
         """One step of what is under way or due."""
         if box.work is None:
             box.work = self._look_where_due(box, now)
@@ -224,7 +186,7 @@ class Watcher:
             return
         box.work = None
 
-    def _look_where_due(self, box: _Box, now: float) -> Work[None]:
+    def _look_where_due(self, box: Box, now: float) -> Work[None]:
         if min(box.next_rescan, box.folders_due) <= now:
             box.next_rescan = now + self._watch(box.mailbox).rescan_seconds if box.next_rescan <= now else box.next_rescan
             box.folders_due = inf
@@ -233,13 +195,13 @@ class Watcher:
         if not self._sightings.scanned(box.mailbox.path):
             yield from self._look_first(box) if box.places else ()
         elif due:
-            looked = self._look(box, list(due))
+            looked = yield from self._look(box, due)
             again = yield from self._learn(box, looked)
             yield from self._weigh(box, looked, everything=due.keys() >= set(box.places.values()))
             # all of them: what is not finished came from one of them, and may be on its way to another
             self._look_soon(box, set(due) if again else set(), self._watch(box.mailbox).debounce_seconds)
 
-    def _find_folders(self, box: _Box) -> None:
+    def _find_folders(self, box: Box) -> None:
         """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
         try:
             found = list(self._mailboxes.folders(box.mailbox))
@@ -249,13 +211,13 @@ class Watcher:
         known = self._sightings.folders(box.mailbox.path)
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
 
-    def _look_first(self, box: _Box) -> Work[None]:
+    def _look_first(self, box: Box) -> Work[None]:
         """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""
         box.is_new = True
         try:
             yield  # before anything is listed: only one of those that begin holds the names of its files
             for place in list(box.places.values()):
-                found = self._look(box, [place]).new
+                found = (yield from self._look(box, [place])).new
                 for start in range(0, len(found), STEP):
                     yield from self._learn(box, Looked(found[start : start + STEP]), first=True)
         finally:
@@ -265,14 +227,20 @@ class Watcher:
         self._look_soon(box, set(box.places.values()))
         _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
 
-    def _look(self, box: _Box, places: list[Place]) -> Looked:
-        asked = self._asked[box.mailbox.watch]
-        weighed = {place for place in places if asked.counts(self._into(place))}
-        for place in weighed:
-            self._weigher.prepare(place, asked)
-        return self._scanner.look(places, lambda directory: self._sightings.names(box.mailbox.path, directory), weighed)
+    def _look(self, box: Box, places: Iterable[Place]) -> Work[Looked]:
+        """What has changed in these folders; a step is over when a listing has taken that long."""
+        asked, looked, until = self._asked[box.mailbox.watch], Looked(), time.monotonic() + STEP_SECONDS
+        for place in places:
+            if weighed := asked.counts(self._into(place)):
+                self._weigher.prepare(place, asked)
+            known = self._sightings.names(box.mailbox.path, place.directory)
+            self._scanner.look(place, known, looked, weighed=weighed)
+            if time.monotonic() > until:
+                yield
+                until = time.monotonic() + STEP_SECONDS
+        return looked
 
-    def _weigh(self, box: _Box, looked: Looked, *, everything: bool) -> Work[None]:
+    def _weigh(self, box: Box, looked: Looked, *, everything: bool) -> Work[None]:
         """Teach what follows from evidence, after what follows from moves."""
         asked = self._asked[box.mailbox.watch]
         if asked.signs:
@@ -281,31 +249,46 @@ class Watcher:
     def _into(self, place: Place) -> Into:
         return target(self._rules(place.mailbox), place.directory)
 
-    def _learn(self, box: _Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
+    def _learn(self, box: Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
         """Teach what follows from a look; which folders to look at again."""
         arrivals = yield from self._arrivals(looked)
         if not arrivals and not looked.gone:
             return looked.again
-        before = self._sightings.copies(box.mailbox.path, {one.digest for one in arrivals}, looked.gone)
-        done = self._weigher.done(box.mailbox, before) if self._asked[box.mailbox.watch].signs else set()
-        rules = self._filing(box, self._rules(box.mailbox), [] if first else arrivals, {copy.digest for copy in before})
-        outcome = reconcile(before, arrivals, looked.gone, rules._replace(filing=rules.filing and not first), int(time.time()), first=first)
-        again = yield from self._teacher.teach(box.mailbox, box.places, outcome, looked.new, before, first=first)
-        self._weigher.follow(box.mailbox, done, outcome.kept)
+        rules = self._rules(box.mailbox)
+        rules = rules._replace(filing=not first and rules.we_file and self._filed(box, arrivals, rules))
+        found = {(one.place.directory, one.name): one for one in looked.new}
+        again = looked.again
+        for before, came in self._pieces(box.mailbox.path, arrivals, looked.gone):
+            done = self._weigher.done(box.mailbox, before) if self._asked[box.mailbox.watch].signs else set()
+            outcome = reconcile(before, came, looked.gone, rules, int(time.time()), first=first)
+            again |= yield from self._teacher.teach(box.mailbox, box.places, outcome, found, before, first=first)
+            self._weigher.follow(box.mailbox, done, outcome.kept)
+            yield
         self._scanner.let_go()
         self._once.over(_OURS)
-        return looked.again | again
+        return again
 
-    def _filing(self, box: _Box, rules: Rules, arrivals: list[Arrival], known: set[bytes]) -> Rules:
+    def _pieces(self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[Key]) -> Iterator[tuple[list[Copy], list[Arrival]]]:
+        """What is remembered of some of the messages that came or went, and what came of them: all copies of one message at once."""
+        came: dict[bytes, list[Arrival]] = {}
+        for arrival in arrivals:
+            came.setdefault(arrival.digest, []).append(arrival)
+        left = set(gone)
+        while came or left:
+            digests = list(islice(came, PIECE))
+            keys = [] if digests else list(islice(left, PIECE))
+            before = self._sightings.copies(mailbox, digests, keys)
+            left.difference_update(keys, ((copy.folder, copy.name) for copy in before))
+            yield before, [arrival for digest in digests for arrival in came.pop(digest)]
+
+    def _filed(self, box: Box, arrivals: list[Arrival], rules: Rules) -> bool:
         """Whether spam is filed, as it should be, by what was seen so far; if not, that is told."""
-        if not rules.we_file:
-            return rules
-        box.filing.see(arrivals, known, rules)
+        box.filing.see(arrivals, partial(self._sightings.known, box.mailbox.path), rules)
         if box.filing.fails:
             self._once.warn(_filing_of(box.mailbox), _NOT_FILED, box.mailbox.path)
         elif box.filing.works:
             self._once.over(_filing_of(box.mailbox))
-        return rules._replace(filing=box.filing.works)
+        return box.filing.works
 
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
         """What is new, read; a step is over after so many, or after so long."""
@@ -322,10 +305,10 @@ class Watcher:
 
     def _renew(self) -> bool:
         """A step of reading anew what an older version had read; whether there was one to take."""
-        if self._renewer.due > time.monotonic() or not self._boxes:
+        if self._renewer.due > time.monotonic() or not self._schedule.boxes:
             return False
         try:
-            self._teacher.votes += self._renewer.step(self._boxes)
+            self._teacher.votes += self._renewer.step(self._schedule.boxes)
         except SpamguardError as error:
             self._once.warn(_RENEWING, "%s; lessons of an older version are read anew when that is mended", error)
             self._renewer.due = time.monotonic() + RETRY_SECONDS
@@ -333,7 +316,7 @@ class Watcher:
             self._once.over(_RENEWING)
         return True
 
-    def _look_soon(self, box: _Box, places: set[Place], seconds: float = 0.0) -> None:
+    def _look_soon(self, box: Box, places: set[Place], seconds: float = 0.0) -> None:
         when = time.monotonic() + seconds
         for place in places:
             box.soon(place, when)
@@ -367,17 +350,3 @@ class Watcher:
 def _filing_of(mailbox: Mailbox) -> str:
     """What is told about filing goes by this name."""
     return f"filing {mailbox.path}"
-
-
-def _until_seen(beginners: Iterable[_Box]) -> Iterator[_Box]:
-    """Each as often as it takes: only one of them holds the names of its files."""
-    for box in beginners:
-        while box.is_new:
-            yield box
-
-
-def _next(box: _Box) -> float:
-    """When something is to be done about a mailbox."""
-    if box.work is not None:
-        return 0.0
-    return min([box.next_rescan, box.folders_due, *box.due.values()])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spamguard.folders.contract import Changes
 from spamguard.settings import HamEvidence
 from tests.unit.folders.watched import Watched
 
@@ -40,6 +41,5 @@ def age(one: Watched, seconds: float) -> None:
 
 def look(one: Watched) -> None:
     """At everything, as is done now and then."""
-    for box in one.watcher._boxes.values():
-        box.next_rescan = 0.0
+    one.watcher._note(Changes(everything=True))
     one.rest()

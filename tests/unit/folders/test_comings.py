@@ -47,7 +47,7 @@ def test_a_mailbox_that_goes_and_comes_back(watched):
     watched.rest()
     away = watched.box.rename(watched.place / "away")
     watched.rest()
-    assert watched.watcher._boxes == {}
+    assert watched.watcher._schedule.boxes == {}
     (message,) = (away / "new").iterdir()
     move(message, away / ".Junk")
     away.rename(watched.box)

@@ -12,7 +12,7 @@ import pytest
 from corpora import synthetic
 from spamguard import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons, notes
+from spamguard.folders import lessons, notes, schedule
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
 from spamguard.ledger import codec
@@ -231,7 +231,7 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
         maildir(watched.place / "home" / f"user{number}", ".Junk")
     message = deliver(watched.box, MAIL[0])
     watched.rest()
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
     looked: list[str] = []
     whole = watched.mailboxes.names
     monkeypatch.setattr(watched.mailboxes, "names", lambda place: [looked.append(place.mailbox.user), whole(place)][1])
@@ -250,7 +250,7 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
 def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watched, monkeypatch):
     """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took hours."""
     boxes = [maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive") for number in range(20)]
-    monkeypatch.setattr(module, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(schedule, "TURN_SECONDS", 60.0)
     watched.watcher._users_due = 0.0
     for _ in range(3):
         watched.watcher.turn(0.0)
@@ -353,7 +353,7 @@ def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched):
     watched.rest()
     for one in many:
         move(one, ben / ".Junk")
-    while not any(box.work for box in watched.watcher._boxes.values()):
+    while not any(box.work for box in watched.watcher._schedule.boxes.values()):
         watched.watcher.turn(DEBOUNCE)
     move(message, watched.box / ".Junk")
     digest = watched.filter._preparer.digest(MAIL[0])
@@ -382,6 +382,29 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     assert all(later[0] <= before[0] + 1 and later[1] <= before[1] + 1 for before, later in pairwise(steps))
 
 
+def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, monkeypatch):
+    """They come, go, and are deleted."""
+    monkeypatch.setattr(module, "PIECE", 2)
+    many = [deliver(watched.box, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(20)]
+    projects = maildir(watched.box / ".Projects")
+    watched.rest()
+    moved = [move(one, projects) for one in many]
+    assert numbers_known(watched, ".Projects", 20) == list(range(0, 21, 2))
+    for one in moved:
+        one.unlink()
+    assert numbers_known(watched, ".Projects", 0) == list(range(20, -1, -2))
+
+
+def numbers_known(one: Watched, folder: str, last: int) -> list[int]:
+    """How many messages are known there after each turn, until so many are; each number once."""
+    found: list[int] = []
+    while last not in found:
+        if (known := len(one.watcher._sightings.names(str(one.box), folder))) not in found:
+            found.append(known)
+        one.watcher.turn(DEBOUNCE)
+    return found
+
+
 def test_a_verdict_changes_at_once(tmp_path):
     one = Watched(tmp_path)
     for label, raw in synthetic.generate(40, 3):
@@ -401,7 +424,7 @@ def test_a_verdict_changes_at_once(tmp_path):
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Else the names of all files of thousands of users are held at once."""
     monkeypatch.setattr(module, "STEP", 1)
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
             deliver(maildir(watched.place / "home" / user, ".Junk"), raw)
@@ -411,26 +434,26 @@ def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatc
     most = 0
     while len(watched.watcher._sightings.mailboxes()) < 4:
         watched.watcher.turn(DEBOUNCE)
-        under_way = [box for box in watched.watcher._boxes.values() if box.is_new and box.mailbox in listed]
+        under_way = [box for box in watched.watcher._schedule.boxes.values() if box.is_new and box.mailbox in listed]
         most = max(most, len(under_way))
     assert most == 1
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     monkeypatch.setattr(module, "STEP", 5)
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for number in range(200):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
-    while not any(box.is_new for box in watched.watcher._boxes.values()):
+    while not any(box.is_new for box in watched.watcher._schedule.boxes.values()):
         watched.watcher.turn(DEBOUNCE)
     move(message, watched.box / ".Junk")
     until = time.monotonic() + 20
     while not watched.votes() and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
         time.sleep(DEBOUNCE / 4)
-    assert any(box.is_new for box in watched.watcher._boxes.values())
+    assert any(box.is_new for box in watched.watcher._schedule.boxes.values())
     watched.rest()
     assert watched.watcher._sightings.scanned(str(ben))
