@@ -8,7 +8,7 @@ import os
 from spamguard.cli import rim
 from spamguard.errors import ConfigError
 
-ABOUT = """Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names go to the daemon over the socket
+ABOUT = """Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names go to it over the socket
 `watch_socket`.
 
 For a service of its own (systemd/spamguard-watch.service), which may read everything, while the daemon, which parses mail, may not.
