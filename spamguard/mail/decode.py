@@ -70,9 +70,12 @@ _WIDER = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
     "tis_620": "cp874",
+    "iso2022_jp": "iso2022_jp_ext",
     "utf_8": "utf-8",
     "ascii": "ascii",
 }
+_WIDE = ("utf_16", "utf_32")  # beginnings of names of codecs: of several bytes to a character
+_SHIFTED = ("iso2022", "hz", "utf_7")  # of those whose text is all ASCII as it stands
 _WESTERN = frozenset(("latin_1", "cp1252"))  # any bytes fit them, and programs that do not know write them
 _MARKS = (b"\xff\xfe", b"\xfe\xff")
 _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
@@ -101,12 +104,15 @@ def to_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     Encoding Standard, section 6).
     """
     declared = "utf-16" if _is_marked(data) else codec_name(charset) if charset else None
+    if declared is not None and declared.startswith(_WIDE) and data.isascii() and b"\0" not in data:
+        declared = "ascii"  # whatever it is called: what it says would be lost
     defects = [b"charset-unknown"] if charset and declared is None else []
     if declared in (None, "ascii", "utf-8") and data.isascii():  # the usual case
         return data.decode("ascii"), defects
     wrong = [*defects, b"charset-wrong" if charset else b"charset-missing"]
     first = declared if declared not in (None, "ascii") else "utf-8"
-    for codec in dict.fromkeys((*_likelier(data, first), first, "utf-8")):
+    shifted = first.startswith(_SHIFTED) and data.isascii()
+    for codec in dict.fromkeys((first,) if shifted else (*_likelier(data, first), first, "utf-8")):
         text = _strict(data, codec)
         if text is not None:
             return text, defects if codec == declared or text.isascii() else wrong
@@ -132,7 +138,10 @@ def charset_inside(data: bytes) -> bytes:
             return b""
         return b"iso-2022-kr" if b"\x1b$)C" in data else b"iso-2022-jp"
     named = _META.search(data, 0, _PRESCAN)
-    return named[1] if named and codec_name(named[1]) else b""
+    codec = codec_name(named[1]) if named else None
+    if named is None or codec is None:
+        return b""
+    return b"utf-8" if codec.startswith((*_WIDE, *_SHIFTED)) else named[1]  # what says so in ASCII is none of these
 
 
 def _strict(data: bytes, codec: str) -> str | None:
@@ -176,10 +185,12 @@ def decode_base64(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _mend_base64(piece: bytes) -> bytes:
-    """One run of base64 with the padding it needs; a last character alone holds no byte."""
-    whole = piece.partition(b"=")[0]
+    """One run of base64 with the padding it needs; a last character alone holds no byte. What is left after so many runs is decoded as
+    one, in which padding stands for zeros."""
+    whole = piece.replace(b"=", b"A")
     whole = whole[: len(whole) - (len(whole) % 4 == 1)]
-    return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
+    found = binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
+    return found.replace(b"\0", b"") if b"=" in piece else found
 
 
 def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:

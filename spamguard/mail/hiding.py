@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import accumulate
 
 from spamguard.mail import styles
+from spamguard.mail.markup import without_zeros
 from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, Declared
 
 _BLOCKS = (
@@ -129,7 +130,7 @@ def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "") -> 
     for name in (element, *["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()):
         styles.add(declared, rules.get(name, {}))
     style = given.get("style", "")
-    styles.add(declared, styles.declarations(_REFERENCE.sub(_character, style) if "&" in style else style))
+    styles.add(declared, styles.declarations(_REFERENCE.sub(_character, without_zeros(style)) if "&" in style else style))
     hides = styles.ways(declared)
     if "hidden" in given and "display" not in declared:
         hides |= {EVER}

@@ -111,7 +111,7 @@ def _characters(text: str) -> str:
     """Entities replaced. Their length is bounded, since `html.unescape` raises at numbers of thousands of digits."""
     if "&" not in text:
         return text
-    return _ENTITY.sub(_character, text.replace("&nbsp;", " "))  # most of them are this one
+    return _ENTITY.sub(_character, markup.without_zeros(text.replace("&nbsp;", " ")))  # most of them are this one
 
 
 def _character(match: re.Match[str]) -> str:

@@ -43,6 +43,8 @@ _ENDS = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])") for name in _HOLDING if
 # Behind the beginning of one of these, whether an element holds markup only a whole parser can tell: rather seen than lost.
 _OTHERWISE = frozenset(("math", "select", "svg"))
 _ODD = _OTHERWISE | _HOLDING.keys() | {f"/{name}" for name in _DROPPED}
+# In front of the number of a character there may be as many as one likes.
+_ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
 
 
 class Markup(NamedTuple):
@@ -106,3 +108,8 @@ def exactly(source: str) -> Markup:
 def _text(source: str) -> str:
     """What stands between tags and comments: a sign that begins none there must not come to stand in front of a letter."""
     return source[:-1] + " " if source.endswith("<") else source
+
+
+def without_zeros(source: str) -> str:
+    """Markup with the numbers of characters as short as they can be."""
+    return _ZEROS.sub("", source) if "&#0" in source or "&#x0" in source else source

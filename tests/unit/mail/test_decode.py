@@ -32,6 +32,11 @@ from tests.unit.mail.support import repeatable, words
         ("привет".encode(), b"shift_jis", "привет", [b"charset-wrong"]),
         ("中文".encode("gb18030"), b"gb2312", "中文", []),
         ("カナ".encode("iso-2022-jp"), b"iso-2022-jp", "カナ", []),
+        ("カナ".encode("iso-2022-jp") + b"\x1b(I1\x1b(B", b"iso-2022-jp", "カナｱ", []),
+        ("カナ".encode("iso-2022-jp") + b"\x1b$B-!\x1b(Bx", b"iso-2022-jp", "カナ\ufffdx", [b"charset-wrong"]),
+        (b"+AGE-bc +?", b"utf-7", "abc \ufffd", [b"charset-wrong"]),
+        (b"plain", b"utf-16", "plain", []),
+        (b"plain ones", b"utf-32", "plain ones", []),
         ("привет".encode("utf-16"), b"us-ascii", "привет", []),
         (b"\xfe\xff" + "привет".encode("utf-16-be"), b"", "привет", []),
         ("привет".encode("utf-16"), b"utf-16le", "привет", []),
@@ -93,6 +98,11 @@ def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -
     assert decode_base64(data)[0] == decoded
 
 
+def test_base64_in_a_great_many_pieces_is_read_to_its_end() -> None:
+    said = base64.b64encode(b"what it says") + b"\n" + base64.b64encode(b", and more")
+    assert decode_base64(b"IA==\n" * 5000 + said)[0].endswith(b"what it says, and more")
+
+
 @repeatable
 @given(st.binary(max_size=300))
 def test_nothing_in_base64_raises(data: bytes) -> None:
@@ -151,6 +161,8 @@ def test_headers_that_the_standard_library_writes_are_read(text: str, charset: s
         (b"<meta charset=nonsense>\xff", b""),
         (b" " * 1024 + b"charset=big5 \xff", b""),
         (b"<meta charset=big5>", b""),
+        ("<meta charset=utf-16>é".encode(), b"utf-8"),
+        ("<meta charset='utf-7'>é".encode(), b"utf-8"),
         ("こんにちは".encode("iso-2022-jp"), b"iso-2022-jp"),
         ("대출".encode("iso-2022-kr"), b"iso-2022-kr"),
         (b"\x1b[31mred", b""),
