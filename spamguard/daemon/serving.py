@@ -42,7 +42,7 @@ _log = logging.getLogger("spamguard.web")
 
 
 class Monitor:
-    """What the API tells monitors (`operations.Monitor`). Lessons are counted once, by the process that monitors ask if there is one."""
+    """What the API tells monitors (`contract.Monitor`). Lessons are counted once, by the process that monitors ask if there is one."""
 
     def __init__(self, settings: Settings, board: Board) -> None:
         self._board = board

@@ -15,9 +15,8 @@ from spamguard.web.access.contract import Problem
 from spamguard.web.access.door import Door
 from spamguard.web.access.guard import Guard
 from spamguard.web.access.store import Store
-from spamguard.web.api.operations import Monitor
 from spamguard.web.api.routes import routes
-from spamguard.web.service.contract import Service
+from spamguard.web.service.contract import Monitor, Service
 
 _FOR_PROGRAMS = (414, 421, 431, 505)  # statuses for which no page is made: who asked may not be a browser that we want to speak to
 
@@ -25,7 +24,7 @@ _FOR_PROGRAMS = (414, 421, 431, 505)  # statuses for which no page is made: who 
 def application(web: Web, spool: Path, service: Service, store: Store, monitor: Monitor) -> Guard:
     """spool: directory for messages that are handed over."""
     door = Door(store, frozenset(web.proxy.operators if web.proxy else ()))
-    inside = Router([*routes(service, monitor, web.limits.message_bytes), *pages.routes(service, door)], redirect_slashes=False)
+    inside = Router([*routes(service, monitor, web.limits.message_bytes), *pages.routes(service, monitor, door)], redirect_slashes=False)
     return Guard(inside, web, door, spool, show)
 
 

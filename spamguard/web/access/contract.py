@@ -4,7 +4,7 @@ Everything about a request that could be forged has been looked at before a view
 unless a token names them, that a request that changes something comes from a page of ours. What is left to the view: it takes forms
 by `posted` only, which checks that they are ours, and it changes nothing by GET.
 
-Pages are `spamguard.web.pages.routes(service: Service, gate: Gate) -> Sequence[BaseRoute]`, and show what went wrong by
+Pages are `spamguard.web.pages.routes(service: Service, monitor: Monitor, gate: Gate) -> Sequence[BaseRoute]`, and show what went wrong by
 `spamguard.web.pages.failed(request: Request, problem: Problem) -> Response`: for every error that leaves a view (`problems.of`), for
 paths that are not there, and for who is nobody (401: say how to get a link). Header fields for security are put on every answer here.
 """

@@ -8,24 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.api import layouts, shapes
-from spamguard.web.service.contract import Service
+from spamguard.web.service.contract import Monitor, Service
 from spamguard.web.service.values import MOST, Person, Search
-
-
-class Monitor(Protocol):
-    """What the daemon says of itself to monitors."""
-
-    async def page(self) -> tuple[bytes, str]:
-        """Metrics for Prometheus, and their content type."""
-
-    async def wrong(self) -> list[str]:
-        """What is not as it should be, a line for each thing."""
 
 
 class Type(StrEnum):

@@ -19,8 +19,8 @@ from spamguard.spool import Spool
 from spamguard.web.access import contract
 from spamguard.web.access.problems import refusal
 from spamguard.web.api import ROOT, given, openapi
-from spamguard.web.api.operations import OPERATIONS, Asked, Monitor, Operation, Text, checked_id
-from spamguard.web.service.contract import Service
+from spamguard.web.api.operations import OPERATIONS, Asked, Operation, Text, checked_id
+from spamguard.web.service.contract import Monitor, Service
 
 ANSWER_SECONDS = 60.0  # for anything
 

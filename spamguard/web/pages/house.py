@@ -15,7 +15,7 @@ from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
 from spamguard.web.pages.shelf import Shelf
-from spamguard.web.service.contract import Service
+from spamguard.web.service.contract import Monitor, Service
 from spamguard.web.service.values import Person, Preview, Receipt, Released, Why
 
 _CLASSES_KEPT = 10.0  # seconds; a new class shows up that late
@@ -49,8 +49,8 @@ class Draft:
 class House:
     """One for each process. now: seconds since 1970."""
 
-    def __init__(self, service: Service, gate: access.Gate, now: Callable[[], float] = time.time) -> None:
-        self.service, self.gate, self.now = service, gate, now
+    def __init__(self, service: Service, monitor: Monitor, gate: access.Gate, now: Callable[[], float] = time.time) -> None:
+        self.service, self.monitor, self.gate, self.now = service, monitor, gate, now
         self.notices: Shelf[Notice] = Shelf(_NOTICES, _ALL_NOTICES, _NOTICE_KEPT, time.monotonic, lambda _: None)
         self.drafts: Shelf[Draft] = Shelf(_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT, time.monotonic, lambda draft: draft.message.close())
         self._classes: Mapping[str, bool] = {}
@@ -87,7 +87,7 @@ def name_of(request: Request) -> str:
     """The id in the path of a request. NotThereError: it is none."""
     name = str(request.path_params["name"])
     if not is_id(name):
-        raise NotThereError("there is no message of that name: follow a link, or look it up in the history")
+        raise NotThereError("there is no message of that name")
     return name
 
 

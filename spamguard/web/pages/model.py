@@ -20,6 +20,7 @@ from spamguard.web.pages.texts import counted
 SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days", "": "ever"}
 """By hours."""
 _LONGEST = 320  # characters of a user's name
+_MOST_USERS = 200  # rows
 
 
 async def shown(house: House, request: Request) -> Response:
@@ -34,6 +35,7 @@ async def shown(house: House, request: Request) -> Response:
         growth=charts.growth(found.growth),
         calibration=charts.calibration(found.calibration),
         told=house.told(request),
+        most_users=_MOST_USERS,
     )
 
 

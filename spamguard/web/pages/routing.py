@@ -14,7 +14,7 @@ from spamguard.web.access import contract as access
 from spamguard.web.pages import history, login, message, model, quarantine, teach, today, words
 from spamguard.web.pages.drawing import assets, page
 from spamguard.web.pages.house import House
-from spamguard.web.service.contract import Service
+from spamguard.web.service.contract import Monitor, Service
 
 View = Callable[[House, Request], Awaitable[Response]]
 
@@ -59,9 +59,9 @@ _TITLES = {
 """For people; of all others what HTTP calls them."""
 
 
-def routes(service: Service, gate: access.Gate) -> Sequence[BaseRoute]:
+def routes(service: Service, monitor: Monitor, gate: access.Gate) -> Sequence[BaseRoute]:
     """All pages, from the root of the host on."""
-    house = House(service, gate)
+    house = House(service, monitor, gate)
     views = [Route(path, partial(view, house), methods=[method]) for method, path, view in VIEWS]
     return [*views, Route("/static/{file}", _asset, methods=["GET"])]
 

@@ -51,6 +51,7 @@ async def shown(house: House, request: Request) -> Response:
         mistakes=mistakes(found),
         told=house.told(request),
         classes=unwanted,
+        wrong=await house.monitor.wrong() if person.operator else (),
     )
 
 

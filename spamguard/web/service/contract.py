@@ -92,3 +92,13 @@ class Service(Protocol):
 
     async def status(self, person: Person) -> Mapping[str, Any]:
         """What the daemon says of itself (`daemon.sock`) and the filter's status; for operators only."""
+
+
+class Monitor(Protocol):
+    """What the daemon's processes say of themselves; asked at any time, answers at once."""
+
+    async def page(self) -> tuple[bytes, str]:
+        """Metrics for Prometheus, and their content type."""
+
+    async def wrong(self) -> list[str]:
+        """What is not as it should be, a line for each thing."""

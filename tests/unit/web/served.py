@@ -20,25 +20,12 @@ from spamguard.web.access.store import Kind, Store
 from spamguard.web.app import application
 from spamguard.web.server import Server
 from spamguard.web.service.values import Person
-from tests.unit.web.pages.fixed import Fixed
+from tests.unit.web.pages.fixed import Fixed, Monitor
 
 ROOT = "/api/v1"
 MESSAGE = {"Content-Type": "message/rfc822"}
 LETTER = b"Subject: hello\r\n\r\nhello\r\n"
 ANNA, OPERATOR = Person("anna"), Person("olga", operator=True)
-
-
-class Monitor:
-    """Says that all is well, or what is told."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    async def page(self) -> tuple[bytes, str]:
-        return b"spamguard_workers 2\n", "text/plain; version=0.0.4"
-
-    async def wrong(self) -> list[str]:
-        return self.found
 
 
 @dataclass

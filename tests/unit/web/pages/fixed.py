@@ -70,6 +70,19 @@ def explanation(verdict: Verdict = SPAM) -> Explanation:
     )  # fmt: skip
 
 
+class Monitor:
+    """Says that all is well, or what is told."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    async def page(self) -> tuple[bytes, str]:
+        return b"spamguard_workers 2\n", "text/plain; version=0.0.4"
+
+    async def wrong(self) -> list[str]:
+        return self.found
+
+
 @dataclass
 class Fixed:
     """What `spamguard.web.service.contract.Service` asks for; calls: what was asked to be changed."""
@@ -89,6 +102,7 @@ class Fixed:
     failure: SpamguardError | None = None
     growth: Sequence[tuple[float, int]] = ((NOW - 2 * 86400, 10), (NOW - 86400, 50), (NOW, 120))
     empty: bool = False
+    monitor: Monitor = field(default_factory=Monitor)
 
     def _may(self) -> None:
         if self.failure:
@@ -217,7 +231,8 @@ def application(service: Fixed, spool: Path, person: Person | None = ANNA, gate:
     async def told(request: Request, error: Exception) -> Response:
         return pages.failed(request, problems.of(error))
 
-    inner = Starlette(routes=list(pages.routes(service, gate or Gate())), exception_handlers={SpamguardError: told, 404: told, 405: told})
+    routes = pages.routes(service, service.monitor, gate or Gate())
+    inner = Starlette(routes=list(routes), exception_handlers={SpamguardError: told, 404: told, 405: told})
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         scope["state"] = {"visitor": visitor, "spool": spool}

@@ -36,7 +36,7 @@ def test_only_the_first_page_waits_for_the_classes(monkeypatch: pytest.MonkeyPat
 
     async def run() -> None:
         slow = Slow()
-        found = house.House(cast(Service, slow), Gate())
+        found = house.House(cast(Service, slow), slow.monitor, Gate())
         for _ in range(5):
             assert list(await found.classes(ANNA)) == ["ham", "spam"]
             await asyncio.sleep(0)
@@ -61,7 +61,7 @@ def test_trouble_is_told_to_the_first_only(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def run() -> None:
         service = Troubled()
-        found = house.House(cast(Service, service), Gate())
+        found = house.House(cast(Service, service), service.monitor, Gate())
         with pytest.raises(BusyError):
             await found.classes(ANNA)
         service.ill = False

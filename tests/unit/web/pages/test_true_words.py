@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from spamguard.errors import UsageError
 from spamguard.records import Clue
-from tests.unit.web.pages.fixed import NAME, Fixed, judgement
+from spamguard.web.service.values import Counted, Hour, Model, Person, Today, UserLessons
+from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, Fixed, judgement
 from tests.unit.web.pages.test_views import get
 
 
@@ -28,3 +31,73 @@ def test_what_is_not_kept_is_not_said_not_to_be(tmp_path: Path) -> None:
         told = page.text.partition("<main")[2]
         assert all(words in told for words in ("(no subject known)", "(no sender known)", "(nobody known)"))
         assert "this machine" not in told
+
+
+def test_who_has_no_mail_is_not_told_that_there_is_none(tmp_path: Path) -> None:
+    """Others may have some; theirs may come to an address that nobody has said is theirs."""
+    service = Fixed([], empty=True)
+    for page in get(service, tmp_path, "/", "/history"):
+        assert "aliases" in page.text
+        assert all(words not in page.text for words in ("Nothing has passed", "No mail has passed"))
+    for page in get(service, tmp_path, "/", "/history", person=OPERATOR):
+        assert "aliases" not in page.text
+        assert "has passed" in page.text
+
+
+def test_a_word_of_which_no_counts_are_told_is_not_said_to_be_in_no_message(tmp_path: Path) -> None:
+    """Who is no operator is told of none that hardly any message has."""
+    service = Fixed(empty=True)
+    assert "fewer than five" in get(service, tmp_path, "/words?word=solar")[0].text
+    assert "in no message" in get(service, tmp_path, "/words?word=solar", person=OPERATOR)[0].text
+
+
+def test_what_is_no_word_is_told_beside_the_form(tmp_path: Path) -> None:
+    class Strict(Fixed):
+        async def words(self, person: Person, word: str) -> Sequence[Counted]:
+            raise UsageError("a word has 1 to 64 letters")
+
+    (page,) = get(Strict(), tmp_path, "/words?word=solar")
+    assert page.status_code == 422
+    assert 'value="solar"' in page.text
+    assert 'role="alert">a word has 1 to 64 letters<' in page.text
+
+
+def test_operators_are_told_when_not_all_is_well(tmp_path: Path) -> None:
+    """As that nobody watches the folders: else moving mail teaches nothing, and the page looks as always."""
+    service = Fixed()
+    assert 'role="alert"' not in get(service, tmp_path, "/", person=OPERATOR)[0].text
+    service.monitor.found = ["folders: nobody watches them for 160 s"]
+    assert "<li>folders: nobody watches them for 160 s</li>" in get(service, tmp_path, "/", person=OPERATOR)[0].text
+    assert "nobody watches" not in get(service, tmp_path, "/")[0].text
+
+
+def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
+    """As for everybody at first."""
+
+    class Unsure(Fixed):
+        async def today(self, person: Person, hours: int = 24) -> Today:
+            return Today([Hour(NOW, {"unsure": 3}, 0, 0)], 3, 0, {})
+
+    assert "while little has been taught" in get(Unsure(), tmp_path, "/")[0].text
+    assert "while little has been taught" not in get(Fixed(), tmp_path, "/")[0].text
+
+
+def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
+    """With ten thousand of them the page had three megabytes."""
+
+    class Many(Fixed):
+        async def model(self, person: Person) -> Model:
+            users = [UserLessons(f"user{number}@example.net", {"spam": 1}, NOW) for number in range(10_000)]
+            return replace(await super().model(person), users=users)
+
+    (page,) = get(Many(), tmp_path, "/model", person=OPERATOR)
+    assert len(page.content) < 100_000
+    assert "user0@example.net" in page.text
+    assert "9,800 others" in page.text
+    assert "others before" not in get(Fixed(), tmp_path, "/model", person=OPERATOR)[0].text
+
+
+def test_only_who_sent_something_is_told_to_send_it_again(tmp_path: Path) -> None:
+    again = "send it again"
+    assert again not in get(Fixed(), tmp_path, "/nowhere")[0].text
+    assert again in get(Fixed(), tmp_path, "/model/undo?hours=7")[0].text
