@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     from spamguard.web.access import link
     from spamguard.web.access.store import LINK_SECONDS, Kind
 
+    if options.url and not options.url.startswith(("https://", "http://")):
+        raise UsageError(f"--url {options.url}: write it as people see it, as in https://spam.example.org")
     page, now = options.url or _page(options), int(time.time())
     with token.opened(options) as store:
         text = link.login(page, store.make(Kind.LINK, who, now, expires=now + LINK_SECONDS))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
 from spamguard.errors import UsageError
+from spamguard.ids import is_id
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -66,15 +67,20 @@ def run(options: argparse.Namespace) -> int:
     """Do what was asked."""
     from spamguard.quarantine import DIRECTORY, Quarantine
 
-    quarantine = Quarantine(rim.state_directory(options) / DIRECTORY)
+    quarantine = Quarantine(rim.existing_directory(options) / DIRECTORY)
     entries = [quarantine.entry(name) for name in options.ids]  # a slip is told before anything is done
     work: Work = options.work
     return work(quarantine, entries, options)
 
 
 def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespace) -> int:
-    for entry in quarantine.entries(before=options.before):
+    if options.before and not is_id(options.before):
+        raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
+    found = list(quarantine.entries(before=options.before))
+    for entry in found:
         rim.answer(options, _line(entry), _values(entry))
+    if not found:
+        rim.say("note: nothing is held there")
     return 0
 
 

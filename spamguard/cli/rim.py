@@ -36,13 +36,14 @@ PATHS = "message, mbox, Maildir, directory tree, TREC index, or - for standard i
 ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
 
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
+_ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
     errno.ENOSPC: "make room and try again",
     errno.EDQUOT: "make room and try again",
     errno.EFBIG: "raise the limit on file size",
     errno.EROFS: "choose a place that can be written",
-    errno.EACCES: "check its permissions",
-    errno.EPERM: "check its permissions",
+    errno.EACCES: _ANOTHER_USER,
+    errno.EPERM: _ANOTHER_USER,
 }
 
 
@@ -214,12 +215,22 @@ def open_to_ask(options: argparse.Namespace) -> Filter:
 def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
     """The filter whose receipts are wanted: UsageError when there is none."""
     if not has_filter(options):
-        raise UsageError(
-            f"{state_directory(options)}: no filter there: name its directory with --state, or teach one with `spamguard learn`"
-        )
+        raise _no_filter(options)
     from spamguard.engine import Filter
 
     return Filter.open(state_directory(options), profile=options.profile, load=load)
+
+
+def existing_directory(options: argparse.Namespace) -> Path:
+    """The state directory, of which more than the ledger is wanted: UsageError when there is none."""
+    if not state_directory(options).is_dir():
+        raise _no_filter(options)
+    return state_directory(options)
+
+
+def _no_filter(options: argparse.Namespace) -> UsageError:
+    made = "the daemon makes a new one, or the first `spamguard learn`"
+    return UsageError(f"{state_directory(options)}: no filter there: name its directory with --state; {made}")
 
 
 def has_filter(options: argparse.Namespace) -> bool:

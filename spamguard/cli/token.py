@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.cli.people import SITE
 from spamguard.errors import UsageError
 from spamguard.owner import as_owner_of
 
@@ -57,6 +58,8 @@ def person(options: argparse.Namespace, otherwise: str) -> Person:
     """Who is meant. otherwise: what an operator is called who is no user. UsageError: nobody, or somebody who cannot be."""
     from spamguard.web.service.values import Person
 
+    if options.user == SITE:
+        raise UsageError(f"{SITE} is no user: who teaches in its name is an operator: --operator")
     name = options.user or (otherwise if options.operator else "")
     if not name:
         raise UsageError("say whose it is, with --user USER, or make it an operator's, with --operator")
@@ -70,9 +73,7 @@ def opened(options: argparse.Namespace) -> Iterator[Store]:
     """The store of the filter in use, with the rights of its owner. UsageError: there is no such directory."""
     from spamguard.web.access.store import Store
 
-    state = rim.state_directory(options)
-    if not state.is_dir():
-        raise UsageError(f"{state}: no filter there: name its directory with --state, or start the daemon first")
+    state = rim.existing_directory(options)
     with as_owner_of(state), closing(Store.open(state)) as store:
         yield store
 
@@ -113,6 +114,8 @@ def _list(store: Store, options: argparse.Namespace) -> int:
         rim.answer(options, "", [_values(one) for one in found])
     for one in [] if options.json else found:
         print(rim.printable(_line(one)))
+    if not found:
+        rim.say("note: there are neither tokens nor sessions")
     return 0
 
 

@@ -60,9 +60,12 @@ def test_the_list_for_programs_page_by_page(run, held):
 
 
 def test_an_empty_quarantine(run, tmp_path):
-    done = run(tmp_path / "none", "quarantine", "list")
-    assert (done.status, done.out) == (0, "")
-    assert not (tmp_path / "none").exists()
+    done = run(tmp_path, "quarantine", "list")
+    assert (done.status, done.out, done.err) == (0, "", "spamguard: note: nothing is held there\n")
+    assert run(tmp_path, "quarantine", "list", "--json").out == ""
+    assert list(tmp_path.iterdir()) == []
+    for action in (["list"], ["show", FIRST], ["delete", FIRST]):  # of the daemon's nothing is said so
+        assert run(tmp_path / "none", "quarantine", *action).failed("no filter there", "--state")
 
 
 def test_showing_one(run, held):
@@ -126,6 +129,7 @@ def test_an_id_that_is_not_there_is_told_before_anything_is_done(run, held, tmp_
     more = ["--next-hop", f"maildir:{tmp_path / 'Maildir'}"] if action == "release" else []
     assert run(held, "quarantine", action, FIRST, new_id(1, b"none"), *more).failed(new_id(1, b"none"), "no such message")
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
+    assert run(held, "quarantine", "list", "--before", "yesterday").failed("--before yesterday: is no id")
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
 

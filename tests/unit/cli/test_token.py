@@ -52,11 +52,18 @@ def test_an_operators_token(run, state):
         (["create", "x"], ["--user", "--operator"]),
         (["create", "a b", "--operator"], ["letters"]),
         (["create", "x", "--user", "an\nna"], ["no user"]),
+        (["create", "x", "--user", "(the site)"], ["no user", "--operator"]),
         (["create", "x", "--operator", "--expires", "soon"], ["--expires", "duration"]),
     ],
 )
 def test_what_cannot_be(run, state, arguments, words):
     assert run(state, "token", *arguments).failed(*words)
+
+
+def test_nobody_has_a_token_yet(run, state):
+    done = run(state, "token", "list")
+    assert (done.status, done.out, done.err) == (0, "", "spamguard: note: there are neither tokens nor sessions\n")
+    assert run(state, "token", "list", "--json").json == []
 
 
 def test_a_name_is_for_one(run, state):
@@ -84,6 +91,7 @@ def test_without_a_page_it_must_be_told(run, state):
     with saying(state, HEALTHY):
         assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page")
     assert not (state / FILE).exists()
+    assert run(state, "login-link", "--operator", "--url", "spam.example.org").failed("--url spam.example.org", "https://")
     made = json.loads(run(state, "login-link", "--operator", "--url", "http://[::1]:8080/", "--json").out)
     assert made["link"].startswith("http://[::1]:8080/login?link=")
     assert made["user"] == "operator"
