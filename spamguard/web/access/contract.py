@@ -103,16 +103,26 @@ def form_token(request: Request) -> str:
 async def posted(request: Request) -> AsyncIterator[FormData]:
     """The form of a request, closed at the end; bounded in number and size of its fields, files by the limit for messages.
 
-    NotAllowedError: it is not one of ours. starlette's HTTPException (400): it is no form.
+    NotAllowedError: it is not one of ours. starlette's HTTPException: it is no form (400), or a field is too long (413).
     """
     kind = request.headers.get("content-type", "").lower()
     if "multipart" in kind and "charset" in kind:  # no browser names one, and some of Python's raise, or take minutes for a field
         raise HTTPException(400)
-    async with request.form(max_files=1, max_fields=_FIELDS, max_part_size=_FIELD_BYTES) as form:
+    form = await _form(request)
+    try:
         given = form.get(FORGERY) or request.headers.get("x-csrf-token", "")
         if not isinstance(given, str) or not hmac.compare_digest(given.encode(), form_token(request).encode()):
             raise NotAllowedError("this form is too old or not one of ours: load the page again, then send it again")
         yield form
+    finally:
+        await form.close()
+
+
+async def _form(request: Request) -> FormData:
+    try:
+        return await request.form(max_files=1, max_fields=_FIELDS, max_part_size=_FIELD_BYTES)
+    except HTTPException as error:  # starlette has one kind for all, and words for each
+        raise HTTPException(413 if "exceeded maximum size" in error.detail else error.status_code) from error
 
 
 def new_spool(request: Request) -> Spool:

@@ -55,6 +55,7 @@ _OF_STATUS = {
     400: "the request is malformed",
     404: "there is nothing at this address",
     405: "this address is asked otherwise: see Allow",
+    413: "a field of a form has at most 1 MB: choose a longer message as a file",
 }
 _OF_ERRORS: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = (
     (NobodyError, 401, {"WWW-Authenticate": "Bearer"}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.web.served import served
+from tests.unit.web.served import ANNA, served
 
 
 def multipart(value: bytes) -> bytes:
@@ -36,3 +36,13 @@ def test_what_is_wrong_with_a_form_is_not_in_the_log(tmp_path: Path, caplog: pyt
         answer = running.client().post("/login", content=content, headers={"Content-Type": "multipart/form-data; boundary=b"})
     assert answer.status_code == 400
     assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_what_is_too_long_to_be_pasted_is_to_be_a_file(tmp_path: Path) -> None:
+    """It is not malformed, and the page has said so."""
+    with served(tmp_path) as running:
+        browser = running.browser(ANNA)
+        fits, longer = (browser.post("/teach", data={"source": "x" * length}, files={"other": b""}) for length in (1 << 20, (1 << 20) + 1))
+    assert fits.status_code == 403  # it has no token, which is looked for in what has arrived
+    assert longer.status_code == 413
+    assert "choose a longer message as a file" in longer.text
