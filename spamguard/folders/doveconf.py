@@ -139,10 +139,16 @@ def _notes(top: _Section, store: str) -> Iterator[str]:
     if store in _ONE_FILE_MANY_MESSAGES:
         yield f"Dovecot keeps its mail as {store}, not as Maildir: its folders cannot be watched, let Dovecot tell by IMAPSieve"
     plugins = _plugins(top)
-    if plugins & {"zlib", "mail_compress"}:
-        yield "Dovecot's plugin for compression is on: compressed messages are read as far as gzip and zstd"
+    if plugins & {"zlib", "mail_compress"} and "lz4" in _compression(top):
+        yield "Dovecot compresses with lz4, which cannot be read here: choose zstd or gz, or let Dovecot tell by IMAPSieve"
     if "mail_crypt" in plugins:
         yield "Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, let Dovecot tell by IMAPSieve"
+
+
+def _compression(top: _Section) -> list[str]:
+    """How new mail is compressed: a setting of the plugin's before 2.4, one of its own since."""
+    before = [plugin.settings.get("zlib_save", "") for plugin in top.all("plugin")]
+    return [*before, top.settings.get("mail_compress_write_method", "")]
 
 
 def _plugins(section: _Section) -> set[str]:

@@ -211,7 +211,7 @@ class LocalMailboxes:
     def _tell_format(self, mailbox: Mailbox) -> None:
         with self._opened(mailbox, ()) as root:
             if _OTHER_FORMATS & _directories(root):
-                told = "%s: is no Maildir but one of Dovecot's own formats (mdbox, sdbox): moving mail in it cannot be seen from outside"
+                told = "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, let Dovecot tell by IMAPSieve"
                 self._once.warn(mailbox, told, mailbox.path)
 
 

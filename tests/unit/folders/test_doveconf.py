@@ -82,14 +82,21 @@ namespace other {
     [
         ("mail_location = mdbox:~/mdbox\n", "mdbox"),
         ("mail_location = sdbox:~/sdbox\n", "sdbox"),
-        ("mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\n", "compress"),
-        ("mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\n", "compress"),
+        ("mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
+        ("mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
         ("mail_location = maildir:~/Maildir\nmail_plugins = mail_crypt\n", "encrypted"),
     ],
 )
 def test_a_real_dovecot_that_cannot_be_watched_is_noted(tmp_path: Path, text: str, noted: str) -> None:
     (note,) = configured(tmp_path, text).notes
     assert noted in note
+
+
+@installed
+@pytest.mark.parametrize("how", ["", "gz", "zstd", "bz2", "xz"])
+def test_mail_that_a_real_dovecot_compresses_can_be_watched(tmp_path: Path, how: str) -> None:
+    saved = f"plugin {{\n  zlib_save = {how}\n}}\n" if how else ""
+    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir\nmail_plugins = zlib\n{saved}").notes
 
 
 def test_dovecot_2_4() -> None:
@@ -99,6 +106,7 @@ dovecot_config_version = 2.4.1
 mail_driver = maildir
 mail_path = ~/Maildir
 mailbox_list_layout = fs
+mail_compress_write_method = lz4
 mail_plugins {
   quota = yes
   mail_compress = yes
@@ -119,7 +127,8 @@ namespace inbox {
     assert found[:4] == ("maildir", "~/Maildir", True, "/")
     assert found.special == {("Junk",): "\\Junk", ("Deleted Items",): "\\Trash"}
     assert len(found.notes) == 1
-    assert "compress" in found.notes[0]
+    assert "lz4" in found.notes[0]
+    assert not parse(text.replace("lz4", "zstd")).notes
 
 
 def test_names_that_are_written_inside() -> None:
