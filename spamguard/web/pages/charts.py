@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM = 38.0, 398.0, 10.0, 154.0
 """Where the numbers are drawn; around it stands what explains the axes."""
 TONES = ("wanted", "unsure", "unwanted", "none")
 """From the bottom of a bar to its top."""
-_LABELS = 6  # on the axis of time, at most
+_LABELS = 5  # on the axis of time, at most
 _DAY = 86_400  # seconds
 
 
