@@ -14,6 +14,7 @@ from spamguard.web.access.store import Kind
 from spamguard.web.service.values import Person, Receipt, Released
 from tests.support.browser import (
     DESK,
+    PHONE,
     barriers,
     chromium,
     complaints,
@@ -111,6 +112,24 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
         assert browser.execute_script("return alerts") == 0
         assert [line for line in complaints(browser) if "404" not in line] == []
     assert "\u202e" in WORDS
+
+
+def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
+    """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not touch."""
+    with served(tmp_path) as server:
+        enter(browser, server)
+        shape(browser, PHONE)
+        browser.get(server.url)
+        hidden, heights, gaps = browser.execute_script(
+            """const places = [...document.querySelectorAll("#main .chart .across")].map((one) => one.getBoundingClientRect());
+            const table = document.querySelector(".wide"),
+                next = (at) => places.find((one) => one.top === at.top && one.left > at.left);
+            return [table.scrollWidth - table.clientWidth, places.map((one) => one.height),
+                places.filter(next).map((one) => next(one).left - one.right)];"""
+        )
+        assert hidden == 0
+        assert min(heights) >= 11
+        assert min(gaps) > 1
 
 
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
