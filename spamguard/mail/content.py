@@ -21,6 +21,7 @@ _HOST = re.compile(r"(?:https?://)?(?:[^/?#@]*+@)?([^/?#:]++)")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
+_PAGES = (b".htm", b".html", b".shtml", b".xhtml", b".svg")  # ends of names of files that open as a page, whatever they are called
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between two lines, or within a word (RFC 3676 section 4.2)
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
@@ -103,10 +104,11 @@ def _read_leaves(content: Content, limits: Limits) -> None:
         name = _file_name(leaf)
         if name or not _is_text(leaf):
             content.attachments.append((leaf.type.media, name))
-        if _is_text(leaf):
+        page = leaf.type.media in _HTML_TYPES or (leaf.type.main != b"text" and name.endswith(_PAGES))
+        if page or _is_text(leaf):
             if leaf.beside:
                 beside.append(len(content.text))
-            budget -= _read_text(content, leaf, leaf.encoding, max(budget, limits.text_bytes // _LEAST_SHARE))
+            budget -= _read_text(content, leaf, max(budget, limits.text_bytes // _LEAST_SHARE), page=page)
     if beside:
         _hide_unseen(content, beside)
 
@@ -146,8 +148,9 @@ def _file_name(leaf: Leaf) -> bytes:
     return decode.fold(decode.unstructured(name[-300:])[0]).encode("utf-8", "replace")  # its end says what it is
 
 
-def _read_text(content: Content, leaf: Leaf, encoding: bytes, budget: int) -> int:
+def _read_text(content: Content, leaf: Leaf, budget: int, *, page: bool) -> int:
     """Read one text part; returns how many decoded bytes it took of the budget."""
+    encoding = leaf.encoding
     window = leaf.body[: 4 * budget]  # no transfer encoding is longer, unless it is padded with rubbish
     data, wrong = decode.transfer_decode(window, encoding)
     if len(data) > budget or len(window) < len(leaf.body):
@@ -164,23 +167,24 @@ def _read_text(content: Content, leaf: Leaf, encoding: bytes, budget: int) -> in
     content.defects += wrong
     content.text_types.append(leaf.type)
     content.text_encodings.append(encoding)
-    _read_lower(content, leaf, text.lower())
+    _read_lower(content, text.lower(), page=page)
     return len(data)
 
 
-def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
-    """Text in lower case; folded only after HTML is taken apart, so that no look-alike of "<" becomes a tag."""
+def _read_lower(content: Content, text: str, *, page: bool) -> None:
+    """Text in lower case, of a page or not; folded only after HTML is taken apart, so that no look-alike of "<" becomes a tag."""
     if "http" in text:
         content.urls += _URL.findall(text)
-    declared = leaf.type.media in _HTML_TYPES
-    if declared or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
-        page = html.read(text) if declared else html.read_plain(text)
-        text = page.visible
-        content.hidden.append(page.hidden)
-        content.tags.append(page.tags)
-        content.markup += page.markup
-        content.images += page.images
-        content.linked = content.linked or page.linked
+    if page or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
+        found = html.read(text) if page else html.read_plain(text)
+        text = found.visible
+        content.hidden.append(found.hidden)
+        content.tags.append(found.tags)
+        content.markup += found.markup
+        content.images += found.images
+        content.linked = content.linked or found.linked
+    if "\0" in text:
+        text = text.replace("\0", "")  # nobody sees it
     content.text.append(text if text.isascii() else decode.fold(text))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
@@ -189,6 +193,9 @@ def _read_lower(content: Content, leaf: Leaf, text: str) -> None:
 def _cut(text: str, limits: Limits, content: Content) -> str:
     """What of a text becomes tokens: readers look at its start, and what is appended stands at its end."""
     most = limits.token_characters
+    if len(text) <= most:
+        return text
+    text = "\n".join(filter(None, [" ".join(line.split()) for line in text.split("\n")]))  # readers see no more of blanks
     if len(text) <= most:
         return text
     content.defects.append(b"text-cut")

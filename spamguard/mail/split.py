@@ -31,7 +31,7 @@ _NAME = re.compile(rb"[!-9;-~]*+[ \t]*+")  # of a field, or its beginning
 _ENVELOPE = re.compile(rb">?From [^\n]*\n?")
 # With what programs write around it that take it for a field with comments and parameters; readers pass over them.
 _ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
-# Mail readers pass over lines in the header of a part that are no fields, where fields that say how to read it follow.
+# Mail readers pass over lines in a header that are no fields, where fields that say how to read it follow.
 _JUNK_LINES = re.compile(rb"(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)", re.I)
 # One of these, or of those that programs add ("X-..."), has every header; "Attention: ..." without any is the first line of a text.
 _USUAL = frozenset(
@@ -126,6 +126,15 @@ def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes
     return found, start, defects
 
 
+def _head(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes]]:
+    """The same as mail readers see it, who pass over some lines that are no fields."""
+    fields, start, defects = take_fields(text, limits)
+    if b"header-line" in defects and (junk := _JUNK_LINES.match(text, start)):
+        more, behind, _ = take_fields(text[junk.end() :], limits)
+        fields, start = fields + more, junk.end() + behind
+    return fields, start, defects
+
+
 def _heeded_fields(block: bytes, known: Named) -> FieldList:
     """The fields that readers act upon, the first of each name that is not known, where there are too many fields to take them all."""
     first: Named = {}
@@ -160,7 +169,7 @@ def split(raw: bytes, limits: Limits, *, into_messages: bool = True) -> Split:
     cut = len(raw) > limits.message_bytes
     text, defects = normalise_line_ends(raw[: limits.message_bytes])
     text = _without_envelope(text)
-    fields, start, header_defects = take_fields(text, limits)
+    fields, start, header_defects = _head(text, limits)
     if fields and _is_text(fields, text, start):
         fields, start, header_defects = [], 0, sorted({*header_defects, b"header-line"})
     named = by_name(fields)
@@ -271,11 +280,8 @@ def _signed(part: Leaf) -> list[bytes]:
 
 
 def _child(message: Split, chunk: bytes, default: bytes, limits: Limits) -> Leaf:
-    fields, start, defects = take_fields(chunk, limits)
+    fields, start, defects = _head(chunk, limits)
     message.defects.extend(defects)
-    if b"header-line" in defects and (junk := _JUNK_LINES.match(chunk, start)):
-        more, behind, _ = take_fields(chunk[junk.end() :], limits)
-        fields, start = fields + more, junk.end() + behind
     named = by_name(fields)
     return Leaf(fields, named, parse_type(named.get(b"content-type", default)), chunk[start:])
 

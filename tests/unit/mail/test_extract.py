@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -197,6 +199,32 @@ def test_a_long_part_does_not_keep_later_ones_from_being_read() -> None:
     page = b"Content-Type: text/html\n\n<p>viagra</p>"
     raw = header(b"Content-Type: multipart/mixed; boundary=b", body=b"--b\n\n" + b"word " * 60_000 + b"\n--b\n" + page + b"\n--b--")
     assert {"viagra", "clue:defect_text_size"} <= texts(raw)
+
+
+@pytest.mark.parametrize("blank", [b" ", b"<p></p>", b"&nbsp;", b"&#8203;\n", b" \xc2\xa0\t"])
+def test_blanks_take_no_room(blank: bytes) -> None:
+    found = texts(page(b"one" + blank * 7000 + b"viagra" + blank * 3000 + b"two"))
+    assert {"one", "viagra", "two"} <= found
+    assert "clue:defect_text_cut" not in found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        b"application/octet-stream; name=a.html",
+        b"image/svg+xml; name=A.SVG",
+        b"application/html\nContent-Disposition: attachment; filename=b.xhtml",
+    ],
+)
+def test_files_that_open_as_a_page_are_read(kind: bytes) -> None:
+    part = b"Content-Type: " + kind + b"\nContent-Transfer-Encoding: base64\n\n" + base64.b64encode(b"<svg><text>viagra</text></svg>")
+    found = texts(header(b"Content-Type: multipart/mixed; boundary=b", body=b"--b\n\nhello\n--b\n" + part + b"\n--b--"))
+    assert {"hello", "viagra", "tags:svg"} <= found
+
+
+def test_nul_parts_no_words() -> None:
+    assert "viagra" in texts(page(b"via\0gra"))
+    assert "viagra" in texts(page(b"<sty\0le>viagra"))
 
 
 def test_an_empty_message_has_features() -> None:

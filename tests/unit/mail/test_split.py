@@ -151,11 +151,13 @@ def test_delimiter_lines(body: bytes, bodies: list[bytes], defects: list[bytes])
 
 
 @pytest.mark.parametrize("junk", [b"no field\n", b"name=a.txt\nand more\n"])
-def test_lines_that_are_no_fields_do_not_end_the_header_of_a_part(junk: bytes) -> None:
+def test_lines_that_are_no_fields_do_not_end_a_header(junk: bytes) -> None:
     part = b"Content-Disposition: inline\n" + junk + b"Content-Type: text/html\ncontent-transfer-encoding: base64\n\nbody"
     message = split(multipart(b"--b\n" + part + b"\n--b--"), DEFAULT_LIMITS)
     assert [(leaf.type.media, leaf.encoding, leaf.body) for leaf in message.leaves] == [(b"text/html", b"base64", b"body")]
     assert message.defects == [b"header-line"]
+    whole = split(b"Subject: x\n" + part, DEFAULT_LIMITS)
+    assert ([(leaf.encoding, leaf.body) for leaf in whole.leaves], whole.defects) == ([(b"base64", b"body")], [b"header-line"])
     for text in (junk + b"\nContent-Type: text/html\n", b"--c\nContent-Type: text/html\n"):
         assert split(multipart(b"--b\n" + text + b"\n--b--"), DEFAULT_LIMITS).leaves[0].body == text
 
