@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spamguard.config import mistakes, tree, values
+from spamguard.config import files, mistakes, tree
 from spamguard.config.checks import is_loopback, warnings
 from spamguard.config.effective import effective
 from spamguard.config.mistakes import Document
@@ -55,7 +55,7 @@ def from_command_line(
 
 def _read(path: Path) -> Document:
     try:
-        with values.opened(path) as file:
+        with files.opened(path) as file:
             return Document(str(path), tree.parse(file.read(tree.LONGEST + 1)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error

@@ -44,16 +44,16 @@ def problems(listeners: Mapping[int, ListenerPart], scanners: Mapping[int, Scann
         seen.setdefault(address, number)
         if any(reaches(listener.next_hop.endpoint, other.endpoint) for other in listeners.values()):
             yield (*here, "next_hop"), f"mail would come back: {listener.next_hop.endpoint} is where this daemon listens"
-    yield from _of_scanners(scanners, {(one.endpoint.host, one.endpoint.port) for one in listeners.values()})
+    yield from _of_scanners(scanners, {address: f"listener {number + 1}" for address, number in seen.items()})
 
 
-def _of_scanners(scanners: Mapping[int, ScannerPart], taken: set[tuple[str, int]]) -> Iterator[Problem]:
-    seen = {*taken}
+def _of_scanners(scanners: Mapping[int, ScannerPart], taken: Mapping[tuple[str, int], str]) -> Iterator[Problem]:
+    seen = {**taken}
     for number, scanner in scanners.items():
         address = (str(scanner.endpoint.path or scanner.endpoint.host), scanner.endpoint.port)
         if address in seen:
-            yield ("scanners", number, "listen"), "something else listens there already"
-        seen.add(address)
+            yield ("scanners", number, "listen"), f"{seen[address]} listens there already"
+        seen.setdefault(address, f"scanner {number + 1}")
         yield from ((("scanners", number, key), text) for key, text in _of_scanner(scanner))
 
 

@@ -120,7 +120,7 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
     try:
         FilePart.model_validate(value)
     except ValidationError as error:
-        yield from _of_types(error)
+        yield from _of_types(error, value)
     yield from checks.nothing_listens(value)
     yield from checks.problems(_sound(value, "listeners", ListenerPart), _sound(value, "scanners", ScannerPart))
     yield from _of_web(value.get("web") if isinstance(value, dict) else None)
@@ -147,13 +147,26 @@ def _of_web(given: Any) -> Iterator[tuple[Path, str]]:
         return
 
 
-def _of_types(error: ValidationError) -> Iterator[tuple[Path, str]]:
+def _of_types(error: ValidationError, value: object) -> Iterator[tuple[Path, str]]:
     for one in error.errors(include_url=False):
         path = tuple(part for part in one["loc"] if part != "[key]")  # pydantic's word for a key that is wrong itself
         if one["type"] == "missing":
             yield path[:-1], f"expected the key {path[-1]!r}{_as_in(path)}"
         else:
+            path = _as_written(path, value)
             yield path, _sentence(one, path)
+
+
+def _as_written(path: Path, value: Any) -> Path:
+    """As far as the file goes: what is told in one word has no keys inside."""
+    for length, part in enumerate(path):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
+            return path[:length]
+    return path
 
 
 def _sentence(error: ErrorDetails, path: Path) -> str:
@@ -162,11 +175,13 @@ def _sentence(error: ErrorDetails, path: Path) -> str:
     if error["type"] == "value_error":
         return f"{_key(path)}: {error['ctx']['error']}"
     given = error["input"]
-    if error["type"] in ("list_type", "too_short"):
-        expected, remedy = ("a list", _as_list(given)) if error["type"] == "list_type" else ("at least one", "")
+    if error["type"] == "too_short":
+        return f"{_key(path)}: expected at least one, found none"
+    if error["type"] == "list_type":
+        expected, remedy = "a list", _as_list(given)
     else:
         expected, remedy = "a mapping of keys to values", _as_mapping(given, path)
-    return f"{_key(path)}: expected {expected}, found {shown(given) if given != [] else 'none'}{remedy}"
+    return f"{_key(path)}: expected {expected}, found {shown(given)}{remedy}"
 
 
 def _meant(key: str, known: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spamguard.config import values
+from spamguard.config import files, values
 from spamguard.settings import (
     Certificate,
     DoorLimits,
@@ -120,7 +120,7 @@ class CertificatePart(Part):
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
-        values.check_pair(self.certificate, self.key)
+        files.check_pair(self.certificate, self.key)
         return self
 
 

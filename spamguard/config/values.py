@@ -5,22 +5,18 @@ Every check takes one plain value of the file and returns what the settings hold
 
 from __future__ import annotations
 
-import os
 import re
-import ssl
-import stat
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from spamguard.config import units
+from spamguard.config import files, places, units
 from spamguard.config.units import shown, unquoted
-from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls, parse_endpoint, parse_scanner
+from spamguard.settings import Action, Endpoint, OddBytes, OnError, Place, Position, TeachingUser, Tls
 from spamguard.teaching.lesson import NO_CLASSES
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -28,18 +24,10 @@ Choice = TypeVar("Choice", bound=StrEnum)
 _MAILBOX = re.compile(r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(NO_CLASSES)})\Z){_LABEL.pattern}")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _PREFIX = re.compile(r"[ -~]{1,60}")
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
-_MAILDIR = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
-_PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
-_MODE = re.compile(r"0{0,2}[0-7]{3}")
-_HOST = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
-_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  as words for what was meant
-_LONGEST_SECRET = 1000  # bytes
-_LONGEST_SOCKET = 80  # bytes: the kernel takes 107, and a new one is made under a longer name first
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
@@ -98,136 +86,6 @@ def _probability(given: object) -> float:
     raise ValueError(f"expected a probability from 0 to 1 such as 0.95, found {shown(given)}{unquoted(given)}")
 
 
-def _network(given: object) -> str:
-    try:
-        return str(ip_network(given)) if isinstance(given, str) else _no_network(given)
-    except ValueError as error:
-        if "host bits" not in str(error):
-            return _no_network(given)
-        raise ValueError(f"expected a network, found {given!r}, an address within {ip_network(str(given), strict=False)}") from error
-
-
-def _no_network(given: object) -> str:
-    raise ValueError(f"expected a network such as 192.0.2.0/24 or 2001:db8::/32, found {shown(given)}")
-
-
-def path(given: object) -> Path:
-    """An absolute path."""
-    if isinstance(given, str) and given.startswith("/") and "\0" not in given:
-        return Path(given)
-    raise ValueError(f"expected an absolute path, found {shown(given)}")
-
-
-def file(given: object) -> Path:
-    """An absolute path of a file that is there and can be read."""
-    found = path(given)
-    try:
-        opened(found).close()
-    except OSError as error:
-        closed = ": ask as root, or as the daemon's user, who must be able to read it" if isinstance(error, PermissionError) else ""
-        raise ValueError(f"expected a file that can be read, found {shown(given)} ({error.strerror}){closed}") from error
-    return found
-
-
-def check_pair(certificate: Path, key: Path) -> None:
-    """ValueError for files with which TLS could not be offered: workers would end as soon as they begin. What is no file is not read."""
-    if not (certificate.is_file() and key.is_file()):
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # nobody is asked for one
-    except ssl.SSLError as error:
-        found = "the key of another one" if error.reason == "KEY_VALUES_MISMATCH" else "what is none, or needs a password"
-        raise ValueError(f"expected a certificate and its key in PEM files, found {found}") from error
-
-
-def opened(path: Path) -> BinaryIO:
-    """A file to read; a named pipe into which nobody writes is empty, instead of waited for. OSError."""
-    return open(path, "rb", opener=_at_once)
-
-
-def _at_once(name: str, flags: int) -> int:
-    descriptor = os.open(name, flags | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor
-
-
-def endpoint(given: object) -> Endpoint:
-    """Where mail is handed on to."""
-    try:
-        return parse_endpoint(given if isinstance(given, str) else "")
-    except ValueError as error:
-        raise ValueError(f"expected {_forms(error)}, found {shown(given)}") from error
-
-
-def _forms(error: ValueError) -> str:
-    return str(error).rpartition("write ")[2]
-
-
-def listen(given: object) -> Endpoint:
-    """Where to listen: an IP address and a port."""
-    try:
-        found = parse_endpoint(given if isinstance(given, str) else "")
-        ip_network(found.host)
-    except ValueError as error:
-        expected = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-        raise ValueError(f"expected {expected}, found {shown(given)}{_instead(given)}") from error
-    return found
-
-
-def scanner(given: object) -> Endpoint:
-    """Where programs ask: an IP address and a port, or a socket."""
-    try:
-        found = parse_scanner(given if isinstance(given, str) else "")
-        if found.path is None:
-            ip_network(found.host)
-        else:
-            _socket(str(found.path))
-    except ValueError as error:
-        expected = "rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT with an IP address, or milter:/path/to/socket"
-        raise ValueError(f"expected {expected}, found {shown(given)}{_instead(given)}") from error
-    return found
-
-
-def secret(given: object) -> Path:
-    """A file that only its owner and group can read, with a line in it."""
-    found = file(given)
-    with opened(found) as opening:
-        if os.fstat(opening.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-            raise ValueError(f"expected a file that no others can read: chmod 0640 {found}")
-        if not opening.readline(_LONGEST_SECRET).strip():
-            raise ValueError(f"expected a file with a password in its first line, found nothing there in {shown(given)}")
-    return found
-
-
-def _instead(given: object) -> str:
-    """What to write for an address as other programs take it."""
-    host = _HOST.search(str(given))
-    better = _ADDRESSES.get(host[1]) if host else None
-    if host and better is None and ":" in host[1]:
-        better = f"[{host[1]}]"
-    return f": write {better} instead of {host[1] or 'nothing'}" if host and better else ""
-
-
-def _place(given: object) -> Place:
-    found = _PLACE.fullmatch(given) if isinstance(given, str) else None
-    try:
-        if found and 1 <= int(found[3]) <= 65535:
-            return Place(str(ip_address(found[1] or found[2])), int(found[3]))
-    except ValueError:
-        pass
-    raise ValueError(f"expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found {shown(given)}")
-
-
-def _host(given: object) -> str:
-    text = given.lower() if isinstance(given, str) else ""
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        if _NAME.fullmatch(text):
-            return text
-    raise ValueError(f"expected a host name or an IP address, without a port, found {shown(given)}")
-
-
 def web(given: object) -> object:
     """Page and API told by their place alone are a mapping with `listen` only."""
     return given if given is None or isinstance(given, dict) else {"listen": given}
@@ -263,12 +121,6 @@ def _odd(given: object) -> OddBytes:
     raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
 
 
-def _maildir(given: object) -> str:
-    if not isinstance(given, str) or not _MAILDIR.fullmatch(given) or ".." in given.split("/"):
-        raise ValueError(f"expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir, found {shown(given)}")
-    return given.rstrip("/")
-
-
 def watch(given: object) -> object:
     """Maildirs told by their path alone are a mapping with `maildir` only."""
     return given if isinstance(given, dict) else {"maildir": given}
@@ -285,20 +137,6 @@ def _class(given: object) -> str:
     if isinstance(given, str) and _LABEL.fullmatch(given) and given not in _NO_CLASSES:
         return given
     raise ValueError(f"expected a class such as spam or ham, found {shown(given)}{near(given, ['spam', 'ham'])}")
-
-
-def _socket(given: object) -> Path:
-    found = path(given)
-    if len(str(found).encode()) > _LONGEST_SOCKET:
-        raise ValueError(f"expected an absolute path of at most {_LONGEST_SOCKET} bytes, found {shown(given)}")
-    return found
-
-
-def _mode(given: object) -> int:
-    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
-    if _MODE.fullmatch(text) is None:
-        raise ValueError(f"expected the mode of a file in octal digits, such as 0660, found {shown(given)}")
-    return int(text, 8)
 
 
 def _text(value: Any) -> str:
@@ -334,26 +172,31 @@ Allowance = Annotated[int, PlainValidator(_whole(0, 1_000_000)), _number(0, 1_00
 Processes = Annotated[int, PlainValidator(_whole(0, 1024)), _number(0, 1024)]
 Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"})]
 Probability = Annotated[float, PlainValidator(_probability), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
-Network = Annotated[str, PlainValidator(_network), _text_like(r"[0-9A-Fa-f:.]+(/[0-9]+)?")]
-Monitored = Annotated[Place, PlainValidator(_place), _told, _text_like(_PLACE.pattern)]
-Host = Annotated[str, PlainValidator(_host), _text_like(rf"{_NAME.pattern}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")]
+Network = Annotated[str, PlainValidator(places.network), _text_like(r"[0-9A-Fa-f:.]+(/[0-9]+)?")]
+Monitored = Annotated[Place, PlainValidator(places.place), _told, _text_like(places.PLACE.pattern)]
+Host = Annotated[str, PlainValidator(places.host_name), _text_like(rf"{places.NAME.pattern}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")]
 HttpField = Annotated[
     str,
     PlainValidator(_matching(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)),
     _text_like(f"({_HTTP_FIELD.pattern})?"),
 ]
 Somebody = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of somebody")), _text_like(r"\S+")]
-Directory = Annotated[Path, PlainValidator(path), _told, _text_like("/.*")]
-File = Annotated[Path, PlainValidator(file), _told, _text_like("/.*")]
-Address = Annotated[Endpoint, PlainValidator(listen), _told, _text_like(r"(smtp|lmtp)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+")]
+Directory = Annotated[Path, PlainValidator(files.path), _told, _text_like("/.*")]
+File = Annotated[Path, PlainValidator(files.file), _told, _text_like("/.*")]
+Address = Annotated[Endpoint, PlainValidator(places.listen), _told, _text_like(r"(smtp|lmtp)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+")]
 Asked = Annotated[
     Endpoint,
-    PlainValidator(scanner),
+    PlainValidator(places.scanner),
     _told,
     _text_like(r"(rspamd|spamd|milter)://([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]+|milter:/.*"),
 ]
-Secret = Annotated[Path, PlainValidator(secret), _told, _text_like("/.*")]
-Target = Annotated[Endpoint, PlainValidator(endpoint), _told, _text_like(r"(smtp|lmtp)://[^@/\s]+:[0-9]+|(lmtp|maildir):/.*")]
+Secret = Annotated[Path, PlainValidator(files.secret), _told, _text_like("/.*")]
+Target = Annotated[
+    Endpoint,
+    PlainValidator(places.endpoint),
+    _told,
+    _text_like(r"(smtp|lmtp)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):[0-9]+|(lmtp|maildir):/.*"),
+]
 Where = Annotated[Position, PlainValidator(_one_of(Position)), _told, _any_of(*Position)]
 Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told, _any_of(*Tls)]
 Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told, _any_of(*Action)]
@@ -364,18 +207,18 @@ Label = Annotated[str, PlainValidator(_matching(_VERDICT, "the name of a class, 
 Mailbox = Annotated[
     str, PlainValidator(_matching(_MAILBOX, "an address such as held@example.org", empty=True)), _text_like(f"({_MAILBOX.pattern})?")
 ]
-HostName = Annotated[str, PlainValidator(_matching(_NAME, "a host name", empty=True)), _text_like(f"({_NAME.pattern})?")]
+HostName = Annotated[str, PlainValidator(_matching(places.NAME, "a host name", empty=True)), _text_like(f"({places.NAME.pattern})?")]
 UserName = Annotated[str, PlainValidator(_matching(_USER, "the name of a user", empty=True)), _text_like(f"({_USER.pattern})?")]
 MailUser = Annotated[str, PlainValidator(_matching(_MAIL_USER, "the name of a user of mail", empty=True)), _text_like(r"\S*")]
-MaildirPattern = Annotated[str, PlainValidator(_maildir), _text_like("/.*")]
+MaildirPattern = Annotated[str, PlainValidator(files.maildir), _text_like(rf"/(?!.*{files.VARIABLE.pattern}).*")]
 Role = Annotated[str, PlainValidator(_role), _text_like(_LABEL.pattern)]
 Keyword = Annotated[str, PlainValidator(_matching(_KEYWORD, "a keyword of IMAP such as $Junk")), _text_like(_KEYWORD.pattern)]
-SocketPath = Annotated[Path, PlainValidator(_socket), _told, _text_like("/.*")]
+SocketPath = Annotated[Path, PlainValidator(files.socket), _told, _text_like("/.*")]
 Mode = Annotated[
     int,
-    PlainValidator(_mode),
+    PlainValidator(files.mode),
     PlainSerializer(lambda value: f"{value:04o}"),
-    WithJsonSchema({"type": ["integer", "string"], "pattern": f"^({_MODE.pattern})$", "minimum": 0, "maximum": 777}),
+    WithJsonSchema({"type": ["integer", "string"], "pattern": f"^({files.MODE.pattern})$", "minimum": 0, "maximum": 777}),
 ]
 Class = Annotated[str, PlainValidator(_class), _text_like(_LABEL.pattern)]
 Account = Annotated[str, PlainValidator(_matching(_USER, "the name of a user")), _text_like(_USER.pattern)]

@@ -26,12 +26,14 @@ from tests.unit.config.files import STATE, listener, parts
 
 _MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
 _PLACE = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
+_LISTEN = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
 _QUOTES = "put what begins with it into quotes"
 _ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
 KEYS_OF_FILE = [str(field.alias) for field in FilePart.model_fields.values()]
 MISTAKES = [
     ("", ["1:1: expected the key 'listeners', or 'scanners'", "1:1: expected the key 'state', the directory of the filter"]),
     ("- 1\n", ["1:1: the file: expected a mapping of keys to values, found a list: write as in {state: …}"]),
+    ("[]\n", ["1:1: the file: expected a mapping of keys to values, found a list: write as in {state: …}"]),
     (STATE + "listeners: []\n", ["2:1: listeners: expected at least one, found none"]),
     (STATE + "listeners: 5\n", ["2:1: listeners: expected a list, found 5: put it into brackets, as in [a, b]"]),
     (
@@ -100,8 +102,16 @@ MISTAKES = [
         ["6:14: data_timeout: expected a duration such as 30s, 10m, 2h or 1d, above 0 and not endless, found 0s"],
     ),
     (listener("history: {age: 36h}\n"), ["6:11: age: expected whole days such as 30d, found 36h"]),
-    (listener("watch: [Maildir]\n"), [f"6:9: maildir: {_MAILDIR}, found 'Maildir'"]),
-    (listener("watch: [/home/../x]\n"), [f"6:9: maildir: {_MAILDIR}, found '/home/../x'"]),
+    (listener("watch: [Maildir]\n"), [f"6:9: watch: {_MAILDIR}, found 'Maildir'"]),
+    (listener("watch: [/home/../x]\n"), [f"6:9: watch: {_MAILDIR}, found '/home/../x'"]),
+    (
+        listener("watch: [/var/vmail/%d/*/Maildir, '/home/%{user | lower}/Maildir', /srv/100%/*]\n"),
+        [
+            "6:9: watch: expected * for what differs, as in /home/*/Maildir, found %d in '/var/vmail/%d/*/Maildir'",
+            "6:34: watch: expected * for what differs, as in /home/*/Maildir, found %{user | lower} in '/home/%{user | lower}/Maildir'",
+        ],
+    ),
+    (listener("    teach: {addresses: {}, senders: ['*@a.example']}\n"), ["6:13: addresses: expected at least one, found none"]),
     (listener("watch: [{user: x}]\n"), ["6:9: expected the key 'maildir', as in maildir: /home/*/Maildir"]),
     (listener("watch: [{maildir: /x, folder: {}}]\n"), ["6:23: unknown key 'folder': did you mean 'folders'?"]),
     (
@@ -123,7 +133,7 @@ MISTAKES = [
     (listener(hop="{tls: required}"), ["5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026"]),
     (
         listener(hop="smtp://x"),
-        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://x'"],
+        ["5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://x'"],
     ),
     (listener(hop="smtp://x:0"), ["5:5: expected a port from 1 to 65535"]),
     (listener(position="nowhere"), ["4:5: position: expected one of before-queue, after-queue, standalone, found 'nowhere'"]),
@@ -172,7 +182,9 @@ MISTAKES = [
     ),
     (
         listener(hop="smtp://anna:geheim@mx.example:25"),
-        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"],
+        [
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"
+        ],
     ),
     (listener("password: geheim\n"), ["6:1: unknown key 'password': expected one of " + ", ".join(KEYS_OF_FILE)]),
     (STATE + "listeners: {listen: x}\n", ["2:1: listeners: expected a list, found a mapping: begin it with a dash"]),
@@ -183,11 +195,11 @@ MISTAKES = [
     ),
     (listener("aliases: 5\n"), ["6:1: aliases: expected a mapping of keys to values, found 5"]),
     (listener("    tls: true\n"), ["6:5: tls: expected a mapping of keys to values, found true: write as in {certificate: …, key: …}"]),
-    (listener("web: 8080\n"), [f"6:1: listen: {_PLACE}, found 8080"]),
-    (listener("watch: [5]\n"), [f"6:9: maildir: {_MAILDIR}, found 5"]),
+    (listener("web: 8080\n"), [f"6:1: web: {_PLACE}, found 8080"]),
+    (listener("watch: [5]\n"), [f"6:9: watch: {_MAILDIR}, found 5"]),
     (
         listener(hop="26"),
-        ["5:5: to: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 26"],
+        ["5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 26"],
     ),
     (listener("rules: []\n"), ["6:1: unknown key 'rules' here: it stands in listeners"]),
     (listener("    workers: 2\n"), ["6:5: unknown key 'workers' here: it stands at the top level"]),
@@ -197,6 +209,15 @@ MISTAKES = [
         listener(listen="smtp://::1:25"),
         [
             "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://::1:25': "
+            "write [::1] instead of ::1"
+        ],
+    ),
+    (listener(listen="smtp://a:b:25"), [f"3:5: listen: {_LISTEN}, found 'smtp://a:b:25'"]),
+    (listener(listen="smtp://fe80::1%eth0:25"), [f"3:5: listen: {_LISTEN}, found 'smtp://fe80::1%eth0:25'"]),
+    (
+        listener(hop="smtp://::1:26"),
+        [
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://::1:26': "
             "write [::1] instead of ::1"
         ],
     ),
@@ -259,8 +280,8 @@ def scanner(more: str = "", listen: str = "rspamd://127.0.0.1:11333") -> str:
 
 
 CONTRADICTIONS = [
-    (scanner(listen="spamd://127.0.0.1:10025"), "7:5: something else listens there already"),
-    (scanner("  - listen: rspamd://127.0.0.1:11333\n"), "8:5: something else listens there already"),
+    (scanner(listen="spamd://127.0.0.1:10025"), "7:5: listener 1 listens there already"),
+    (scanner("  - listen: rspamd://127.0.0.1:11333\n"), "8:5: scanner 1 listens there already"),
     (
         scanner(listen="spamd://0.0.0.0:783"),
         "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that may ask, as in clients: [192.0.2.0/24]",
