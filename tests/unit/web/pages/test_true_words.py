@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spamguard.errors import UsageError
+from spamguard.errors import NotAllowedError, UsageError
 from spamguard.records import Clue
 from spamguard.web.service.values import Counted, Hour, Model, Person, Today, UserLessons
 from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, Fixed, judgement
@@ -101,3 +101,11 @@ def test_only_who_sent_something_is_told_to_send_it_again(tmp_path: Path) -> Non
     again = "send it again"
     assert again not in get(Fixed(), tmp_path, "/nowhere")[0].text
     assert again in get(Fixed(), tmp_path, "/model/undo?hours=7")[0].text
+
+
+def test_who_can_be_shown_no_mail_is_told_what_is_left(tmp_path: Path) -> None:
+    """Where no addresses are kept, logging in leads nobody but operators to anything else."""
+    (page,) = get(Fixed(failure=NotAllowedError("no addresses are kept here")), tmp_path, "/history")
+    assert page.status_code == 403
+    assert "You can still" in page.text
+    assert 'begin at <a href="/">' not in page.text
