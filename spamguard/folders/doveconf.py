@@ -19,23 +19,31 @@ _MOST = 4 << 20  # characters of its output
 _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_HOME = re.compile(r"^(%h|%\{home\})(?=/|$)")
+_SINCE_2_4 = ("mail_driver", "mail_path", "mail_inbox_path", "mailbox_list_layout", "mailbox_directory_name")
+_REMEDY = "let Dovecot tell by IMAPSieve"
 _YES = frozenset(("yes", "y", "true", "1"))
 _ONE_FILE_MANY_MESSAGES = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
 
 
 class Dovecot(NamedTuple):
-    """store: format of the mailboxes, "" when nothing tells. location: where they are, as Dovecot writes it, variables and all.
-
-    nested: folders lie in each other (LAYOUT=fs). separator: between the levels of a folder's name. special: name of a folder, without
-    the namespace's prefix, to its special use. notes: what stands in the way of watching, one line each.
+    """store: format of the mailboxes, "" when nothing tells. special: name of a folder, without the namespace's prefix, to its special
+    use. notes: what stands in the way of watching, one line each.
     """
 
     store: str = ""
-    location: str = ""
-    nested: bool = False
-    separator: str = ""
     special: Mapping[tuple[str, ...], str] = {}
     notes: tuple[str, ...] = ()
+
+
+class _Location(NamedTuple):
+    """Where mail is, as Dovecot writes it, variables and all. within: directory of a folder's messages below the folder's own."""
+
+    store: str
+    path: str
+    inbox: str
+    layout: str
+    within: str
 
 
 @dataclass(slots=True)
@@ -72,10 +80,9 @@ def read(configuration: str = "") -> Dovecot:
 def parse(text: str) -> Dovecot:
     """What `doveconf -n` of Dovecot 2.3 or 2.4 wrote; lines that make no sense are passed over."""
     top = _tree(text[:_MOST])
-    store, location, layout = _store(top)
-    namespace = _main_namespace(top)
-    separator = namespace.settings.get("separator", "") or ("/" if layout == "fs" else ".")
-    return Dovecot(store, location, layout == "fs", separator, _special(top, separator), tuple(_notes(top, store)))
+    location = _location(top)
+    separator = _main_namespace(top).settings.get("separator", "") or ("/" if location.layout == "fs" else ".")
+    return Dovecot(location.store, _special(top, separator), tuple(_notes(top, location)))
 
 
 def _tree(text: str) -> _Section:
@@ -100,16 +107,17 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
 
 
-def _store(top: _Section) -> tuple[str, str, str]:
-    """Format, place and layout: three settings since 2.4, before that one, such as `maildir:~/Maildir:LAYOUT=fs`."""
+def _location(top: _Section) -> _Location:
+    """A setting for each since 2.4, before that one, such as `maildir:~/Maildir:LAYOUT=fs`."""
     settings = top.settings | {name: value for name, value in _main_namespace(top).settings.items() if value}
     if "mail_driver" in settings or "mail_path" in settings:
-        return settings.get("mail_driver", ""), settings.get("mail_path", ""), settings.get("mailbox_list_layout", "").lower()
-    location = settings.get("location") or settings.get("mail_location", "")
-    store, _, rest = location.partition(":")
-    place, *options = rest.split(":")
-    layout = next((option[7:] for option in options if option.upper().startswith("LAYOUT=")), "")
-    return store.lower(), place, layout.lower()
+        store, path, inbox, layout, within = (settings.get(name, "") for name in _SINCE_2_4)
+    else:
+        location = settings.get("location") or settings.get("mail_location", "")
+        store, path, *options = (*location.split(":"), "")
+        given = dict(option.partition("=")[::2] for option in options)
+        inbox, layout, within = (given.get(name, "") for name in ("INBOX", "LAYOUT", "DIRNAME"))
+    return _Location(store.lower(), path, inbox, layout.lower(), within)
 
 
 def _main_namespace(top: _Section) -> _Section:
@@ -135,14 +143,23 @@ def _in_the_main_store(namespace: _Section) -> bool:
     return namespace.yes("inbox") or (private and not elsewhere)
 
 
-def _notes(top: _Section, store: str) -> Iterator[str]:
-    if store in _ONE_FILE_MANY_MESSAGES:
-        yield f"Dovecot keeps its mail as {store}, not as Maildir: its folders cannot be watched, let Dovecot tell by IMAPSieve"
+def _notes(top: _Section, location: _Location) -> Iterator[str]:
+    if location.store in _ONE_FILE_MANY_MESSAGES:
+        yield f"Dovecot keeps its mail as {location.store}, not as Maildir: its folders cannot be watched, {_REMEDY}"
+    elif location.layout == "index" or location.within:
+        yield f"Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): which is Junk cannot be seen, {_REMEDY}"
+    elif location.inbox and not f"{_from_home(location.inbox)}/".startswith(f"{_from_home(location.path)}/"):
+        yield f"Dovecot keeps INBOX apart from other folders ({location.inbox}): moving from one to the other teaches nothing, {_REMEDY}"
     plugins = _plugins(top)
     if plugins & {"zlib", "mail_compress"} and "lz4" in _compression(top):
-        yield "Dovecot compresses with lz4, which cannot be read here: choose zstd or gz, or let Dovecot tell by IMAPSieve"
+        yield f"Dovecot compresses with lz4, which cannot be read here: choose zstd or gz, or {_REMEDY}"
     if "mail_crypt" in plugins:
-        yield "Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, let Dovecot tell by IMAPSieve"
+        yield f"Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, {_REMEDY}"
+
+
+def _from_home(path: str) -> str:
+    """Written in one way."""
+    return _HOME.sub("~", path.rstrip("/"))
 
 
 def _compression(top: _Section) -> list[str]:

@@ -47,14 +47,6 @@ def parts(directory: str) -> tuple[str, ...] | None:
     return tuple(map(decode, pieces))
 
 
-def directory(name: tuple[str, ...], *, nested: bool = False) -> str:
-    """Where a folder of that name lies: `parts` undone, for names that are encoded as they should be."""
-    if name == INBOX:
-        return ""
-    pieces = map(encode, name)
-    return "/".join(pieces) if nested else "." + ".".join(pieces)
-
-
 def message(name: str) -> Name | None:
     """Base name and flags of a file in `cur` or `new`; None: it is no message.
 

@@ -43,7 +43,7 @@ def configured(directory: Path, text: str) -> Dovecot:
 def test_what_a_real_dovecot_says_of_a_flat_maildir(tmp_path: Path) -> None:
     found = configured(tmp_path, f"mail_location = maildir:~/Maildir\nnamespace inbox {{\n  inbox = yes\n{SPECIAL}\n}}\n")
     special = {("Junk",): "\\Junk", ("Sent Messages",): "\\Sent", ("Courrier indésirable",): "\\Junk"}
-    assert found == Dovecot("maildir", "~/Maildir", False, ".", special)
+    assert found == Dovecot("maildir", special)
 
 
 @installed
@@ -73,7 +73,7 @@ namespace other {
 """
     found = configured(tmp_path, text)
     assert found.special == {("Junk", "Old {x}"): "\\Junk \\Archive", ("Bin",): "\\Trash"}
-    assert (found.store, found.location, found.nested, found.separator) == ("maildir", "%h/mail", True, "/")
+    assert (found.store, found.notes) == ("maildir", ())
 
 
 @installed
@@ -85,11 +85,21 @@ namespace other {
         ("mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
         ("mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
         ("mail_location = maildir:~/Maildir\nmail_plugins = mail_crypt\n", "encrypted"),
+        ("mail_location = maildir:~/Maildir:LAYOUT=index\n", "LAYOUT=index"),
+        ("mail_location = maildir:~/Maildir:LAYOUT=fs:DIRNAME=.mails\n", "DIRNAME"),
+        ("mail_location = maildir:~/mail:INBOX=/var/inboxes/%u\n", "/var/inboxes/%u"),
+        ("mail_location = maildir:~/mail:INBOX=~/mailbox\n", "~/mailbox"),
     ],
 )
 def test_a_real_dovecot_that_cannot_be_watched_is_noted(tmp_path: Path, text: str, noted: str) -> None:
     (note,) = configured(tmp_path, text).notes
     assert noted in note
+
+
+@installed
+@pytest.mark.parametrize("options", ["", ":INBOX=~/Maildir", ":INBOX=%h/Maildir/INBOX:LAYOUT=fs", ":CONTROL=/c/%u:INDEX=/i/%u:UTF-8"])
+def test_a_real_dovecot_that_can_be_watched_is_not(tmp_path: Path, options: str) -> None:
+    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir{options}\n").notes
 
 
 @installed
@@ -124,17 +134,19 @@ namespace inbox {
 }
 """
     found = parse(text)
-    assert found[:4] == ("maildir", "~/Maildir", True, "/")
+    assert found.store == "maildir"
     assert found.special == {("Junk",): "\\Junk", ("Deleted Items",): "\\Trash"}
     assert len(found.notes) == 1
     assert "lz4" in found.notes[0]
     assert not parse(text.replace("lz4", "zstd")).notes
+    assert "LAYOUT=index" in parse(text.replace("_layout = fs", "_layout = index")).notes[0]
+    assert "/in" in parse(f"mail_inbox_path = /in\n{text}").notes[0]
 
 
 def test_names_that_are_written_inside() -> None:
     mailbox = "mailbox {\nspecial_use = \\Junk\nname = Spam Mail\n}"
     text = f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\nprefix = INBOX.\nseparator = .\n}}\n"
-    assert parse(text) == Dovecot("maildir", "/m", False, ".", {("Spam Mail",): "\\Junk"})
+    assert parse(text) == Dovecot("maildir", {("Spam Mail",): "\\Junk"})
 
 
 @given(st.text(alphabet='ab {}="\\#\n', max_size=200))
