@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spamguard.daemon import desk
 from spamguard.errors import StartError
+from spamguard.hostname import hostname
 
 NAME = "daemon.lock"
 
@@ -48,9 +49,10 @@ def explained(state: Path, error: StartError) -> StartError:
 
 
 def _taken(state: Path, told: Mapping[str, object]) -> StartError:
-    pid = told.get("pid")
+    pid, host = told.get("pid"), told.get("host", hostname())
     who = f"another daemon, pid {pid}," if isinstance(pid, int) else "another daemon"
-    return StartError(
-        f"{state}: {who} runs on it: stop that one (`systemctl stop spamguard` where it is a service), "
-        "or name a state directory of its own for this one with `state`"
-    )
+    how = "stop that one (`systemctl stop spamguard` where it is a service)"
+    if host != hostname():  # pids of containers say nothing to one another
+        who = f"another daemon, on {host},"
+        how = "let that one end before this one begins (of containers that share a volume: replace, do not roll)"
+    return StartError(f"{state}: {who} runs on it: {how}, or name a state directory of its own for this one with `state`")

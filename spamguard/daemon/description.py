@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from spamguard import __version__
+from spamguard.hostname import hostname
 from spamguard.metrics.counters import MASTER, Board, Name
 from spamguard.metrics.liveness import absent, cannot_judge
 from spamguard.metrics.totals import total
@@ -20,6 +21,7 @@ def of(settings: Settings, board: Board) -> dict[str, object]:
     totals, master = total(board.used()), board.slot(MASTER)
     return {
         "pid": master.pid,
+        "host": hostname(),
         "version": __version__,
         "began": master.began,
         "listeners": [_listener(one) for one in settings.listeners],

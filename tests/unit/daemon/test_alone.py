@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from spamguard import Filter
-from spamguard.daemon import alone
+from spamguard.daemon import alone, desk
+from spamguard.errors import StartError
+from spamguard.hostname import hostname
 from tests.e2e.ports import free_port
 from tests.support.taken import taken
 from tests.support.waiting import PATIENCE
@@ -63,6 +65,18 @@ def test_the_next_one_starts_while_workers_of_the_last_one_finish(daemon: Daemon
         assert daemon.process is not None
         assert daemon.process.poll() is None
     assert second.stop() == 0
+
+
+def test_one_in_another_container_is_told_by_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which numbers processes have there says nothing here, and nobody can stop it from here."""
+    first = alone.Claim(tmp_path)
+    monkeypatch.setattr(desk, "ask", lambda _: {"pid": 1, "host": "mail-6f7c"})
+    with pytest.raises(StartError, match=r": another daemon, on mail-6f7c, runs on it: let that one end before this one begins"):
+        alone.Claim(tmp_path)
+    monkeypatch.setattr(desk, "ask", lambda _: {"pid": 7, "host": hostname()})
+    with pytest.raises(StartError, match=r": another daemon, pid 7, runs on it: stop that one"):
+        alone.Claim(tmp_path)
+    first.release()
 
 
 def test_where_files_cannot_be_locked_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
