@@ -90,6 +90,7 @@ def _environment() -> Environment:
     )
     told = (
         texts.named,
+        texts.done,
         texts.tone,
         texts.number,
         texts.counted,

@@ -19,6 +19,7 @@ _HARMLESS = frozenset("\n\t\u200c\u200d")
 """Unprintable by Unicode's word but without power here: line ends, tabs, and the joiners that Persian, Hindi and emoji need."""
 
 _NAMES = {"ham": "not spam", "not-scanned": "not scanned"}
+_DONE = {"tag": "tagged", "quarantine": "held back", "redirect": "redirected", "defer": "put off", "reject": "refused"}
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
 _THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
@@ -44,6 +45,11 @@ def _visible(letter: str) -> str:
 def named(label: str) -> str:
     """A verdict or class in words."""
     return _NAMES.get(label, label)
+
+
+def done(action: str) -> str:
+    """What was decided about a message (`settings.Action`, "" where it was not judged), in words."""
+    return _DONE.get(action, action or "nothing: it was not judged")
 
 
 def tone(label: str, unwanted: Mapping[str, bool]) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from spamguard.errors import NotAllowedError, UsageError
 from spamguard.records import Clue
+from spamguard.settings import Action
+from spamguard.web.pages.texts import done
 from spamguard.web.service.values import Counted, Hour, Model, Person, Today, UserLessons
-from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, Fixed, judgement
+from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_views import get
 
 
@@ -20,6 +22,7 @@ def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> 
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert "None of its words adds anything" in page
     assert "any more" not in page
+    assert "By expert" in page
     service.reasons = replace(service.reasons, clues=[Clue("", 0.5, {"ham": 0, "spam": 1})])
     assert "known by its text any more" in get(service, tmp_path, f"/history/{NAME}")[0].text
 
@@ -109,3 +112,23 @@ def test_who_can_be_shown_no_mail_is_told_what_is_left(tmp_path: Path) -> None:
     assert page.status_code == 403
     assert "You can still" in page.text
     assert 'begin at <a href="/">' not in page.text
+
+
+def test_what_was_done_is_told_in_words(tmp_path: Path) -> None:
+    service = Fixed([judgement(action="tag", reply="250 Ok"), judgement(OTHER, label="not-scanned", action="", reply="451 Later")])
+    tagged, unjudged = (page.text for page in get(service, tmp_path, f"/history/{NAME}", f"/history/{OTHER}"))
+    assert "<dt>Done with it</dt><dd>tagged</dd>" in tagged
+    assert "<dt>Answer</dt><dd><bdi>250 Ok</bdi></dd>" in tagged
+    assert "<dt>Done with it</dt><dd>nothing: it was not judged</dd>" in unjudged
+    for action in Action:
+        assert done(action) not in (str(action), "")
+
+
+def test_tables_of_nothing_are_left_out(tmp_path: Path) -> None:
+    """As before the first lesson, when nothing adds anything."""
+    service = Fixed()
+    nothing = {"log_odds": 0.0, "prior": 0.0, "shares": {}, "scores": {}, "clues": [], "traits": {}, "numbers": {}, "biases": 0.0}
+    service.reasons = replace(service.reasons, **nothing)  # type: ignore[arg-type]
+    page = get(service, tmp_path, f"/history/{NAME}")[0].text
+    assert "By word" in page
+    assert all(words not in page for words in ("By expert", "Everything else"))
