@@ -24,12 +24,12 @@ _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghij
 _PADDING = re.compile(rb"=++")
 _PADDED_BREAK = re.compile(rb"=[ \t]++\n")  # blanks at the end of a line were put there on the way (RFC 2045 section 6.7, rule 3)
 _INVISIBLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u206a-\u206f"
-    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _PUNCTUATION = (
-    "\u0080-\u00a9\u00ab\u00ac\u00ae-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u200a\u2010-\u2029\u202f-\u205f\u2065-\u2069"
-    "\u2070-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\uff61-\uff64"
+    "\u0080-\u00a9\u00ab\u00ac\u00ae-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u2000-\u200a\u2010-\u2029\u202f-\u205f"
+    "\u2070-\u209f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3030\u3164\uff61-\uff64\uffa0"
 )
 _RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
 _RANGES = np.array(
@@ -41,6 +41,9 @@ _RANGES = np.array(
     np.uint32,
 )
 _NO_LETTERS = re.compile(f"[{_INVISIBLE}{_PUNCTUATION}]+")  # one search for both: it is what folding spends its time on
+# Marks that belong to no letter with a code of its own, and with what their UTF-8 begins, which is found a hundred times faster.
+_LEFT_MARKS = re.compile("[\u0300-\u036f\u20d0-\u20ff]+")
+_MARK_LEADS = (b"\xcc", b"\xcd", b"\xe2\x83")
 _ALL_INVISIBLE = re.compile(f"[{_INVISIBLE}]+")
 # A fixed list, because `codecs.lookup` searches the file system for names it does not know and remembers each for ever.
 # Left out: what is no charset, what takes quadratic time, and charsets of mainframes: readers know none of these and show what is called so
@@ -255,7 +258,7 @@ def _encoded_word(kind: bytes, data: bytes, defects: list[bytes]) -> bytes:
 
 
 def fold(text: str) -> str:
-    """NFKC and lower case, invisible characters removed, look-alike letters in Latin words Latin (UAX #15, UTS #39).
+    """NFKC and lower case, without invisible characters and marks put on letters, look-alikes in Latin words Latin (UAX #15, UTS #39).
 
     Linear time for any input.
     """
@@ -263,7 +266,9 @@ def fold(text: str) -> str:
         return text.lower()
     visible = _letters(text)
     pieces = [unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]
-    return unmixed("".join(pieces).lower())
+    normal = "".join(pieces).lower()
+    marked = any(map(normal.encode("utf-8", "replace").__contains__, _MARK_LEADS))
+    return unmixed(_LEFT_MARKS.sub("", normal) if marked else normal)
 
 
 def _letters(text: str) -> str:
