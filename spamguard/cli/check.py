@@ -19,7 +19,7 @@ ABOUT = """Check a configuration. Prints everything that is in force, defaults t
 
 Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0. Run as root, or as
 the daemon's user, it warns of watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
-where there is no such user.
+where the daemon would not start: no such user, or a state directory of somebody else.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
 `# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         return _schema()
     settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
     itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
-    seen = [*_missing_user(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]
+    seen = [*_not_startable(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]
     for warning in [*config.warnings(settings), *seen]:
         rim.say(f"warning: {warning}")
     if closed := _closed(settings, privileges.named_files(settings)):
@@ -59,13 +59,13 @@ def _schema() -> int:
     return 0
 
 
-def _missing_user(settings: Settings) -> list[str]:
-    """Root cannot start the daemon so. (Whoever is not root may ask for another machine.)"""
+def _not_startable(settings: Settings) -> list[str]:
+    """Why root cannot start the daemon so. (Whoever is not root may ask for another machine.)"""
     from spamguard.daemon import privileges
 
     try:
         if os.geteuid() == 0:
-            privileges.service_account(settings)
+            privileges.check(settings)
     except StartError as error:
         return [str(error)]
     return []

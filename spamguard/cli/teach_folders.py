@@ -16,6 +16,7 @@ from spamguard.cli import rim
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
+    from spamguard.bulk import Ready
     from spamguard.engine import Filter
     from spamguard.folders.contract import Mailbox, Mailboxes
     from spamguard.folders.first import Filed
@@ -28,9 +29,10 @@ ABOUT = """Teach what people filed already. Each message in Junk is taught as sp
 in the name of its owner; trash, sent mail, drafts and folders of no known name teach nothing, nor does what spamguard itself filed.
 Try it with --dry-run first.
 
-It can be interrupted and run again: what was taught is not taught twice. What its owner taught before an upgrade that reads mail
-otherwise is read anew, as what it was taught as. The daemon does not do this by itself: what lies in a
-mailbox when it first looks teaches nothing, only what is moved from then on."""
+It can be interrupted and run again: what was taught is not taught twice, and what was taken back (undo, forget) is not taught again
+just because it still lies there: `spamguard learn` does that. What its owner taught before an upgrade that reads mail otherwise is
+read anew, as what it was taught as. The daemon does not do this by itself: what lies in a mailbox when it first looks teaches nothing,
+only what is moved from then on."""
 EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
   spamguard teach-folders --config /etc/spamguard/spamguard.yaml"""
@@ -112,8 +114,9 @@ def _line(told: dict[str, Any]) -> str:
         parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
         return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
     parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items()]
-    known = f" ({told['known']:,} already known)" if told["known"] else ""
-    return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + known)
+    others = {"already known": told["known"], "taken back before, and left so": told["taken_back"]}
+    beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
+    return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + (f" ({beside})" if beside else ""))
 
 
 def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
@@ -128,29 +131,37 @@ def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbo
         scanner = Scanner(mailboxes, spam_filter.key, Once())
         for mailbox in users:
             found = filed(mailboxes, mailbox, roles[mailbox.watch])
-            taught, known = _teach_from(spam_filter, scanner, mailbox, found)
-            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), "taught": taught, "known": known})
+            taught = _teach_from(spam_filter, scanner, mailbox, found)
+            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), **taught})
         rim.settle_if_due(spam_filter)
     return told
 
 
-def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> tuple[dict[str, int], int]:
-    """How many messages of each class were taught, and how many were known as that."""
+def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> dict[str, Any]:
+    """How many messages of each class were taught, how many were known as that, and how many had been taken back."""
     from spamguard import bulk
     from spamguard.renewal import renew
 
     _define(spam_filter, {one.label for one in found})
     taught: Counter[str] = Counter()
-    known = 0
+    known = taken_back = 0
     for batch in bulk.batches(bulk.ready(spam_filter.key, _messages(spam_filter, scanner, mailbox, found))):
         anew = renew(spam_filter, [one.teaching for one in batch], mailbox.user)  # what somebody has said weighs more than where it lies
         taught.update(str(one.own) for one in spam_filter.ledger.users.standing(anew, mailbox.user).values())
+        done = {*anew, *(back := _taken_back(spam_filter, mailbox.user, batch))}
+        taken_back += len(back)
         for label in sorted({str(one.label) for one in batch}):
-            lessons = [one.teaching for one in batch if one.label == label and one.teaching.digest not in anew]
+            lessons = [one.teaching for one in batch if one.label == label and one.teaching.digest not in done]
             changed = spam_filter.learn_ready(lessons, label, user=mailbox.user, origin="folders, before they were watched")
             taught[label] += sum(changed)
             known += len(changed) - sum(changed)
-    return dict(sorted(taught.items())), known
+    return {"taught": dict(sorted(taught.items())), "known": known, "taken_back": taken_back}
+
+
+def _taken_back(spam_filter: Filter, user: str, batch: list[Ready]) -> set[bytes]:
+    """Messages about which nothing is in force that this user has said, though something was."""
+    votes = (spam_filter.ledger.vote(one.teaching.digest, user) for one in batch)
+    return {vote.digest for vote in votes if vote is not None and vote.label is None}
 
 
 def _define(spam_filter: Filter, labels: set[str]) -> None:

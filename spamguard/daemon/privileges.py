@@ -28,11 +28,13 @@ def settle_in(settings: Settings) -> None:
     os.umask(0o022)  # whoever it runs as must get through the directories above the state directory
     try:
         if os.getuid() == 0:
-            account = service_account(settings)
+            account = check(settings)
             if account.pw_uid == 0:
-                _as_root(settings)
+                _log.warning(
+                    "running as root, as %s belongs to root: name a user with `user`, or give it to one with chown", settings.state
+                )
             _make(settings.state, account)
-            _check_owner(settings.state, account)
+            _check_owner(settings.state, account)  # it may be there only since
             _become(account)
             if closed := unreadable(named_files(settings)):
                 raise ConfigError(*closed)
@@ -51,6 +53,15 @@ def _me() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return f"user {os.geteuid()}"
+
+
+def check(settings: Settings) -> pwd.struct_passwd:
+    """Whom the daemon runs as when root starts it. StartError: it would not start so. Changes nothing."""
+    account = service_account(settings)
+    if account.pw_uid == 0:
+        _refuse_exposed(settings)
+    _check_owner(settings.state, account)
+    return account
 
 
 def service_account(settings: Settings) -> pwd.struct_passwd:
@@ -85,7 +96,8 @@ def _trouble(path: Path) -> str:
     return ""
 
 
-def _as_root(settings: Settings) -> None:
+def _refuse_exposed(settings: Settings) -> None:
+    """StartError where others than this machine could reach what runs as root."""
     places = [(one.endpoint.host, str(one.endpoint)) for one in settings.doors if one.endpoint.path is None]
     places += [(settings.metrics.host, f"metrics on {settings.metrics}")] if settings.metrics else []
     places += [(settings.web.place.host, f"page and API on {settings.web}")] if settings.web else []
@@ -94,7 +106,6 @@ def _as_root(settings: Settings) -> None:
         raise StartError(
             f"will not run as root with {exposed[0]} open to others: name a user with `user`, or give {settings.state} to one with chown"
         )
-    _log.warning("running as root, as %s belongs to root: name a user with `user`, or give it to one with chown", settings.state)
 
 
 def _make(state: Path, account: pwd.struct_passwd | None) -> None:
@@ -108,7 +119,9 @@ def _make(state: Path, account: pwd.struct_passwd | None) -> None:
 
 
 def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
-    """StartError when the filter belongs to somebody else: told now, not by the first message."""
+    """StartError when the filter belongs to somebody else, or has no directory: told now, not by the first message."""
+    if state.exists() and not state.is_dir():
+        raise StartError(f"{state}: is no directory: name another with `state`")
     for path in _existing([state, *(state / name for name in _OURS)]):
         if path.lstat().st_uid != account.pw_uid:
             name = account.pw_name

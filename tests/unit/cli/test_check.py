@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 from spamguard.config import DEFAULT_LISTEN
 from spamguard.teaching import dropped
+from tests.support.reachable import let_others_pass
 
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 
@@ -77,6 +79,24 @@ def test_a_warning_is_no_mistake(run, tmp_path):
     assert "warning: " in done.err
     assert "DKIM" in done.err
     assert "subject_prefix: '[spam] '" in done.out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts the daemon as somebody else")
+def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp_path):
+    """Not an error: the file may be another machine's."""
+    file = let_others_pass(tmp_path) / "spamguard.yaml"
+
+    def warned(state, user):
+        file.write_text(f"state: {state}\nuser: {user}\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n")
+        done = run(None, "check", file)
+        assert done.status == 0
+        return done.err.removeprefix("spamguard: warning: ")
+
+    assert warned(taught, "nobody") == f"{taught} does not belong to nobody, whom the daemon runs as: chown -R nobody: {taught}\n"
+    assert warned(file, "root") == f"{file}: is no directory: name another with `state`\n"
+    assert warned(taught, "no-such-user").startswith("there is no user 'no-such-user' on this machine")
+    assert warned(tmp_path / "new", "nobody") == ""
+    assert not (tmp_path / "new").exists()
 
 
 def test_checking_needs_no_numpy():

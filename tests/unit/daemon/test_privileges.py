@@ -153,6 +153,6 @@ def test_what_only_root_can_read_is_told_at_the_start(place: Path, monkeypatch: 
 def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
     listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 1), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)))
     with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
-        privileges._as_root(Settings(tmp_path, (listener,), metrics=Place("0.0.0.0", 9110)))
+        privileges._refuse_exposed(Settings(tmp_path, (listener,), metrics=Place("0.0.0.0", 9110)))
     with pytest.raises(StartError, match=r"page and API on http://0\.0\.0\.0:8080 open to others"):
-        privileges._as_root(Settings(tmp_path, (listener,), web=Web(Place("0.0.0.0", 8080))))
+        privileges._refuse_exposed(Settings(tmp_path, (listener,), web=Web(Place("0.0.0.0", 8080))))
