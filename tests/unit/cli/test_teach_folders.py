@@ -65,6 +65,17 @@ def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 
+def test_what_was_taken_back_is_not_taught_again_until_somebody_says_so(teach, run, state, home):
+    teach(f"{home}/*/Maildir")
+    run(state, "undo", "--user", "anna", "--since", "1h")
+    anna, ben = teach("--json", f"{home}/*/Maildir").json
+    assert (set(anna["taught"].values()), anna["known"], anna["taken_back"]) == ({0}, 0, 7)
+    assert (set(ben["taught"].values()), ben["known"], ben["taken_back"]) == ({0}, 1, 0)
+    junk = home / "anna" / "Maildir" / ".Junk"
+    run(state, "learn", "--user", "anna", "--as", "spam", junk)
+    assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/anna/Maildir").out
+
+
 def test_what_came_a_moment_ago_is_taught_too(run, state, tmp_path):
     (maildir(tmp_path / "Maildir", ".Junk") / ".Junk" / "cur" / "1.x:2,S").write_bytes(MAIL[0])
     assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(": taught 1 message as spam\n")
