@@ -73,7 +73,7 @@ def test_what_was_taken_back_is_not_taught_again_until_somebody_says_so(teach, r
     assert (set(ben["taught"].values()), ben["known"], ben["taken_back"]) == ({0}, 1, 0)
     junk = home / "anna" / "Maildir" / ".Junk"
     run(state, "learn", "--user", "anna", "--as", "spam", junk)
-    assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/anna/Maildir").out
+    assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/*/Maildir").out
 
 
 def test_what_came_a_moment_ago_is_taught_too(run, state, tmp_path):
