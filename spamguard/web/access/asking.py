@@ -92,11 +92,6 @@ class Reader:
                 return address
         return peer
 
-    @property
-    def operators(self) -> Sequence[str]:
-        """Of those whom the proxy names."""
-        return self._proxy.operators
-
 
 def _check_size(scope: Scope, fields: Sequence[tuple[bytes, bytes]]) -> None:
     if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:

@@ -12,9 +12,9 @@ from math import floor, log10
 from spamguard.web.pages import texts
 from spamguard.web.service.values import Bin, Hour
 
-WIDTH, HEIGHT = 420.0, 180.0
+WIDTH, HEIGHT = 420, 180
 """Of every chart, in its own units, which are about as wide as a pixel."""
-LEFT, RIGHT, TOP, BOTTOM = 38.0, 398.0, 10.0, 154.0
+LEFT, RIGHT, TOP, BOTTOM = 38, 398, 10, 154
 """Where the numbers are drawn; around it stands what explains the axes."""
 TONES = ("wanted", "unsure", "unwanted", "none")
 """From the bottom of a bar to its top."""

@@ -103,5 +103,5 @@ def _environment() -> Environment:
         texts.quoted,
     )
     environment.globals.update({function.__name__: function for function in told})
-    environment.globals.update(charts=charts, pages=PAGES, version=version())
+    environment.globals.update(charts=charts, undecided=texts.UNDECIDED, pages=PAGES, version=version())
     return environment

@@ -21,6 +21,8 @@ _HARMLESS = frozenset("\n\t\u200c\u200d")
 _NAMES = {"ham": "not spam", "not-scanned": "not scanned"}
 _DONE = {"tag": "tagged", "quarantine": "held back", "redirect": "redirected", "defer": "put off", "reject": "refused"}
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
+UNDECIDED = list(_TONES)
+"""Labels that are no class."""
 _THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 

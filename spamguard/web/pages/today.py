@@ -12,7 +12,7 @@ from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page
 from spamguard.web.pages.house import House
-from spamguard.web.pages.texts import tone
+from spamguard.web.pages.texts import UNDECIDED, tone
 from spamguard.web.service.values import Today
 
 SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
@@ -58,7 +58,7 @@ async def shown(house: House, request: Request) -> Response:
 def mistakes(found: Today) -> Mistakes:
     """How often we were wrong, as far as anybody has told."""
     rows = [(said, truth, count) for (said, truth), count in found.wrong.items() if count]
-    wrong = sum(count for said, truth, count in rows if said not in ("unsure", "not-scanned", truth))
+    wrong = sum(count for said, truth, count in rows if said not in (*UNDECIDED, truth))
     unsure = sum(count for said, _, count in rows if said == "unsure")
     rows.sort(key=lambda row: (row[0] == row[1], -row[2]))
     return Mistakes(sum(count for _, _, count in rows), wrong, unsure, rows)

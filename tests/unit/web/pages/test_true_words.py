@@ -85,6 +85,17 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
     assert "while little has been taught" not in get(Fixed(), tmp_path, "/")[0].text
 
 
+def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
+    class Unscanned(Fixed):
+        async def today(self, person: Person, hours: int = 24) -> Today:
+            return replace(await super().today(person, hours), wrong={("not-scanned", "spam"): 7, ("unsure", "spam"): 5})
+
+    page = get(Unscanned(), tmp_path, "/")[0].text
+    assert "of 5 we were unsure" in page
+    assert '<td class="n">7</td><td>not scanned</td>' in page
+    assert '<td class="n">5</td><td>unsure</td>' in page
+
+
 def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
     """With ten thousand of them the page had three megabytes."""
 
