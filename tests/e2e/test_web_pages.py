@@ -247,7 +247,7 @@ def test_words_and_what_was_learnt(site: Site, browser: Chrome) -> None:
     for path, words in (
         ("/", "Lessons per hour"),
         ("/model", f"{daemon.MESSAGES}\nlessons in force"),
-        ("/words", "Look a word up"),
+        ("/words", "Look up a word"),
     ):
         browser.get(site.url + path)
         shows(browser, words)
