@@ -128,13 +128,8 @@ def _imports(spam_filter: Filter) -> list[dict[str, Any]]:
 
 
 def _tables(found: Status) -> dict[str, dict[str, float]]:
-    """By token set: buckets in use, their share of all, and the share of new tokens that will fall on one of them.
-
-    The hash is as good as random, so the last two are the same number; both are told, since they answer two questions.
-    """
-    return {
-        name: {"used": found.vocabulary[name], "load": load, "expected_collisions": load} for name, load in found.used.items()
-    }  # fmt: skip
+    """By token set: buckets in use, and their share of all. The hash is as good as random: so many new tokens fall on one of them."""
+    return {name: {"used": found.vocabulary[name], "load": load} for name, load in found.used.items()}
 
 
 def _text(values: dict[str, Any]) -> str:
@@ -182,8 +177,8 @@ def _class_lines(classes: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _table_lines(tables: dict[str, dict[str, float]]) -> list[str]:
-    head = "tokens     buckets used     load  so many new ones collide"
-    return [head, *(f"{name:9}  {one['used']:12,}  {one['load']:7.2%}  {one['expected_collisions']:.2%}" for name, one in tables.items())]
+    head = "tokens     buckets used     load: so many new ones collide"
+    return [head, *(f"{name:9}  {one['used']:12,}  {one['load']:7.2%}" for name, one in tables.items())]
 
 
 def _import_lines(imports: list[dict[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,25 @@ def start(module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()) -
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=pass_fds, env=environment, process_group=0)  # noqa: S603
 
 
-def written(settings: Settings) -> int:
+def start_with(
+    module: str, settings: Settings, before: Sequence[str] = (), after: Sequence[str] = (), files: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """`python -m MODULE BEFORE… CHANNEL SETTINGS AFTER… FILES…`, and our end of its channel; that, settings and files by their numbers."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    written = _written(settings)
+    try:
+        inherited = [theirs.fileno(), written]
+        return start(module, [*before, *map(str, inherited), *after, *map(str, files)], [*inherited, *files]), ours
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(written)
+
+
+def _written(settings: Settings) -> int:
     """A file in memory with the settings, for one child to read; to be closed here."""
     descriptor = os.memfd_create("settings")
     with open(descriptor, "wb", closefd=False) as file:
@@ -32,6 +51,6 @@ def written(settings: Settings) -> int:
 
 
 def read(descriptor: int) -> Settings:
-    """What was `written`, in the child, once. The master is the parent, and trusted."""
+    """What `start_with` gives along, in the child, once. The master is the parent, and trusted."""
     with open(descriptor, "rb") as file:
         return cast(Settings, pickle.load(file))  # noqa: S301

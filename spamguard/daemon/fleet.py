@@ -6,7 +6,6 @@ Must never wait for any of them, and never tell a worker to drain before those t
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import signal
 import socket
@@ -174,21 +173,12 @@ class Fleet:
 
     def _start(self, plan: Plan, now: float) -> Member:
         slot = self.board.free()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        settings = children.written(plan.settings)
-        try:
-            inherited = [theirs.fileno(), settings, self.board.descriptor, *(one.fileno() for one in plan.sockets)]
-            process = children.start("spamguard.daemon.worker", [self.assembly, str(slot.number), *map(str, inherited)], inherited)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(settings)
+        files = [self.board.descriptor, *(one.fileno() for one in plan.sockets)]
+        before = [self.assembly, str(slot.number)]
+        process, channel = children.start_with("spamguard.daemon.worker", plan.settings, before, files=files)
         slot.own(process.pid, time.time())
-        member = Member(process, ours, slot, plan.generation, now, now)
-        self.selector.register(ours, selectors.EVENT_READ, lambda: self._hear(member))
+        member = Member(process, channel, slot, plan.generation, now, now)
+        self.selector.register(channel, selectors.EVENT_READ, lambda: self._hear(member))
         return member
 
     def _hear(self, member: Member) -> None:

@@ -85,21 +85,8 @@ class Kept:
 
     def _start(self, settings: Settings, now: float) -> None:
         self._born = now
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        written = children.written(settings)
-        try:
-            inherited = [theirs.fileno(), written]
-            arguments = [*inherited, os.getpid(), *self._files]
-            self._process = children.start(self._module, list(map(str, arguments)), [*inherited, *self._files])
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(written)
-        self._channel = ours
-        self._selector.register(ours, selectors.EVENT_READ, self._hear)
+        self._process, self._channel = children.start_with(self._module, settings, after=[str(os.getpid())], files=self._files)
+        self._selector.register(self._channel, selectors.EVENT_READ, self._hear)
 
     def _hear(self) -> None:
         if self._channel is None:
