@@ -79,8 +79,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
 def _answer(one: Operation, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if one.answer is Text:
         return {"description": one.about, "content": {"text/plain": {"schema": {"type": "string"}}}}
-    value = {"type": "object"} if one.answer is dict else schema(one.answer, known)
-    return {"description": one.about, "content": {"application/json": {"schema": value}}}
+    return {"description": one.about, "content": {"application/json": {"schema": schema(one.answer, known)}}}
 
 
 def _problems(one: Operation) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.ids import is_id
@@ -71,17 +71,21 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """answer: layout of the answer; dict: any object; Text: no JSON. operators: for them only."""
+    """operators: for them only."""
 
     method: str
     path: str
     name: str
     about: str
     run: Callable[[Asked], Awaitable[Any]]
-    answer: Any
     parameters: tuple[Parameter, ...] = ()
     takes_message: bool = False
     operators: bool = False
+
+    @property
+    def answer(self) -> Any:
+        """Layout of the answer, as the handler declares it; Text: no JSON."""
+        return get_type_hints(self.run)["return"]
 
 
 # ---- handlers
@@ -213,29 +217,29 @@ _UNDO = (
 _HOURS = Parameter("hours", Type.HOURS, "How many of the last hours", 24)
 
 OPERATIONS = (
-    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, layouts.OpinionShape, takes_message=True),
-    Operation("POST", "/explain", "explain", "Why it thinks so", _explain, layouts.WhyShape, takes_message=True),
-    Operation("POST", "/learn", "learn", "Teach a message", _learn, layouts.ReceiptShape, (_CLASS,), takes_message=True),
-    Operation("POST", "/preview", "preview", "What that would change", _preview, layouts.PreviewShape, (_CLASS,), takes_message=True),
-    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, layouts.ReceiptShape, (_DIGEST,)),
-    Operation("GET", "/history", "history", "Messages that passed", _history, layouts.HistoryShape, _SEARCH),
-    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement, layouts.KnownShape),
-    Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why, layouts.WhyShape),
-    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, layouts.ReceiptShape, (_CLASS,)),
-    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed, layouts.ReceiptShape),
-    Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, layouts.UndoneShape, _UNDO),
-    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, layouts.QuarantineShape, _PAGE),
-    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held, layouts.ShownShape),
-    Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, layouts.DeletedShape, operators=True),
-    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release, layouts.ReleasedShape),
-    Operation("GET", "/today", "today", "The last hours", _today, layouts.TodayShape, (_HOURS,)),
-    Operation("GET", "/model", "model", "What has been learnt", _model, layouts.ModelShape),
-    Operation("GET", "/words", "words", "How a word counts", _words, layouts.WordsShape, (_WORD,)),
-    Operation("GET", "/classes", "classes", "What mail may be taught as", _classes, layouts.ClassesShape),
-    Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", _status, dict, operators=True),
-    Operation("GET", "/metrics", "metrics", "For Prometheus", _metrics, Text, operators=True),
-    Operation("GET", "/health", "health", "Whether all processes live", _health, layouts.HealthShape),
-    Operation("GET", "/openapi.json", "openapi", "This description", _described, dict),
+    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, takes_message=True),
+    Operation("POST", "/explain", "explain", "Why it thinks so", _explain, takes_message=True),
+    Operation("POST", "/learn", "learn", "Teach a message", _learn, (_CLASS,), takes_message=True),
+    Operation("POST", "/preview", "preview", "What that would change", _preview, (_CLASS,), takes_message=True),
+    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, (_DIGEST,)),
+    Operation("GET", "/history", "history", "Messages that passed", _history, _SEARCH),
+    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement),
+    Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why),
+    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, (_CLASS,)),
+    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed),
+    Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, _UNDO),
+    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, _PAGE),
+    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held),
+    Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, operators=True),
+    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release),
+    Operation("GET", "/today", "today", "The last hours", _today, (_HOURS,)),
+    Operation("GET", "/model", "model", "What has been learnt", _model),
+    Operation("GET", "/words", "words", "How a word counts", _words, (_WORD,)),
+    Operation("GET", "/classes", "classes", "What mail may be taught as", _classes),
+    Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", _status, operators=True),
+    Operation("GET", "/metrics", "metrics", "For Prometheus", _metrics, operators=True),
+    Operation("GET", "/health", "health", "Whether all processes live", _health),
+    Operation("GET", "/openapi.json", "openapi", "This description", _described),
 )
 
 
