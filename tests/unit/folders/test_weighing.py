@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import NoReturn
 
 import pytest
 
 from spamguard import Filter, prepare
-from spamguard.errors import LedgerError
+from spamguard.errors import LedgerError, MailboxesError
 from spamguard.folders import lessons, watcher, weighing
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE
@@ -17,7 +19,7 @@ from spamguard.settings import HamEvidence
 from spamguard.undo import Chosen, messages, undo
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins, weighed
-from tests.unit.folders.watched import MAIL
+from tests.unit.folders.watched import MAIL, Watched
 
 
 def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(tmp_path):
@@ -195,31 +197,32 @@ def test_the_daily_limit_counts_it(tmp_path):
         assert list(one.votes().values()) == ["ham", "ham"]
 
 
-def test_trouble_of_our_own_loses_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["the ledger", "whoever opens mailboxes"])
+def test_trouble_loses_nothing(tmp_path, monkeypatch, what):
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.1)
     with weighed(tmp_path) as one:
         message = deliver(one.box, MAIL[0])
         one.rest()
-        real = one.filter.learn_ready
-
         tried = []
 
-        def full(*_: object, **__: object) -> list[bool]:
+        def fails(*_: object, **__: object) -> NoReturn:
             tried.append(True)
-            raise LedgerError("ledger: the disk is full")
+            raise LedgerError("the disk is full") if what == "the ledger" else MailboxesError("it has ended")
 
-        monkeypatch.setattr(one.filter, "learn_ready", full)
-        flag(message, "F")
-        until = time.monotonic() + 20
-        while not tried and time.monotonic() < until:
-            one.watcher.turn(0.05)
-        assert tried
-        assert one.votes() == {}
-        monkeypatch.setattr(one.filter, "learn_ready", real)
-        until = time.monotonic() + 20
-        while not one.votes() and time.monotonic() < until:
-            one.watcher.turn(0.05)
+        with monkeypatch.context() as patched:
+            patched.setattr(*((one.filter, "learn_ready") if what == "the ledger" else (one.mailboxes, "open")), fails)
+            flag(message, "F")
+            eventually(one, lambda: tried)
+            assert one.votes() == {}
+        eventually(one, one.votes)
         assert one.votes() == {"anna 0": "ham"}
+
+
+def eventually(one: Watched, check: Callable[[], object]) -> None:
+    until = time.monotonic() + 20
+    while not check() and time.monotonic() < until:
+        one.watcher.turn(0.05)
+    assert check()
 
 
 def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
