@@ -48,6 +48,12 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(address)
 
 
+@lru_cache(maxsize=1024)
+def _client(address: str) -> str:
+    """Under which name a connection is counted: of IPv6 the /64, since one host has all addresses in it to itself."""
+    return str(ipaddress.IPv6Network((address, 64), strict=False)) if ":" in address else address
+
+
 class Load:
     """What all connections of one door use together, in this process. Bytes may be taken and given back by any thread."""
 
@@ -60,18 +66,20 @@ class Load:
 
     def enter(self, address: str) -> Crowd | None:
         """Count a connection in; why it has to go again, if it has (it is counted all the same until it `leave`s)."""
+        client = _client(address)
         full = self.connections >= self._limits.connections
-        full_for_one = self._clients[address] >= self._limits.connections_per_client
+        full_for_one = self._clients[client] >= self._limits.connections_per_client
         self.connections += 1
-        self._clients[address] += 1
+        self._clients[client] += 1
         return Crowd.OF_ALL if full else Crowd.OF_ONE if full_for_one else None
 
     def leave(self, address: str) -> None:
         """Count it out."""
+        client = _client(address)
         self.connections -= 1
-        self._clients[address] -= 1
-        if not self._clients[address]:
-            del self._clients[address]
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
 
     def room_for(self, size: int) -> bool:
         """Whether so many bytes more may be in flight."""

@@ -29,3 +29,12 @@ def test_connections_are_counted_in_and_out():
         load.leave(address)
     assert load.connections == 0
     assert load.enter("a") is None
+
+
+def test_an_ipv6_client_cannot_walk_through_its_network():
+    load = Load(DoorLimits(connections_per_client=2))
+    assert [load.enter(f"2001:db8:0:1::{number}") for number in (1, 2, 3)] == [None, None, Crowd.OF_ONE]
+    assert load.enter("2001:db8:0:2::1") is None
+    for number in (1, 2, 3):
+        load.leave(f"2001:db8:0:1::{number}")
+    assert load.enter("2001:db8:0:1::4") is None
