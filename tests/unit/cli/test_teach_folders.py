@@ -109,6 +109,7 @@ def test_slips(teach, state, home, tmp_path):
     (tmp_path / "no-maildir" / "mail").mkdir(parents=True)
     assert teach(tmp_path / "no-maildir").failed("no-maildir", "no Maildir")
     assert teach("--dry-run", f"{tmp_path}/no-m*").failed("no-m", "no Maildir")
+    assert teach(home / "anna").failed("anna", "no Maildir")  # but what one lies in
     file = tmp_path / "x.yaml"
     file.write_text("listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n")
     assert teach("--config", file).failed("x.yaml", "watch")
