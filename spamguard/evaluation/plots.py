@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spamguard.errors import UsageError
+from spamguard.evaluation.calibration import share
 from spamguard.evaluation.metrics import LearningCurve, reliability, roc, roca
+from spamguard.policy import HAM_TO, SPAM_FROM, logit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,14 +80,19 @@ def _curve_style(place: int) -> dict[str, Any]:
 
 
 def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
-    """What was spam when the filter said p, over how many messages each point stands for."""
+    """What was spam when the filter said p, with the 95 % interval that few messages leave, over how many each point stands for."""
     seen = reliability(gold, probability)
     if not seen.messages.any():
         raise UsageError("no probabilities to draw; judge some messages first")
     figure, (curve, counts) = _stacked("Calibration", "probability of spam, as judged")
     known = seen.messages > 0
     curve.plot([0, 1], [0, 1], color=OTHER, linewidth=1, linestyle=":", label="perfect")
-    curve.plot(seen.predicted[known], seen.observed[known], color=SPAM, marker="o", linewidth=1.6, label="observed", clip_on=False)
+    predicted, observed = seen.predicted[known], seen.observed[known]
+    intervals = [share(round(part * whole), int(whole)) for part, whole in zip(observed, seen.messages[known], strict=True)]
+    curve.vlines(
+        predicted, [one.low for one in intervals], [one.high for one in intervals], color=SPAM, linewidth=1.2, label="95 % interval"
+    )
+    curve.plot(predicted, observed, color=SPAM, marker="o", linestyle="none", label="observed", clip_on=False)
     curve.set(ylabel="share that was spam", xlim=(0, 1), ylim=(0, 1))
     curve.legend(loc="upper left", frameon=False, fontsize=9)
     edges = np.linspace(0, 1, len(seen.messages) + 1)
@@ -109,10 +116,10 @@ def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[floa
     for name, chosen, colour in (("ham", ~truth, HAM), ("spam", truth, SPAM)):
         axes.hist(scores[chosen], bins=edges, color=colour, alpha=0.5, label=f"{name} ({int(chosen.sum())})")
         axes.hist(scores[chosen], bins=edges, color=colour, histtype="step", linewidth=1.4)
-    for threshold in thresholds:
-        axes.axvline(threshold, color="black", linewidth=1, linestyle="--")
+    for number, threshold in enumerate(thresholds):
+        axes.axvline(threshold, color="black", linewidth=1, linestyle="--", zorder=0, label=None if number else "where the answer changes")
     axes.set(yscale="log", ylim=(0.7, None))
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=9, ncols=2)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=9, ncols=3)
     return figure
 
 
@@ -140,16 +147,16 @@ def write_plots(
 ) -> list[Path]:
     """All pictures of one run as PNG files in `directory`; returns their paths.
 
-    roc.png (needs both kinds of mail), calibration.png (needs probabilities), scores.png, learning.png. Raises
-    UsageError if matplotlib is missing or the directory cannot be written.
+    roc.png (needs both kinds of mail), calibration.png (needs probabilities, of which the scores are the log-odds), scores.png,
+    learning.png. Raises UsageError if matplotlib is missing or the directory cannot be written.
     """
     folder, truth = Path(directory), np.asarray(gold, dtype=np.bool_)
-    written = []
+    written, borders = [], () if probability is None else (logit(HAM_TO), logit(SPAM_FROM))
     if truth.any() and not truth.all():
         written.append(save(roc_figure({name: (gold, score)}), folder / "roc.png"))
     if probability is not None:
         written.append(save(calibration_figure(gold, probability), folder / "calibration.png"))
-    written.append(save(score_figure(gold, score), folder / "scores.png"))
+    written.append(save(score_figure(gold, score, thresholds=borders), folder / "scores.png"))
     written.append(save(learning_figure(curve), folder / "learning.png"))
     return written
 

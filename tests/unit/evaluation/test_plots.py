@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spamguard.errors import UsageError
+from spamguard.evaluation import plots
 from spamguard.evaluation.metrics import learning_curve
 from spamguard.evaluation.plots import calibration_figure, learning_figure, roc_figure, save, score_figure, write_plots
 
@@ -51,6 +52,25 @@ def test_odd_scores_can_be_drawn(tmp_path: Path, score: np.ndarray) -> None:
 def test_counts_in_the_histogram_are_complete() -> None:
     (axes,) = score_figure(GOLD, np.where(GOLD, np.inf, SCORE)).axes
     assert sum(bar.get_height() for container in axes.containers[:1] for bar in container) == np.sum(~GOLD)
+
+
+def test_points_of_few_messages_are_shown_to_be_of_few() -> None:
+    """Two messages say little, however far from the diagonal they lie; four hundred much."""
+    chance = np.concatenate([np.full(2, 0.7), np.full(400, 0.95)])
+    figure = calibration_figure([False] * 2 + [True] * 380 + [False] * 20, chance)
+    few, many = (np.ptp(line[:, 1]) for line in figure.axes[0].collections[0].get_segments())
+    assert few > 0.6
+    assert many < 0.1
+
+
+def test_scores_show_where_mail_is_called_ham_and_spam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(plots, "score_figure", lambda *given, thresholds: drawn.extend(thresholds) or score_figure(*given))
+    write_plots(tmp_path, GOLD, SCORE, CURVE, probability=1 / (1 + np.exp(-SCORE)))
+    assert drawn == pytest.approx([-2.197, 2.944], abs=0.001)
+    drawn.clear()
+    write_plots(tmp_path, GOLD, SCORE, CURVE)
+    assert drawn == []
 
 
 def test_nothing_to_draw() -> None:
