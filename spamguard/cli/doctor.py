@@ -128,7 +128,7 @@ def _ways(listeners: list[dict[str, str]]) -> list[str]:
 def _of_surroundings(settings: Settings) -> Iterator[Step]:
     """What mail comes from and goes to."""
     from spamguard.daemon import privileges
-    from spamguard.doctor import access, checks, postfix
+    from spamguard.doctor import access, checks, filing, postfix
     from spamguard.doctor.step import failed
 
     if settings.watch:
@@ -137,6 +137,7 @@ def _of_surroundings(settings: Settings) -> Iterator[Step]:
         except StartError as error:
             yield failed("mailboxes", str(error), "")
     yield from postfix.steps(settings)
+    yield from filing.steps(settings)
     yield from checks.next_hops(settings)
 
 

@@ -1,18 +1,16 @@
 """Whether Postfix, where there is one, knows of the doors that it is to hand mail to: asks `postconf`, and nothing else.
 
-`unnamed` is pure. Must never wait for long, and never fail: without Postfix there is nothing to look at.
+`unnamed` is pure.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 
+from spamguard.doctor.asking import said
 from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.settings import Endpoint, Position, Protocol, Settings
-
-_SECONDS = 10.0
 
 
 def steps(settings: Settings) -> Iterator[Step]:
@@ -39,15 +37,7 @@ def _asked_by_postfix(settings: Settings) -> list[Endpoint]:
 def read(configuration: str = "") -> str:
     """What `postconf` says of main.cf and master.cf, of the given directory or the usual one: lines of `parameter = value`."""
     where = ("-c", configuration) if configuration else ()
-    return "".join(_said("postconf", *where, option) for option in ("-n", "-P"))
-
-
-def _said(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603  our own words
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode(errors="replace")
+    return "".join(said("postconf", *where, option) for option in ("-n", "-P"))
 
 
 def unnamed(told: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
