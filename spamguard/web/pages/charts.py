@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, log10
+from math import floor, log10, sqrt
 
 from spamguard.web.pages import texts
 from spamguard.web.service.values import Bin, Hour
 
 WIDTH, HEIGHT = 420, 180
 """Of every chart, in its own units, which are about as wide as a pixel."""
-LEFT, RIGHT, TOP, BOTTOM = 38, 398, 10, 154
+LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
 """Where the numbers are drawn; around it stands what explains the axes."""
 TONES = ("wanted", "unsure", "unwanted", "none")
 """From the bottom of a bar to its top."""
@@ -44,13 +44,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """marks: rectangles; line: points of a line, as SVG has them; dots: places. across, up: the axes."""
+    """marks: rectangles; line: points of a line, as SVG has them; dots: places, and how large. across, up: the axes."""
 
     across: Sequence[Tick]
     up: Sequence[Tick]
     marks: Sequence[Mark] = ()
     line: str = ""
-    dots: Sequence[tuple[float, float]] = ()
+    dots: Sequence[tuple[float, float, float]] = ()
 
 
 def stacked(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
@@ -76,12 +76,13 @@ def growth(points: Sequence[tuple[float, int]]) -> Chart:
 
 
 def calibration(bins: Sequence[Bin]) -> Chart:
-    """What was predicted against what came true; the nearer to the diagonal, the better."""
-    places = [(_between(one.predicted), _height(one.unwanted)) for one in bins if one.messages]
+    """What was predicted against what came true; the nearer to the diagonal, the better. Of few messages a dot is small: it says little."""
+    most = max((one.messages for one in bins), default=0)
+    dots = [(_between(one.predicted), _height(one.unwanted), _dot(one.messages / most)) for one in bins if one.messages]
     quarters = [step / 4 for step in range(5)]
     across = [Tick(_between(share), f"{share:.0%}") for share in quarters]
     up = [Tick(_height(share), f"{share:.0%}") for share in quarters]
-    return Chart(across, up, line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places), dots=places)
+    return Chart(across, up, dots=dots)
 
 
 def bar(part: float, longest: float) -> Mark:
@@ -151,6 +152,11 @@ def _spread(count: int, unit: int = 1) -> list[int]:
 
 def _between(share: float) -> float:
     return LEFT + share * (RIGHT - LEFT)
+
+
+def _dot(share: float) -> float:
+    """The radius of one whose area is that share of the largest one's, or as small as can be seen."""
+    return max(2.0, 7.0 * sqrt(share))
 
 
 def _height(share: float) -> float:

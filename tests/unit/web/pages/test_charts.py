@@ -72,7 +72,17 @@ def test_what_stands_beside_an_axis_is_short(number: int, text: str) -> None:
 
 def test_calibration_leaves_out_what_nobody_spoke_about() -> None:
     drawn = charts.calibration([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
-    assert drawn.dots == [(charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)]
+    assert [(x, y) for x, y, _ in drawn.dots] == [(charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)]
+    assert charts.calibration([]).dots == []
+
+
+def test_what_few_have_spoken_about_is_a_small_dot() -> None:
+    """And nothing leads from one dot to the next, as if what lies between were known."""
+    drawn = charts.calibration([Bin(0, 0.1, 400, 0.01, 0), Bin(0.4, 0.5, 100, 0.45, 0.5), Bin(0.9, 1, 1, 0.95, 0)])
+    large, middle, small = (radius for _, _, radius in drawn.dots)
+    assert (middle / large) ** 2 == 100 / 400
+    assert small >= 2
+    assert drawn.line == ""
 
 
 def test_bars_go_each_way() -> None:
