@@ -70,7 +70,7 @@ class Watcher:
         self._asked = [evidence.asked(watch) for watch in settings.watch]
         server = doveconf.read()
         for note in server.notes:
-            _log.warning("%s", note)
+            _log.info("%s", note)
         self._roles = [role_of(watch, server.special) for watch in settings.watch]
         self._schedule = Schedule()
         self._users_due = 0.0
