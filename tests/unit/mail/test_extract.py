@@ -238,7 +238,7 @@ def test_unique() -> None:
 
 
 PAGE = b"--b\nContent-Type: text/html\n\n<p>" + b" ".join(b"shown%b" % bytes([97 + number]) for number in range(20)) + b"\n"
-SAME = b"shownb, (shownc) shownd shownx showne shownf shownz showng shownh shownj"
+SAME = b"shownb, (shownc) shownd shownx showne shownf shownk showng shownh shownj"
 OTHER = b" ".join(b"other%b" % bytes([97 + number]) for number in range(12))
 
 
@@ -251,6 +251,7 @@ def alternatives(*parts: bytes, kind: bytes = b"alternative") -> bytes:
     [
         alternatives(b"--b\n\n" + OTHER + b"\n", PAGE),
         alternatives(PAGE, b"--b\n\n" + OTHER + b"\n"),
+        alternatives(b"--b\n\n" + SAME + b" " + OTHER[:27] + b"\n", PAGE),
         alternatives(b"--b\nContent-Type: text/x-new\n\n" + OTHER + b"\n", PAGE),
         alternatives(b"--b\n\n" + SAME + b"\n", b"--b\n\n" + OTHER + b" " + SAME[:20] + b"\n", PAGE),
         alternatives(
@@ -286,6 +287,14 @@ def test_text_beside_a_page_that_says_something_else_is_hidden(raw: bytes) -> No
 )
 def test_other_text_beside_a_page_is_text(raw: bytes) -> None:
     assert "othera" in texts(raw)
+
+
+def test_what_is_said_beside_a_page_is_seen_wherever_it_stands() -> None:
+    """No word in so many is all that is looked at."""
+    many = b" ".join(
+        b"shown%b " % bytes([97 + number % 20]) + OTHER.replace(b"other", b"more%b" % bytes([97 + number])) for number in range(20)
+    )
+    assert "hidden:moreaa" in texts(alternatives(b"--b\n\n" + many + b"\n", PAGE))
 
 
 def test_text_without_blanks_beside_a_page_may_break_elsewhere() -> None:
