@@ -9,6 +9,7 @@ import argparse
 import errno
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,6 +120,7 @@ def whole(text: str) -> int:
 def guarded(run: Callable[[Item], int], given: Item) -> int:
     """Run a command; whatever goes wrong that is not a fault of the program becomes a line and an exit status."""
     _print_anything()
+    logging.lastResort = _Said(logging.WARNING)
     try:
         status = run(given)
         sys.stdout.flush()
@@ -149,6 +151,14 @@ def say(text: str) -> None:
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
     with suppress(OSError):  # nobody listens: the exit status has to do
         print(f"spamguard: {line}", file=sys.stderr, flush=True)
+
+
+class _Said(logging.Handler):
+    """What is logged where nobody has asked for a log, such as a damaged file that was passed over."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line, like any other."""
+        say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def say_mistakes(error: ConfigError) -> None:

@@ -5,6 +5,7 @@ Must leave neither message nor lesson behind, whatever happens in between. (The 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -39,11 +40,24 @@ def scratch(spam_filter: Filter) -> Iterator[Box]:
             directory.mkdir(parents=True)
         watch = Watch(str(path), f"doctor-{secrets.token_hex(4)}", we_file=False, debounce_seconds=_DEBOUNCE, lessons_per_day=0)
         with closing(LocalMailboxes([Pattern(watch.maildir, watch.user)])) as mailboxes:
-            watcher = Watcher(spam_filter, Settings(state, (), watch=(watch,)), mailboxes, lambda: None)
+            with _quiet():
+                watcher = Watcher(spam_filter, Settings(state, (), watch=(watch,)), mailboxes, lambda: None)
             with closing(watcher):
                 box = Box(path, _JUNK, Owner(0, 0), state, lambda: watcher.turn(_DEBOUNCE))
                 _look_around(watcher)
                 yield box
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings: what this watcher has to say of the machine when it begins, other steps tell."""
+    log = logging.getLogger("spamguard.folders")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _look_around(watcher: Watcher) -> None:

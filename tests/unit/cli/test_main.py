@@ -106,6 +106,17 @@ def test_wrong_usage_of_another_command_passes_no_mail_on(run, arguments):
     assert stop.value.code == 2
 
 
+def test_what_is_logged_is_told_like_an_error(tmp_path):
+    """Of what was passed over people must hear, in a line like any other."""
+    (tmp_path / "quarantine").mkdir()
+    (tmp_path / "quarantine" / "0iq5r8jo4c1n2f3g.json").write_text("{")
+    line = [sys.executable, "-m", "spamguard", "--state", str(tmp_path), "quarantine", "list"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"spamguard: warning: {tmp_path}/quarantine/0iq5r8jo4c1n2f3g.json: ")
+    assert [one.partition(": ")[0] for one in done.stderr.splitlines()] == ["spamguard"] * 2
+
+
 def test_where_the_filter_is(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
