@@ -49,7 +49,7 @@ def test_corrections_are_part_of_lessons() -> None:
 def test_growth_takes_two_days() -> None:
     assert not charts.growth([]).line
     assert not charts.growth([(0, 1)]).line
-    assert charts.growth([(0, 0), (86400, 10)]).line == "38.0,154.0 398.0,10.0"
+    assert charts.growth([(0, 0), (86400, 10)]).line == f"{charts.LEFT}.0,{charts.BOTTOM}.0 {charts.RIGHT}.0,{charts.TOP}.0"
     assert charts.growth([(5, 1), (5, 2)]).line  # no width, no fault
 
 
