@@ -30,21 +30,25 @@ class Door:
         self._operators = operators
 
     async def enter(self, request: Request, link: str, answer: Response) -> Person:
-        """Burn a link, begin a session."""
+        """Burn a link, begin a session in place of the one there was."""
         now = int(time.time())
         found = self._store.burn(link, now)
         if found is None:
             raise NobodyError("this link is wrong, was used before or is older than ten minutes: get a new one with `spamguard login-link`")
+        self._end_session(request)
         text = self._store.make(Kind.SESSION, found.person, now, expires=now + SESSION_SECONDS)
         _set_cookie(request, answer, text, SESSION_SECONDS)
         return found.person
 
     async def leave(self, request: Request, answer: Response) -> None:
         """End the session."""
+        self._end_session(request)
+        _set_cookie(request, answer, "", 0)
+
+    def _end_session(self, request: Request) -> None:
         found = visitor(request)
         if found is not None and found.way is Way.SESSION:
             self._store.end(found.credential)
-        _set_cookie(request, answer, "", 0)
 
     def visitor(self, asking: Asking, now: int) -> Visitor | None:
         """Who asks; None: nobody says so. NobodyError: what was shown is not valid, or not any more."""

@@ -90,7 +90,7 @@ class Guard:
         """Look at everything that can be told from the head of a request. RefusalError, NobodyError, AccessError."""
         asking = self._reader.read(scope)
         answer.client = asking.client
-        scope["state"]["secure"] = answer.secure = asking.secure
+        scope["state"]["secure"] = asking.secure
         if scope["http_version"] not in ("1.0", "1.1"):
             raise refusal(505, "this is HTTP/1.1")
         now = time.monotonic()
@@ -175,7 +175,6 @@ class _Answer:
         self._began = time.monotonic()
         self.status = 0
         self.who = self.client = ""
-        self.secure = False
 
     async def send(self, message: Message) -> None:
         """What ASGI calls send. What was not read of the request is thrown away, within bounds; beyond them, the connection ends."""

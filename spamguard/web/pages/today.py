@@ -20,7 +20,7 @@ SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """Of the mail that people have spoken about. rows: what we said, what they say, how often; the wrong ones first."""
+    """Of the mail that people have spoken about. rows: what we said, what they say, how often; the wrong ones first, the right ones last."""
 
     spoken: int
     wrong: int
@@ -60,7 +60,7 @@ def mistakes(found: Today) -> Mistakes:
     rows = [(said, truth, count) for (said, truth), count in found.wrong.items() if count]
     wrong = sum(count for said, truth, count in rows if said not in (*UNDECIDED, truth))
     unsure = sum(count for said, _, count in rows if said == "unsure")
-    rows.sort(key=lambda row: (row[0] == row[1], -row[2]))
+    rows.sort(key=lambda row: (row[0] == row[1], row[0] in UNDECIDED, -row[2]))
     return Mistakes(sum(count for _, _, count in rows), wrong, unsure, rows)
 
 

@@ -102,6 +102,19 @@ def test_logging_out_ends_the_session(server: Served) -> None:
     assert problem(again.get(CLASSES)) == 401
 
 
+def test_logging_in_anew_ends_the_session_before(server: Served) -> None:
+    """Its cookie is gone: nobody could log it out any more."""
+    browser = server.browser(ANNA)
+    before = dict(browser.cookies)
+    link = server.secret(Kind.LINK, OPERATOR)
+    token = token_of(browser.get(f"/login?link={link}").text)
+    assert browser.post("/login", data={"link": link, "csrf": token}).status_code == 303
+    assert browser.get(CLASSES).status_code == 200
+    again = server.client()
+    again.cookies.update(before)
+    assert problem(again.get(CLASSES)) == 401
+
+
 def test_a_session_outlives_the_process(tmp_path) -> None:
     with served(tmp_path) as first:
         browser = first.browser(ANNA)

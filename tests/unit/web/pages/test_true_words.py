@@ -10,6 +10,7 @@ from spamguard.errors import NotAllowedError, UsageError
 from spamguard.records import Clue
 from spamguard.settings import Action
 from spamguard.web.pages.texts import done
+from spamguard.web.pages.today import mistakes
 from spamguard.web.service.values import Counted, Hour, Model, Person, Today, UserLessons
 from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_views import get
@@ -94,6 +95,16 @@ def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
     assert "of 5 we were unsure" in page
     assert '<td class="n">7</td><td>not scanned</td>' in page
     assert '<td class="n">5</td><td>unsure</td>' in page
+
+
+def test_what_was_wrong_comes_first_and_what_was_right_last() -> None:
+    wrong = {("spam", "spam"): 90, ("unsure", "spam"): 50, ("ham", "spam"): 2, ("spam", "ham"): 3}
+    assert [row[:2] for row in mistakes(Today([], 0, 0, wrong)).rows] == [
+        ("spam", "ham"),
+        ("ham", "spam"),
+        ("unsure", "spam"),
+        ("spam", "spam"),
+    ]
 
 
 def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
