@@ -266,7 +266,7 @@ class Filter:
             return []
         placed = blocks.side_by_side([one.features for one in lessons], self._store.tables.bits)
         now = blocks.scores(self._store.tables, self._parameters(), placed)
-        then = self._ledger.first_scores([one.digest for one in lessons], EXTRACTOR)
+        then = self._ledger.scores.first([one.digest for one in lessons], EXTRACTOR)
         classes = self._store.tables.classes
         return [then[one.digest] if one.digest in then else firstscores.packed(row, classes) for one, row in zip(lessons, now, strict=True)]
 

@@ -26,7 +26,8 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
 from spamguard.ledger.arriving import refuse_unusable
 from spamguard.ledger.failures import explained, failure
-from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lesson, lessons, versioned
+from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lessons, versioned
+from spamguard.ledger.scores import Scores
 from spamguard.ledger.users import Users
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
@@ -188,7 +189,7 @@ class SqliteLedger:
 
     def last_seq(self) -> int:
         """The number of the last event; 0 when there is none."""
-        return int(self._ask("SELECT coalesce(max(seq), 0) FROM events")[0][0])
+        return int(self._ask(statements.LAST_SEQ)[0][0])
 
     def vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message (its label is None when it was taken back), or None."""
@@ -200,19 +201,14 @@ class SqliteLedger:
         """The same votes, asked for by who has cast them."""
         return Users(self._ask)
 
+    @property
+    def scores(self) -> Scores:
+        """What was said of messages before they were taught."""
+        return Scores(self._ask)
+
     def word_lists(self, upto_seq: int | None = None) -> list[wordlists.WordList]:
         """What other filters knew, as brought here by the events up to `upto_seq` (default: all)."""
         return wordlists.standing(self._ask, self.last_seq() if upto_seq is None else upto_seq)
-
-    def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
-        """The scores of the oldest vote in force on each of these messages that anybody teaches, of those by this extractor."""
-        known = self._with_events(digests)  # hardly ever any
-        return {digest: bytes(scores) for digest in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest, extractor))}
-
-    def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:
-        for at in range(0, len(digests), _CHUNK):
-            some = tuple(digests[at : at + _CHUNK])
-            yield from (row[0] for row in self._ask(statements.KNOWN_DIGESTS.format(",".join("?" * len(some))), some))
 
     def touched(self, digest: bytes, after: int, before: int) -> bool:
         """Whether there is an event on this message between two numbers, both excluded."""
@@ -297,24 +293,6 @@ class SqliteLedger:
         counts.subtract(Vote(*row).label for row in several if extractor in (None, row[-1]))
         counts.update(taught.label for taught in lessons(map(Vote._make, several), extractor))
         return {label: count for label, count in counts.items() if label is not None and count}
-
-    def scored_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
-        """Label and first-time scores of every lesson that has any, in the order in which the messages were first heard of."""
-        seq, end, done = 0, self.last_seq(), set[bytes]()
-        repeated = {digest for (digest,) in self._ask(statements.DIGESTS_OF_SEVERAL_EVENTS, (end,))}
-        while rows := self._ask(statements.SCORES_BETWEEN, (seq, end, _CHUNK)):
-            seq = rows[-1][0]
-            for _, digest, label, scores, version in rows:
-                if digest not in repeated:
-                    if label is not None and version == extractor and scores:
-                        yield label, scores
-                elif digest not in done:
-                    done.add(digest)
-                    yield from self._scored(digest, extractor)
-
-    def _scored(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
-        found = lesson([Vote(*row) for row in self._ask(statements.VOTES_OF_DIGEST, (digest,))], extractor)
-        return [(found.label, found.scores)] if found is not None and found.scores else []
 
     # Classes and notes
 

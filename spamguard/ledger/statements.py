@@ -8,6 +8,8 @@ INSERT_VOTE = """
 INSERT INTO events (digest, user, clock, node, label, packed, scores, origin, time, extractor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (digest, user, clock, node) DO NOTHING"""
 
+LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM events"
+
 STANDING_LABEL = "SELECT label, extractor FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
 
 STANDING_VOTE = """

@@ -33,7 +33,7 @@ _STEP = 1000  # log-odds are kept in thousandths, rounded up
 def measure(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> None:
     """Keep what the receipts tell. tables: settled ones."""
     confirmed, highest = 0, np.empty(0)
-    scores = _counting(ledger.scored_lessons(EXTRACTOR), unwanted)
+    scores = _counting(ledger.scores.of_lessons(EXTRACTOR), unwanted)
     while chunk := list(islice(scores, _CHUNK)):
         found = log_odds(chunk, tables, unwanted)
         confirmed += len(found)

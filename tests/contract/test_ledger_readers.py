@@ -142,18 +142,18 @@ def test_grown_is_true_once_after_each_change_here(ledger):
 def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
     def first(label, scores, user="", extractor=1):
         ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, extractor)])
-        return ledger.first_scores([b"other", b"d"], extractor).get(b"d")
+        return ledger.scores.first([b"other", b"d"], extractor).get(b"d")
 
-    assert ledger.first_scores([b"d"], 1) == {}
+    assert ledger.scores.first([b"d"], 1) == {}
     assert first("spam", b"\1\0") == b"\1\0"
     assert first("ham", b"\2\0", "anna") == b"\1\0"
     assert first("ham", b"\3\0") == b"\2\0"
     assert first(None, b"", "anna") == b"\3\0"
     assert first(None, b"") is None
     assert first("spam", b"") == b""
-    assert ledger.first_scores([b"other"], 1) == ledger.first_scores([], 1) == {}
+    assert ledger.scores.first([b"other"], 1) == ledger.scores.first([], 1) == {}
     assert first("ham", b"\4\0", "ben", 2) == b"\4\0"  # what experts say of other features is another thing
-    assert ledger.first_scores([b"d"], 1) == {b"d": b""}
+    assert ledger.scores.first([b"d"], 1) == {b"d": b""}
 
 
 def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
@@ -164,7 +164,7 @@ def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
     ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0")])
     ledger.append([vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
     ledger.append([vote("spam", digest.to_bytes(2)) for digest in range(300)])  # more than are read at a time
-    assert list(ledger.scored_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
+    assert list(ledger.scores.of_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
 
 
 def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger):
@@ -172,7 +172,7 @@ def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger)
         return NewVote(number.to_bytes(2), "", label, packed(1), b"\1\0", "cli", 5, 1)
 
     ledger.append([vote("spam", number) for number in range(300)])
-    walk = ledger.scored_lessons(1)
+    walk = ledger.scores.of_lessons(1)
     found = [next(walk)]
     ledger.append([vote("ham", 0), vote("ham", 299), vote("ham", 300)])
     assert len([*found, *walk]) == 300

@@ -122,7 +122,7 @@ def test_whoever_teaches_a_message_again_keeps_what_was_thought_of_it_first(spam
     teach(spam_filter, MAIL[:20])
     name = spam_filter._preparer.digest(SPAM[-1])
     teach(spam_filter, [("ham", SPAM[-1])], user="anna")
-    first = spam_filter.ledger.first_scores([name], EXTRACTOR)[name]
+    first = spam_filter.ledger.scores.first([name], EXTRACTOR)[name]
     teach(spam_filter, [("spam", SPAM[-1])], user="bob")
     teach(spam_filter, [("spam", SPAM[-1])], user="anna")
     for user in ("anna", "bob"):
