@@ -1,12 +1,18 @@
-"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what teaches says, restarts or not."""
+"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what teaches says, whatever events
+are lost, and wherever between two writes the watcher is killed."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from spamguard.folders import watcher
+from spamguard.folders.contract import Changes
+from spamguard.folders.sightings import Sightings
 from spamguard.settings import HamEvidence
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -51,9 +57,40 @@ class Message:
             self.said = "ham" if ham else "spam"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_votes_are_what_was_said(tmp_path, seed):
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At one of the first moments before or after something is written, if there are so many; what comes next finds what that left."""
+    moments = iter(range(chance.randrange(6)))
+
+    def killed(real: Callable[..., object]) -> Callable[..., object]:
+        def writes(*arguments: object, **named: object) -> object:
+            live()
+            found = real(*arguments, **named)
+            live()
+            return found
+
+        return writes
+
+    def live() -> None:
+        if next(moments, None) is None:
+            raise Killed
+
+    with monkeypatch.context() as patched, suppress(Killed):
+        for what, name in ((one.filter, "learn_ready"), (Sightings, "update"), (Sightings, "mark")):
+            patched.setattr(what, name, killed(getattr(what, name)))
+        one.rest()
+    one.stop()
+    one.start()
+    one.rest()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
+    monkeypatch.setattr(watcher, "PIECE", 1)
     one = Watched(tmp_path, ham_evidence=HamEvidence(answered=True, flagged=True), spam_evidence=("$Junk",), debounce_seconds=0.01)
     for folder in CLASSES:
         (maildir(one.box / folder) / "dovecot-keywords").write_text(KEYWORDS)
@@ -61,16 +98,16 @@ def test_votes_are_what_was_said(tmp_path, seed):
     messages = [Message(one.box, number) for number in range(MESSAGES)]
     one.rest()
     for _ in range(STEPS):
-        message = chance.choice(messages)
-        if chance.random() < 0.5:
-            message.move(chance.choice(list(CLASSES)))
-        else:
-            message.flag(chance.choice("RFSab"))
+        for message in chance.sample(messages, chance.randrange(1, 4)):
+            if chance.random() < 0.5:
+                message.move(chance.choice(list(CLASSES)))
+            else:
+                message.flag(chance.choice("RFSab"))
+        if chance.random() < 0.2:
+            one.watcher._note(Changes(everything=True))
+        if chance.random() < 0.3:
+            killed_while_resting(one, chance, monkeypatch)
         one.rest()
-        if chance.random() < 0.1:
-            one.stop()
-            one.start()
-            one.rest()
         assert one.votes() == {f"anna {number}": each.said for number, each in enumerate(messages) if each.said}
     one.stop()
     one.filter.close()
