@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Router
 
 from spamguard.settings import Web
-from spamguard.web import api, pages
+from spamguard.web import pages
 from spamguard.web.access import problems
 from spamguard.web.access.contract import Problem
 from spamguard.web.access.door import Door
@@ -30,6 +30,6 @@ def application(web: Web, spool: Path, service: Service, store: Store, monitor: 
 
 def show(request: Request, problem: Problem) -> Response:
     """A problem as whoever asked reads it: a program, or a person."""
-    if request.url.path.startswith(f"{api.ROOT}/") or problem.status in _FOR_PROGRAMS:
+    if request.url.path.startswith("/api") or problem.status in _FOR_PROGRAMS:
         return problems.answer(problem)
     return pages.failed(request, problem)

@@ -20,7 +20,7 @@ SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """Of the mail that people have spoken about. rows: what we said, what they say, how often; the wrong ones first, the right ones last."""
+    """Of the mail that people have spoken about. rows: what we said, what they say, how often: wrong ones first, right ones last."""
 
     spoken: int
     wrong: int

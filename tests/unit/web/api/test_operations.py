@@ -312,3 +312,8 @@ def test_names_are_those_of_the_commands(server: Served) -> None:
     assert {"action", "next_hop", "words"} <= set(found["then"])
     told = {"label", "probability", "log_odds", "probabilities", "favoured", "against", "sum", "prior", "experts", "words", "other_words"}
     assert set(found["now"]) == told | {"traits", "numbers", "biases", "to_threshold", "flip"}
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/v2/judge", f"{ROOT}/nothing"])
+def test_where_there_is_nothing_programs_are_told_so_as_programs(server: Served, path: str) -> None:
+    assert problem(server.client(ANNA).get(path)) == 404
