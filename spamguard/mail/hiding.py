@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 
 from spamguard.mail import styles
 from spamguard.mail.markup import without_zeros
@@ -90,7 +91,13 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
         starts: Iterable[int] = [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
     else:
         starts = sorted(start for own in hiding for start in _starts(source, own))
-    left, covered = _take(source, starts, lambda name, own: _ways(own, rules, name) if name in elements else hiding.get(own, _IN_NO_WAY))
+    again = styles.given_back(style) if style else {}
+
+    def look(name: str, own: str) -> frozenset[str]:
+        known = hiding.get(own, _IN_NO_WAY)
+        return _ways(own, rules, name, again) if name in elements or (again and known) else known
+
+    left, covered = _take(source, starts, look)
     return left, [covered]
 
 
@@ -120,15 +127,22 @@ def _hiding(attributes: Sequence[str], rules: Mapping[str, Declared], style: str
     return {one: hides for one, ways in found.items() if (hides := ways if white else ways - {WHITE})}
 
 
-def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "") -> frozenset[str]:
-    """How these attributes hide an element. Titles and other texts may say anything; of two attributes of a name the first counts."""
+def _ways(
+    attributes: str, rules: Mapping[str, Declared], element: str = "", again: Mapping[str, Declared] = MappingProxyType({})
+) -> frozenset[str]:
+    """How these attributes hide an element. Titles and other texts may say anything; of two attributes of a name the first counts.
+
+    again: what is given back to some (`styles.given_back`).
+    """
     given: dict[str, str] = {}
     for found in _ATTRIBUTE.finditer(attributes):
         if found[1] in _TELLING:
             given.setdefault(found[1], found[found.lastindex or 1])
     declared: Declared = {}
-    for name in (element, *["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()):
-        styles.add(declared, rules.get(name, {}))
+    names = element, *["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()
+    for sheet, concerned in ((rules, names), (again, (styles.ALL, *names))):
+        for name in concerned:
+            styles.add(declared, sheet.get(name, {}))
     style = given.get("style", "")
     styles.add(declared, styles.declarations(_REFERENCE.sub(_character, without_zeros(style)) if "&" in style else style))
     hides = styles.ways(declared)

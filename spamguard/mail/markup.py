@@ -17,7 +17,7 @@ _COMMENT = r"!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a who
 # Only start and end tags that are read alike by everybody; others stay, and are known by their names.
 _PLAIN = rf"(?:[ \t\n\r\f/]++[a-z][\w:-]*+(?:{_BLANK}*+={_BLANK}*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[\w.#:;%/+-]++))?+)*+[ \t\n\r\f/]*+"
 _UNSEEN = re.compile(
-    rf"<(?:{_COMMENT}|(script|style|template|title)(?=[ \t\n\r\f/>]){_PLAIN}>"
+    rf"<(?:{_COMMENT}|(script|style|template|title)(?=[ \t\n\r\f/>])({_PLAIN})>"
     rf"((?:[^<]++|<(?!/\2[ \t\n\r\f/>])|)*+)(?:</\2{_BLANK}*+>)?)"
 )
 # Signs of tags may stand in quoted values, where they begin and end none. What is not closed ends with the page.
@@ -42,7 +42,12 @@ _HOLDING = {
 _ENDS = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])") for name in _HOLDING if name != "plaintext"}
 # Behind the beginning of one of these, whether an element holds markup only a whole parser can tell: rather seen than lost.
 _OTHERWISE = frozenset(("math", "select", "svg"))
+_ORDINARY = re.compile(  # text, and tags that are read alike by everybody
+    rf"(?:[^<]++|</?+(?!(?:{'|'.join(sorted(_OTHERWISE | _HOLDING.keys()))})[ \t\n\r\f/>])[a-z][\w:-]*+{_PLAIN}>|)*+"
+)
 _ODD = _OTHERWISE | _HOLDING.keys() | {f"/{name}" for name in _DROPPED}
+_RESTRICTED = re.compile(rf"(?<![\w-])(?:media|type){_BLANK}*+={_BLANK}*+(\"[^\"]*+|'[^']*+|[^ \t\n\r\f>]*+)")
+_IN_FORCE = re.compile(r"(?:only\s+)?(?:screen|all)(?:,[^()]*+)?|text/css|")
 # In front of the number of a character there may be as many as one likes.
 _ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
 
@@ -57,15 +62,20 @@ class Markup(NamedTuple):
 
 def plainly(source: str) -> Markup | None:
     """The usual way; None: something in it begins where only a whole look can tell what it is."""
-    pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its text, markup …
+    pieces = _UNSEEN.split(source)  # markup, comment, name of the element, its attributes, its text, markup …
     if len(pieces) == 1:
         return Markup(source, [], "")
-    if any(map(_ends_within, pieces[:-1:4])):
+    if any(map(_ends_within, pieces[:-1:5])):
         return None
-    elements = list(zip(pieces[2::4], pieces[3::4], strict=True))
-    titles = [text for name, text in elements if name == "title"]
-    style = "\n".join([text for name, text in elements if name == "style"])
-    return Markup("".join(pieces[::4]), titles + [comment for comment in pieces[1::4] if comment], style)
+    elements = list(zip(pieces[2::5], pieces[3::5], pieces[4::5], strict=True))
+    titles = [text for name, _, text in elements if name == "title"]
+    style = "\n".join([text for name, attributes, text in elements if name == "style" and _is_in_force(attributes)])
+    return Markup("".join(pieces[::5]), titles + [comment for comment in pieces[1::5] if comment], style)
+
+
+def _is_in_force(attributes: str) -> bool:
+    """Whether a style sheet is one, and for screens of any kind."""
+    return all(_IN_FORCE.fullmatch(value.strip("\"' \t\n\r\f")) for value in _RESTRICTED.findall(attributes))
 
 
 def _ends_within(markup: str) -> bool:
@@ -85,8 +95,8 @@ def exactly(source: str) -> Markup:
     found: dict[str, list[str]] = {"seen": [], "unseen": [], "style": [], "nothing": []}
     seen, position = found["seen"], 0
     known = True  # which elements hold no markup
-    while token := _TOKEN.search(source, position):
-        seen.append(_text(source[position : token.start()]))
+    while token := _TOKEN.search(source, ordinary := _ORDINARY.match(source, position).end()):  # type: ignore[union-attr]  # it matches ""
+        seen += source[position:ordinary], _text(source[ordinary : token.start()])
         position = token.end()
         comment, mark, name, attributes = token.groups()
         known = known and name not in _OTHERWISE
@@ -97,7 +107,8 @@ def exactly(source: str) -> Markup:
         if name in _HOLDING and (known or _HOLDING[name] == "seen"):
             end = _ENDS[name].search(source, position) if name in _ENDS else None
             text = source[position : end.start() if end else len(source)]
-            found[_HOLDING[name]].append(text.translate(_SIGNS) if _HOLDING[name] == "seen" else text)
+            kept = _HOLDING[name] if name != "style" or _is_in_force(attributes) else "nothing"
+            found[kept].append(text.translate(_SIGNS) if kept == "seen" else text)
             position += len(text)
             if end and name in _DROPPED:
                 position = _TOKEN.match(source, position).end()  # type: ignore[union-attr]  # it is one

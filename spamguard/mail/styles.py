@@ -92,6 +92,13 @@ _SIGNS = tuple(
 _LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?p[xt])")
 # What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
 _SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?([.#][\w-]{1,60})|([a-z][\w-]{0,60})")
+# What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
+_GIVES_BACK = re.compile(r"(?:display|visibility|opacity|font(?:-size)?)\s*+:\s*+(?!none|hidden|collapse|0\s*+[;!}])")
+_COMBINATOR = re.compile(r"[\s>+~]+")
+_NAME = re.compile(r"[.#][\w-]{1,60}")
+_ELEMENT = re.compile(r"[a-z][\w-]{0,60}")
+_OF_ALL = frozenset(("display", "visibility", "opacity"))
+ALL = "*"
 _BRACES = re.compile(r"([{}])")
 _UNCONDITIONAL = re.compile(r"@(?:media\s+(?:only\s+)?(?:screen|all)|layer\b[^()]*)")
 _MOST_NAMES = 50
@@ -152,7 +159,7 @@ def ways(declared: Declared) -> frozenset[str]:
 def sheet(text: str) -> dict[str, Declared]:
     """What style sheets hide on every screen, by ".class", "#id" or name of an element, so many at most."""
     found: dict[str, Declared] = {}
-    flat = (_COMMENT.sub(" ", text) if "/*" in text else text).replace("\n", " ")
+    flat = _flat(text)
     hiders = signs(flat.replace("{", ";"))  # all declarations at once: few style sheets hide anything
     for selectors, body in _rules(flat) if hiders else ():
         if any(name in selectors for name in found) or any(hider.search(body) for hider in hiders):
@@ -163,6 +170,31 @@ def sheet(text: str) -> dict[str, Declared]:
                 if name in found or (name and len(found) < _MOST_NAMES):
                     add(found.setdefault(name, {}), declared)
     return {name: declared for name, declared in found.items() if ways(declared)}
+
+
+def given_back(text: str) -> dict[str, Declared]:
+    """What style sheets let be seen with more weight than a class alone or, if it is important, an element's own style: by ".class", "#id"
+    or name of an element, or ALL, where only a tree would tell which elements they are. Rather seen than lost."""
+    found: dict[str, Declared] = {}
+    for selectors, body in _rules(_flat(text)):
+        shown = {name: one for name, one in declarations(body).items() if not one[1]} if _GIVES_BACK.search(body) else {}
+        important = {name: one for name, one in shown.items() if one[0]}
+        for selector in map(str.strip, selectors.split(",")) if shown else ():
+            weighs = important if _SELECTOR.fullmatch(selector) or not any(sign in selector for sign in ".#[") else shown
+            for name in _concerned(selector) if weighs and len(found) < _MOST_NAMES else ():
+                add(found.setdefault(name, {}), {what: one for what, one in weighs.items() if name != ALL or what in _OF_ALL})
+    return found
+
+
+def _concerned(selector: str) -> list[str]:
+    last = _COMBINATOR.split(selector)[-1]
+    names = _NAME.findall(last)
+    element = _ELEMENT.match(last)
+    return names if names and ":" not in last else [*names, element[0] if element and "[" not in last else ALL]
+
+
+def _flat(text: str) -> str:
+    return (_COMMENT.sub(" ", text) if "/*" in text else text).replace("\n", " ")
 
 
 def _rules(style: str) -> Iterator[tuple[str, str]]:

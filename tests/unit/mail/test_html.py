@@ -405,10 +405,51 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         ("b{display:none}", "<br>"),
         ("b{display:none}", "<b style='display:inline'>"),
         ("@media (max-width: 670px) .y, .x {color:red .z display:none}", "<div class=x>"),
+        (".x{display:none} body .x{display:block}", "<div class=x>"),
+        ("body .x{display:block} .x{display:none}", "<div class=x>"),
+        (".x{display:none} [class]{display:block}", "<div class=x>"),
+        (".x{display:none} div{display:block!important}", "<div class=x>"),
+        (".x{visibility:hidden} p > .x{visibility:visible}", "<b class=x>"),
+        (".x{display:block!important}", "<div class=x style='display:none'>"),
+        ("*{display:block!important}", "<div style='display:none'>"),
+        ("div:not(.y){display:block!important}", "<div style='display:none'>"),
+        ("p{font-size:12px!important}", "<p style='font-size:0'>"),
     ],
 )
 def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str) -> None:
     assert "good" in html.read(f"<style>{rule}</style>buy {tag}good").visible
+
+
+@pytest.mark.parametrize(
+    ("rule", "tag"),
+    [
+        (".x{display:none!important} body .x{display:block}", "<div class=x>"),
+        (".x{display:none} div{display:block}", "<div class=x>"),
+        ("img{display:block!important}", "<div style='display:none'>"),
+        (".y{display:block!important}", "<div style='display:none'>"),
+        ("*[x-apple-data-detectors]{font-size:inherit!important}", "<p style='font-size:0'>"),
+        (".x{display:none} @media (max-width:9px){body .x{display:block!important}}", "<div class=x>"),
+    ],
+)
+def test_what_a_style_sheet_gives_to_others_stays_hidden(rule: str, tag: str) -> None:
+    assert html.read(f"<style>{rule}</style>buy {tag}good").visible.split() == ["buy"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "seen"),
+    [
+        ("media=print", True),
+        ("media='(max-width:9px)'", True),
+        ('type="text/x"', True),
+        ('type="text/css" media="screen"', False),
+        ("media = 'only screen'", False),
+        ("data-media=print", False),
+    ],
+)
+def test_a_style_sheet_hides_where_it_is_in_force(attributes: str, seen: bool) -> None:
+    for source in ("<style {}>.x{{display:none}}</style><div class=x>good", "<a b='>'><style {}>.x{{display:none}}</style><b class=x>good"):
+        found = html.read(source.format(attributes))
+        assert ("good" in found.visible) is seen
 
 
 @pytest.mark.parametrize(
@@ -424,6 +465,8 @@ def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str)
         "<style>.a{display:none;" + "/*" * 100_000,
         "<style>.a{display:none;" + "(" * 100_000 + "'" * 100_000,
         "<style>.a{display:none;" + "color:rgba(0" + ", " * 100 + ";" * 2000,
+        "<p hidden><style>" + "a .b{display:block}" * 12_000,
+        "<p hidden><style>a{display:block!important}" + "a .b > [c] " * 20_000 + "{display:block}",
         "<p style='" + "font:a a a a a a a a a 0 a;" * 10_000,
         "<p style='" + "\\6e" * 60_000,
         "<p style='" + "font:   " * 30_000,
