@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
@@ -117,8 +116,7 @@ def _text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str
 
 def _taught(vote: Vote) -> str:
     """Who says what it is, from where and when."""
-    when = datetime.fromtimestamp(vote.time).strftime("%Y-%m-%d %H:%M")
-    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {when}")
+    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {rim.moment(vote.time)}")
 
 
 def _features(why: Explanation, words: int) -> list[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
@@ -57,17 +57,15 @@ def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> lis
 def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator[str]:
     """What would teach and does not: because of a limit since nothing else was learnt, or of trouble that does not go away."""
     if not noted.alive(now):
-        yield f"no watcher has been seen since {_moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
+        yield f"no watcher has been seen since {rim.moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
     moves = {one["user"]: one["last_move"]["time"] for one in users if one["last_move"]}
     for user, refused in noted.refused.items():
         if refused.last >= moves.get(user, 0):
-            told = (
-                f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder} at {_moment(refused.last)}"
-            )
-            yield f"{user}: {told}: beyond lessons_per_day"
+            told = f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder}"
+            yield f"{user}: {told} at {rim.moment(refused.last)}: beyond lessons_per_day"
     for trouble in noted.troubles:
         if now - trouble.since >= _OVERDUE_SECONDS:
-            yield f"since {_moment(trouble.since)}: {trouble.text}"
+            yield f"since {rim.moment(trouble.since)}: {trouble.text}"
 
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
@@ -79,7 +77,9 @@ def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) ->
         heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
         lately = refused.why != LIMIT and time.time() - refused.last < _DAY  # what else is learnt mends nothing
         if lately or refused.last >= max(heard, default=0):
-            told = f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {_moment(refused.last)}"
+            told = (
+                f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {rim.moment(refused.last)}"
+            )
             yield f"{user or SITE}: {told}: {refused.why}"
 
 
@@ -105,7 +105,7 @@ def watcher(told: dict[str, Any]) -> str:
     if found is None:
         return "nobody has watched folders here"
     running = found["alive"] and told["daemon"] is not None  # which may have ended a moment ago
-    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {_moment(found['seen'])}" + ("" if running else ", not running")
+    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {rim.moment(found['seen'])}" + ("" if running else ", not running")
 
 
 def _lessons(one: dict[str, Any]) -> str:
@@ -114,8 +114,4 @@ def _lessons(one: dict[str, Any]) -> str:
 
 
 def _move(last: dict[str, Any] | None) -> str:
-    return f"{_moment(last['time'])} {rim.printable(last['folder'])}" if last else "-"
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    return f"{rim.moment(last['time'])} {rim.printable(last['folder'])}" if last else "-"

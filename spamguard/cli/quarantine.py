@@ -87,7 +87,7 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
 def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     for entry in entries:
         values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": _header(quarantine, entry.id)}
-        rim.answer(options, _text(values), values)
+        rim.answer(options, _text(values | {"time": rim.moment(entry.when)}), values)
     return 0
 
 
@@ -203,13 +203,13 @@ def _line(entry: Entry) -> str:
     more = f" and {len(others)} more" if others else ""
     state = "released" if entry.released else "held" if not entry.delivered else f"waits for {len(entry.waiting)}"
     return rim.printable(
-        f"{entry.id}  {values['time']}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
+        f"{entry.id}  {rim.moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
     )
 
 
 def _text(values: dict[str, Any]) -> str:
     facts = [f"{name:9} {', '.join(value) if isinstance(value, list) else value}" for name, value in values.items() if name != "header"]
-    return "\n".join((*map(rim.printable, facts), "", *map(rim.printable, values["header"].splitlines()), ""))
+    return "\n".join((*map(rim.printable, facts), "", *(rim.printable(line.expandtabs()) for line in values["header"].splitlines()), ""))
 
 
 def _header(quarantine: Quarantine, name: str) -> str:

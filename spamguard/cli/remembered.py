@@ -61,11 +61,9 @@ def as_values(row: Row) -> dict[str, Any]:
 
 def as_text(row: Row, words: int) -> str:
     """A row for people: who, what was said and done, and the strongest words each way."""
-    from spamguard.web.api import shapes
-
     return "\n".join(
         (
-            f"{row.id}, {shapes.time(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
+            f"{row.id}, {rim.moment(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
             f'"{row.subject}", {row.size:,} bytes',
             *_verdict(row),
             f"{row.action or 'handed on'}; answered: {row.reply}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +48,8 @@ def run(options: argparse.Namespace) -> int:
         aside = _restored(archive, header, state, replace=options.replace)
     with rim.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)
-    made = datetime.fromtimestamp(header.time).strftime("%Y-%m-%d %H:%M")
     kept = f"; what was there is in {aside}" if aside else ""
-    text = f"restored the backup of {made} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
+    text = f"restored the backup of {rim.moment(header.time)} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
     rim.answer(options, text, {"state": str(state), "made": header.time, "classes": classes, "kept": str(aside) if aside else None})
     return 0
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -316,6 +317,11 @@ def as_json(values: object, indent: int | None = None) -> str:
 def printable(text: str) -> str:
     """A text of strangers, on one line and without a word to the terminal."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def moment(seconds: float) -> str:
+    """A time as people say it here, `2026-11-17 08:00`; programs are told it in UTC."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def counted(number: int, noun: str = "message") -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def _details(told: dict[str, Any]) -> Iterator[str]:
     yield _messages(told)
     if number := sum(one["number"] for one in told["next_hop_errors"]):
         yield f"{rim.counted(number, 'error')} of next hops, the last ones:"
-        yield from (f"  {_moment(one['time'])} {one['text']}" for one in told["last_errors"])
+        yield from (f"  {rim.moment(one['time'])} {one['text']}" for one in told["last_errors"])
 
 
 def _worker(one: dict[str, Any]) -> str:
@@ -112,10 +111,6 @@ def _messages(told: dict[str, Any]) -> str:
         by_verdict[one["verdict"]] += one["number"]
     whole = rim.counted(by_verdict.total())
     return f"{whole}: {', '.join(f'{number:,} {verdict}' for verdict, number in by_verdict.most_common())}" if by_verdict else whole
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _duration(seconds: float) -> str:

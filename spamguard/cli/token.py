@@ -138,12 +138,9 @@ def _values(one: Credential) -> dict[str, Any]:
 
 
 def _line(one: Credential) -> str:
-    values = _values(one)
-    name = one.name or "-"
     who = f"{one.person.name} (operator)" if one.person.operator else one.person.name
-    return (
-        f"{values['kind']:7}  {name:20}  {who:24}  since {values['created']}, until {values['expires'] or 'revoked'}, used {values['seen']}"
-    )
+    until = rim.moment(one.expires) if one.expires else "revoked"
+    return f"{one.kind:7}  {one.name or '-':20}  {who:24}  since {rim.moment(one.created)}, until {until}, used {rim.moment(one.seen)}"
 
 
 def moment(seconds: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from tests.unit.cli.conftest import some
 from tests.unit.cli.test_running import saying
 
 FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
-RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(
+    b"\n", b"\r\n"
+)
 
 
 def hold(state, name, raw=RAW, sender="a@example.org", recipients=("b@x", "c@x")):
@@ -47,7 +50,7 @@ def test_the_list(run, held):
     done = run(held, "quarantine", "list")
     first, second = done.out.splitlines()
     assert done.status == 0
-    assert first.startswith(f"{SECOND}  2023-11-14T22:13:20+00:00  held")
+    assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
     assert second.startswith(FIRST)
     assert second.endswith("spam      <a@example.org> to <b@x> and 1 more")
     assert "\x1b" not in done.out
@@ -72,7 +75,7 @@ def test_showing_one(run, held):
     done = run(held, "quarantine", "show", SECOND)
     assert done.status == 0
     assert "waiting   b@x, c@x\n" in done.out
-    assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\n" in done.out
+    assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
     (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
     assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
