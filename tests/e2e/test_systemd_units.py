@@ -87,6 +87,12 @@ def test_the_socket_is_where_the_smallest_configuration_listens() -> None:
     assert options(UNITS / "spamguard.socket")["ListenStream"] == [f"{listener.endpoint.host}:{listener.endpoint.port}"]
 
 
+def test_the_socket_comes_back_with_the_daemon() -> None:
+    # While the configuration has mistakes, each client makes systemd start the daemon, until it gives up both: who mends the file and
+    # starts the daemon would have it without the socket, and cannot start that beside it.
+    assert "spamguard.socket" in options(UNITS / SERVICES[0])["Wants"]
+
+
 def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
     shown = re.search(r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$", (ROOT / "config/spamguard.yaml").read_text("utf-8"), re.M)
     assert shown is not None
