@@ -117,15 +117,16 @@ class Watcher:
                 self._schedule.plan(box)
         if changes.users:
             self._users_due = min(self._users_due, now + min(watch.debounce_seconds for watch in self._watches))
+        told: dict[Mailbox, Box] = {}
         for mailbox in changes.mailboxes & boxes.keys():
-            box = boxes[mailbox]
+            box = told[mailbox] = boxes[mailbox]
             box.folders_due = min(box.folders_due, now + self._watch(mailbox).debounce_seconds)
-            self._schedule.tell(box)
         for place in changes.folders:
-            watched = boxes.get(place.mailbox)
-            if watched is not None and self._role(place).kind is not Kind.IGNORED:
-                watched.soon(place, now + self._watch(place.mailbox).debounce_seconds)
-                self._schedule.tell(watched)
+            if place.mailbox in boxes and self._role(place).kind is not Kind.IGNORED:
+                box = told[place.mailbox] = boxes[place.mailbox]
+                box.soon(place, now + self._watch(place.mailbox).debounce_seconds)
+        for box in told.values():
+            self._schedule.tell(box)
 
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
