@@ -11,6 +11,7 @@ import heapq
 import json
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ DIRECTORY = "quarantine"
 MOST = 1000  # entries that are listed at once
 
 _log = logging.getLogger("spamguard.quarantine")
+_ABANDONED = 86_400.0  # seconds that a message is without its note, which follows at once or never
 _MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
 
 
@@ -67,7 +69,7 @@ class Quarantine:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._cleared = False  # of what was deleted by half
+        self._cleared = False  # of what was stored or deleted by half
         self._swept = False  # of what was written by half
 
     def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float, listener: str = "") -> None:
@@ -77,15 +79,10 @@ class Quarantine:
         listener: its address.
         """
         self._make()
-        message = self._path(name, _MESSAGE)
-        with self._linked(content.chunks(), message):
-            try:
-                note = _encoded(Entry(name, envelope, reason, when, content.size, listener=listener))
-                with self._linked([note], self._path(name, _NOTE)):  # last: what has no note is not there
-                    sync_directory(self._directory)
-            except BaseException:
-                message.unlink(missing_ok=True)
-                raise
+        with self._linked(content.chunks(), self._path(name, _MESSAGE)):
+            note = _encoded(Entry(name, envelope, reason, when, content.size, listener=listener))
+            with self._linked([note], self._path(name, _NOTE)):  # last: what has no note is not there
+                sync_directory(self._directory)
 
     def entries(self, limit: int = MOST, before: str = "") -> Iterator[Entry]:
         """The newest messages, newest first; those of them older than `before`, an id. A damaged one is a line in the log."""
@@ -124,7 +121,7 @@ class Quarantine:
         """Throw a message away, for good. QuarantineError: there is none, or it is being released at this moment."""
         with self._alone(name):
             self._path(name, _NOTE).rename(self._path(name, _DELETED))  # without its note it is gone
-            left = set() if self._cleared else set(self._ids(ending=_DELETED))  # also by who did not live to finish it
+            left = set() if self._cleared else self._left()
             for one in left | {name}:
                 for ending in (_MESSAGE, _DRAFT, _DELETED):
                     self._path(one, ending).unlink(missing_ok=True)
@@ -164,6 +161,18 @@ class Quarantine:
                 name, found_ending = os.path.splitext(one.name)  # noqa: PTH122  a Path for each of many is slow
                 if found_ending == ending and is_id(name) and (not before or name < before):
                     yield name
+
+    def _left(self) -> set[str]:
+        """What others did not live to finish: deleting, and storing, which has then not said that it holds the message."""
+        unlisted = set(self._ids(ending=_MESSAGE)) - set(self._ids())  # in this order: its note comes after a message
+        return {name for name in unlisted if self._age(name) > _ABANDONED} | set(self._ids(ending=_DELETED))
+
+    def _age(self, name: str) -> float:
+        """Seconds since a message got its name; 0: it has gone."""
+        try:
+            return time.time() - self._path(name, _MESSAGE).stat().st_ctime
+        except FileNotFoundError:
+            return 0.0
 
     def _make(self) -> None:
         if not self._directory.is_dir():

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -305,6 +306,19 @@ def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> 
         if status == 0:
             break
     assert seen == {(-9, 0), (-9, 1), (0, 1)}
+
+
+def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantine, place = Quarantine(tmp_path / "q"), tmp_path / "q"
+    for number in (1, 2, 3, 4):
+        quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
+    (place / f"{name(1)}.json").unlink()  # where a process killed between the two names leaves it
+    quarantine.delete(name(2))
+    assert (place / f"{name(1)}.eml").exists()  # it may be at it still
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 90_000)
+    Quarantine(place).delete(name(3))
+    assert {path.name for path in place.iterdir()} == {f"{name(4)}.eml", f"{name(4)}.json"}
 
 
 def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path: Path) -> None:
