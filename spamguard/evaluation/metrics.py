@@ -273,6 +273,17 @@ def reliability(gold: ArrayLike, probability: ArrayLike, bins: int = BINS) -> Re
     return Reliability(predicted, observed, messages)
 
 
+def share(part: int, whole: int) -> Interval:
+    """A share in [0, 1] with its 95 % interval (Wilson 1927): between 0 and 1 however few messages there are, and never of no width."""
+    if not whole:
+        return Interval(math.nan, math.nan, math.nan)
+    z = 1.959964
+    value = part / whole
+    middle = (value + z * z / (2 * whole)) / (1 + z * z / whole)
+    half = z / (1 + z * z / whole) * math.sqrt(value * (1 - value) / whole + z * z / (4 * whole * whole))
+    return Interval(value, max(0.0, middle - half), min(1.0, middle + half))
+
+
 def calibration_error(gold: ArrayLike, probability: ArrayLike, bins: int = BINS) -> float:
     """Expected calibration error: mean of |predicted - observed| over the bins, weighted by messages (Naeini et al. 2015)."""
     seen = reliability(gold, probability, bins)

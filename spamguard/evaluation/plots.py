@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spamguard.errors import UsageError
-from spamguard.evaluation.calibration import share
-from spamguard.evaluation.metrics import LearningCurve, reliability, roc, roca
+from spamguard.evaluation.metrics import LearningCurve, reliability, roc, roca, share
 from spamguard.policy import HAM_TO, SPAM_FROM, logit
 
 if TYPE_CHECKING:

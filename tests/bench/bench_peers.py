@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spamguard.evaluation import calibration, comparison, metrics
+from spamguard.evaluation import comparison, metrics
 from spamguard.evaluation.report import Scored
-from tests.bench import bare, courses, foreign, pictures, rivals, streams
+from tests.bench import bare, courses, foreign, pictures, recalibration, rivals, streams
 from tests.bench.courses import OURS
 from tests.bench.streams import Mail
 
@@ -111,7 +111,7 @@ def beliefs(runs: Runs) -> None:
     )
     for name, run in runs.items():
         gold, score, _ = columns(run)
-        best = calibration.best_recalibration(gold, score)
+        best = recalibration.best_recalibration(gold, score)
         chance = 1 / (1 + np.exp(-score)) if name == OURS else None
         own = ["–", "–"] if chance is None else [f"{metrics.log_loss(gold, chance):.4f}", f"{metrics.calibration_error(gold, chance):.4f}"]
         print(f"| {name} | {' | '.join(own)} | {best.log_loss:.4f} | {best.slope:.3f}, {best.offset:.2f}, {best.clip:g} |", flush=True)
@@ -126,14 +126,14 @@ def beliefs(runs: Runs) -> None:
 
 
 def _share(part: int, whole: int) -> str:
-    found = calibration.share(part, whole)
+    found = metrics.share(part, whole)
     return f"{100 * found.value:.2f} % ({part} of {whole:,}; {100 * found.low:.2f}–{100 * found.high:.2f})"
 
 
 def doubt(run: Sequence[Scored]) -> list[pictures.Bin]:
     """The reliability curve between 0.05 and 0.95."""
     gold, score, _ = columns(run)
-    found = calibration.reliability_in_doubt(gold, 1 / (1 + np.exp(-score)))
+    found = recalibration.reliability_in_doubt(gold, 1 / (1 + np.exp(-score)))
     print("\n| said | was spam (95 %) | messages | within |\n|---|---|---|---|")
     for one in found:
         seen = one.observed

@@ -28,6 +28,7 @@ from spamguard.evaluation.metrics import (
     roc,
     roca,
     roca_interval,
+    share,
     sm_at,
     threshold_at,
 )
@@ -272,3 +273,19 @@ def test_measures_as_dict_is_complete() -> None:
     gold, score, label = run(11)
     found = measures(gold, score, label, resamples=5)
     assert set(found.as_dict()) == set(Measures.__dataclass_fields__)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
+    whole = part + more
+    found = share(part, whole)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low > 0
+    assert share(10 * part, 10 * whole).high - share(10 * part, 10 * whole).low < found.high - found.low
+
+
+def test_known_interval() -> None:
+    found = share(0, 100)
+    assert (found.value, found.low) == (0.0, 0.0)
+    assert found.high == pytest.approx(0.0370, abs=1e-4)
+    assert math.isnan(share(0, 0).value)

