@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,16 +16,12 @@ from spamguard.errors import SourceError
 @contextmanager
 def given(name: str) -> Iterator[BinaryIO]:
     """The file; what cannot be read twice is kept in a temporary file meanwhile."""
-    if name != "-":
-        with _opened(name) as stream:
-            if stream.seekable():
-                yield stream
-                return
+    with nullcontext(sys.stdin.buffer) if name == "-" else _opened(name) as stream:
+        if name != "-" and stream.seekable():
+            yield stream
+        else:
             with _kept(stream) as copy:
                 yield copy
-    else:
-        with _kept(sys.stdin.buffer) as copy:
-            yield copy
 
 
 def _opened(name: str) -> BinaryIO:

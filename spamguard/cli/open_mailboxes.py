@@ -39,5 +39,4 @@ def run(options: argparse.Namespace) -> int:
     try:
         return Opening(lambda: config.from_command_line(file, usual_state=usual_state, state=options.state), options.user).run()
     except ConfigError as error:
-        rim.say_mistakes(error)
-        return rim.CONFIG
+        return rim.misconfigured(error)

@@ -162,10 +162,10 @@ class _Said(logging.Handler):
         say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
-def say_mistakes(error: ConfigError) -> None:
-    """Each mistake of a configuration, on a line of its own."""
-    for problem in error.problems:
-        say(problem)
+def misconfigured(error: ConfigError) -> int:
+    """Say each mistake of a configuration, in one line; the exit status for it of what is a service."""
+    fail(*error.problems)
+    return CONFIG
 
 
 def in_words(error: OSError) -> str:

@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return Master(lambda: _read(options, file, usual_state)).run()
     except ConfigError as error:
-        rim.say_mistakes(error)
-        return rim.CONFIG
+        return rim.misconfigured(error)
 
 
 def _read(options: argparse.Namespace, file: Path | None, usual_state: Path) -> Settings:
