@@ -50,8 +50,8 @@ def named(label: str) -> str:
 
 
 def done(action: str) -> str:
-    """What was decided about a message (`settings.Action`, "" where it was not judged), in words."""
-    return _DONE.get(action, action or "nothing: it was not judged")
+    """What was decided about a message (`settings.Action`), in words."""
+    return _DONE.get(action, action)
 
 
 def tone(label: str, unwanted: Mapping[str, bool]) -> str:
