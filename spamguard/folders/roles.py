@@ -214,6 +214,8 @@ _NO_MAIL_THAT_CAME = {  # what people write, other views of what lies elsewhere,
     "Korean": "보낸 편지함, 보낸 메일함, 임시 보관함, 임시보관함",
 }
 
+_LIKE_SPAM = re.compile(r"spam|junk|спам|スパム|스팸")
+
 
 def parse_role(text: str) -> Role:
     """What the configuration calls a role: neutral, trash, ignored, or the name of a class."""
@@ -229,13 +231,24 @@ def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, sp
     A folder of which nothing is known has the role of the nearest one above it of which something is, the INBOX apart. Ham is in doubt
     where the names below it say something else: Archive/Spam is neutral.
     """
+    return _known_role(name, configured, special) or NEUTRAL
+
+
+def is_doubtful(
+    name: tuple[str, ...], configured: Mapping[str, Role] | None = None, special: Mapping[tuple[str, ...], str] | None = None
+) -> bool:
+    """Whether people may mean a folder for spam of which nothing says so: what they move there teaches nothing. As `role`."""
+    return _known_role(name, configured, special) is None and _LIKE_SPAM.search(_folded(name[-1:])) is not None
+
+
+def _known_role(name: tuple[str, ...], configured: Mapping[str, Role] | None, special: Mapping[tuple[str, ...], str] | None) -> Role | None:
     wanted = _below_inbox(name)
     uses = {_folded(_below_inbox(folder)): use for folder, use in (special or {}).items()}
     for length in range(len(wanted), 0, -1):
         found = _own_role(_folded(wanted[:length]), configured or {}, uses)
         if found is not None and (length == len(wanted) or wanted[:length] != INBOX):
             return NEUTRAL if found == HAM and any(map(_is_usual, wanted[length:])) else found
-    return NEUTRAL
+    return None
 
 
 def _own_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:

@@ -24,7 +24,7 @@ from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Into, Key, Rules, reconcile, target
 from spamguard.folders.renewing import Renewer
-from spamguard.folders.rules import is_filed, role_of
+from spamguard.folders.rules import display, doubtful_of, is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.schedule import Box, Schedule, Work
 from spamguard.folders.sightings import FILE, Sightings
@@ -42,6 +42,12 @@ _OTHERS = "whoever opens mailboxes"
 _NOT_FILED = (
     "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into Junk on delivery: see the log of what "
     "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
+)
+
+_MOST_DOUBTS = 20
+_DOUBTFUL = (
+    "%s %s: nothing says what this folder is for, so what is moved into it teaches nothing: if people put spam there, say so under `watch` "
+    "(folders: {'%s': spam}), if not, that it is neutral"
 )
 
 _log = logging.getLogger("spamguard.folders")
@@ -72,6 +78,8 @@ class Watcher:
         for note in server.notes:
             _log.info("%s", note)
         self._roles = [role_of(watch, server.special) for watch in settings.watch]
+        self._doubtful = [doubtful_of(watch, server.special) for watch in settings.watch]
+        self._doubts: set[str] = set()
         self._schedule = Schedule()
         self._users_due = 0.0
         self._settled = -inf
@@ -209,8 +217,17 @@ class Watcher:
         except FileNotFoundError:  # should it come back, that is told once it was missed
             found, self._users_due = [], 0.0
         box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
+        for place in found:
+            self._tell_doubtful(place)
         known = self._sightings.folders(box.mailbox.path)
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
+
+    def _tell_doubtful(self, place: Place) -> None:
+        """Once for each name, whoever's it is, and for some names only: people call folders what they like."""
+        name = display(place.directory)
+        if len(self._doubts) < _MOST_DOUBTS and name not in self._doubts and self._doubtful[place.mailbox.watch](place.directory):
+            self._doubts.add(name)
+            _log.warning(_DOUBTFUL, place.mailbox.path, name, name)
 
     def _look_first(self, box: Box) -> Work[None]:
         """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""

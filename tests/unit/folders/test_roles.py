@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spamguard.folders import roles
-from spamguard.folders.roles import HAM, IGNORED, NEUTRAL, SPAM, TRASH, parse_role, role
+from spamguard.folders.roles import HAM, IGNORED, NEUTRAL, SPAM, TRASH, is_doubtful, parse_role, role
 from spamguard.folders.values import Kind, Role
 
 NEWS = Role(Kind.CLASS, "newsletters")
@@ -122,6 +122,27 @@ def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
         assert role(name, {"Kept": HAM}) == NEUTRAL
     assert role(("Archive", "Archiv"), {}) == role(("Archive", "Spam"), {"Archive/*": HAM}) == HAM
     assert role(("Junk", "Archive"), {"Junk/Archive": SPAM}) == SPAM
+
+
+@pytest.mark.parametrize(
+    ("name", "doubtful"),
+    [
+        (("Spamordner",), True),
+        (("INBOX", "JUNK 2024"), True),
+        (("Lists", "spam-filters"), True),
+        (("迷惑スパム",), True),
+        (("Spam",), False),
+        (("Junk", "Spam 2024"), False),
+        (("Archive", "Spam"), False),
+        (("Trash", "Spamordner"), False),
+        (("Projects",), False),
+        (("Spam?",), False),
+        (("Said", "Spam-Liste"), False),
+    ],
+)
+def test_folders_that_people_may_mean_for_spam(name: tuple[str, ...], doubtful: bool) -> None:
+    """Of which neither a name, nor the operator, nor Dovecot says so, nor of one above them."""
+    assert is_doubtful(name, {"Spam?": NEUTRAL}, {("Said",): "\\Archive"}) is doubtful
 
 
 def test_roles_in_words() -> None:

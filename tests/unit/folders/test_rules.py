@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from spamguard.folders.rules import display, is_filed, role_of
+from spamguard.folders.rules import display, doubtful_of, is_filed, role_of
 from spamguard.folders.values import Kind, Role
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 
@@ -17,6 +17,12 @@ def test_the_role_of_a_directory():
     assert role(".Bin").kind is Kind.TRASH
     assert role(".Projects").kind is Kind.NEUTRAL
     assert role(".Sent").kind is role("..").kind is Kind.IGNORED
+
+
+def test_doubts_about_a_directory():
+    is_doubtful = doubtful_of(Watch("/x", folders=(("Spam-Lists/*", "neutral"),)), {("Spamordner",): "\\Junk"})
+    assert is_doubtful(".Junk-2024")
+    assert not any(map(is_doubtful, ("", ".Spamordner", ".Spam-Lists.spam", "..", ".Junk")))
 
 
 def test_names_for_people():

@@ -81,6 +81,18 @@ def test_what_happened_meanwhile_is_made_up_for(watched):
     assert watched.votes() == {"anna 0": "spam"}
 
 
+def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched, caplog):
+    message = deliver(watched.box, MAIL[0])
+    for user in ("anna", "ben"):
+        maildir(watched.place / "home" / user, ".Spamordner")
+    watched.rest()
+    watched.watcher._note(Changes(everything=True))
+    move(message, watched.box / ".Spamordner")
+    watched.rest()
+    assert watched.votes() == {}
+    assert caplog.text.count("Spamordner': spam}") == 1
+
+
 def test_roles_as_configured(tmp_path):
     one = Watched(tmp_path, folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
     maildir(one.box, ".News.Daily")
