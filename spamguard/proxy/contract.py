@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spamguard.records import Scan
+from spamguard.settings import Action
 from spamguard.spool import Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
+
+REFUSALS: Mapping[Action, Reply] = {
+    Action.REJECT: Reply.of(550, "5.7.1 Message refused as unsolicited"),
+    Action.DEFER: Reply.of(451, "4.7.1 Message deferred, try again later"),
+}
+"""What a sender is told where that is what the verdict asks for."""
+NOT_JUDGED = Reply.of(451, "4.3.0 Message cannot be judged now, try again later")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from spamguard import policy, signature
 from spamguard.ids import RANDOM_BYTES, new_id
-from spamguard.proxy.contract import Judge, NotScanned
+from spamguard.proxy.contract import NOT_JUDGED, REFUSALS, Judge, NotScanned
 from spamguard.proxy.delivery import TROUBLE, Copy, Delivery
 from spamguard.proxy.groups import Group, grouped
 from spamguard.proxy.journal import Entry
@@ -24,7 +24,7 @@ from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
 from spamguard.relay.contract import NextHop, Transaction
-from spamguard.settings import Action, Listener, OnError, Position
+from spamguard.settings import Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
 from spamguard.wire.values import Client, Envelope, Recipient, Reply, Sender
@@ -34,11 +34,6 @@ _OFFERED = ("8BITMIME", "SMTPUTF8", "DSN")
 
 _LOOP = Reply.of(554, "5.4.6 Too many hops")
 _CUT_OFF = Reply.of(421, "4.3.2 Cut off, nobody knows whether the next hop has it")  # for the log
-_NOT_JUDGED = Reply.of(451, "4.3.0 Message cannot be judged now, try again later")
-_REFUSALS = {
-    Action.REJECT: Reply.of(550, "5.7.1 Message refused as unsolicited"),
-    Action.DEFER: Reply.of(451, "4.7.1 Message deferred, try again later"),
-}
 
 _log = logging.getLogger("spamguard.proxy")
 
@@ -152,7 +147,7 @@ class Passage:
                 return [self._one_for_all(entry, _LOOP)]
             copies = await self._judged(outgoing, entry)
             if not copies and self._listener.policy.on_error is OnError.DEFER:
-                return [self._one_for_all(entry, _NOT_JUDGED)]
+                return [self._one_for_all(entry, NOT_JUDGED)]
             return copies or [self._one_for_all(entry, outgoing.tagged(policy.not_scanned(entry.reason)))]
         except Exception:  # noqa: BLE001
             _log.exception("%s: a fault in handling this message", entry.id)
@@ -182,7 +177,7 @@ class Passage:
 
     def _copy(self, group: Group, found: Scan, outgoing: Outgoing, entry: Entry) -> Copy:
         decision = group.decision
-        what = _REFUSALS.get(decision.action) or outgoing.tagged(self._fields(group, found, entry.id), decision.subject_prefix)
+        what = REFUSALS.get(decision.action) or outgoing.tagged(self._fields(group, found, entry.id), decision.subject_prefix)
         return Copy(entry, group.numbers, what, decision.action, decision.to)
 
     def _fields(self, group: Group, found: Scan, name: str) -> list[bytes]:

@@ -19,12 +19,13 @@ from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.doors.milter.forged import Forged
 from spamguard.doors.milter.incoming import Incoming
 from spamguard.proxy.asking import Asking, Judged, Question
+from spamguard.proxy.contract import NOT_JUDGED, REFUSALS
 from spamguard.reception.arriving import Arriving
 from spamguard.reception.clients import Load, Networks
 from spamguard.settings import Action, Scanner
 from spamguard.wire import milter
 from spamguard.wire.milter import Actions, Command, MalformedError, Offer, Steps
-from spamguard.wire.values import Client, Reply
+from spamguard.wire.values import Client
 
 _IDLE_SECONDS = 7210.0  # between two commands, as in libmilter: the server waits for its own client, which has its own limits there
 _PROGRESS_SECONDS = 5.0  # between two words that a message is being judged; Sendmail waits 10 s for one, Postfix 5 minutes
@@ -33,12 +34,6 @@ _RECIPIENTS = 5000  # of one message that are remembered
 _LONGEST = 512  # letters of an address or a name, as for SMTP
 _TOLD = frozenset(("i", "j", "auth_authen", "tls_version"))  # macros of use to us
 _OF_CLIENT = (Command.CONNECT.value, Command.HELLO.value)
-
-_REFUSALS = {
-    Action.REJECT: Reply.of(550, "5.7.1 Message refused as unsolicited"),
-    Action.DEFER: Reply.of(451, "4.7.1 Message deferred, try again later"),
-}
-_NOT_JUDGED = Reply.of(451, "4.3.0 Message cannot be judged now, try again later")
 
 _log = logging.getLogger("spamguard.doors")
 
@@ -264,8 +259,8 @@ class Session:
 
     def _answer(self, judged: Judged, incoming: Incoming) -> Iterable[bytes]:
         """Our fields on top, above all; what is inserted first ends below the others."""
-        if judged.action in _REFUSALS:
-            return [milter.refusal(_NOT_JUDGED if judged.reason else _REFUSALS[judged.action])]
+        if judged.action in REFUSALS:
+            return [milter.refusal(NOT_JUDGED if judged.reason else REFUSALS[judged.action])]
         held = judged.action is Action.QUARANTINE and self._agreed.actions & Actions.QUARANTINE
         return [
             *incoming.forged.removals(),
