@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spamguard.policy import missing
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page
 from spamguard.web.pages.house import House
 from spamguard.web.pages.texts import UNDECIDED, tone
-from spamguard.web.service.values import Today
+from spamguard.web.service.values import Person, Today
 
 SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
 
@@ -51,6 +52,7 @@ async def shown(house: House, request: Request) -> Response:
         mistakes=mistakes(found),
         told=house.told(request),
         classes=unwanted,
+        missing=await _missing(house, person) if list(totals) == ["unsure"] else "",
         wrong=await house.monitor.wrong() if person.operator else (),
     )
 
@@ -62,6 +64,11 @@ def mistakes(found: Today) -> Mistakes:
     unsure = sum(count for said, _, count in rows if said == "unsure")
     rows.sort(key=lambda row: (row[0] == row[1], row[0] in UNDECIDED, -row[2]))
     return Mistakes(sum(count for _, _, count in rows), wrong, unsure, rows)
+
+
+async def _missing(house: House, person: Person) -> str:
+    found = await house.service.model(person)
+    return missing(found.classes, found.unwanted)
 
 
 def _totals(found: Today) -> Mapping[str, int]:
