@@ -29,6 +29,11 @@ def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None
     logging.basicConfig(level=level, handlers=[handler])
 
 
+def mark(environment: Mapping[str, str], level: int) -> str:
+    """What a line on standard error begins with, so that the journal knows its level; nothing where it is not the journal's."""
+    return _mark(level) if _to_journal(environment) else ""
+
+
 class ForPeople(logging.Formatter):
     """A line for each event."""
 
@@ -60,7 +65,7 @@ class ForJournal(logging.Formatter):
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         told = {key: _bounded(value) if isinstance(value, str) else value for key, value in (facts | found).items()}
-        return f"<{_PRIORITIES.get(record.levelno, 6)}>{_printable(json.dumps(_order(told), ensure_ascii=False), _as_json)}"
+        return f"{_mark(record.levelno)}{_printable(json.dumps(_order(told), ensure_ascii=False), _as_json)}"
 
 
 def _order(told: dict[str, object]) -> dict[str, object]:
@@ -87,6 +92,10 @@ def _printable(text: str, written: Callable[[str], str] = _as_python) -> str:
     if text.isprintable():  # as nearly all are
         return text
     return "".join(letter if letter.isprintable() else written(letter) for letter in text)
+
+
+def _mark(level: int) -> str:
+    return f"<{_PRIORITIES.get(level, 6)}>"
 
 
 def _to_journal(environment: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spamguard import sources
+from spamguard import log, sources
 from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError
 
 if TYPE_CHECKING:
@@ -143,15 +143,15 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
 def fail(*texts: str) -> int:
     """Say what is wrong, each in one line; the exit status for it."""
     for text in texts:
-        say(text)
+        say(text, logging.ERROR)
     return ERROR
 
 
-def say(text: str) -> None:
-    """One line to the person at the terminal, on standard error. Names of files may hold anything: it is made printable."""
+def say(text: str, level: int = logging.INFO) -> None:
+    """One line on standard error, to the person at the terminal or the journal. Names of files may hold anything: it is made printable."""
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
     with suppress(OSError):  # nobody listens: the exit status has to do
-        print(f"spamguard: {line}", file=sys.stderr, flush=True)
+        print(f"{log.mark(os.environ, level)}spamguard: {line}", file=sys.stderr, flush=True)
 
 
 class _Said(logging.Handler):
@@ -159,7 +159,7 @@ class _Said(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line, like any other."""
-        say(f"{record.levelname.lower()}: {record.getMessage()}")
+        say(f"{record.levelname.lower()}: {record.getMessage()}", record.levelno)
 
 
 def misconfigured(error: ConfigError) -> int:

@@ -117,6 +117,19 @@ def test_what_is_logged_is_told_like_an_error(tmp_path):
     assert [one.partition(": ")[0] for one in done.stderr.splitlines()] == ["spamguard"] * 2
 
 
+@pytest.mark.parametrize("command", ["run", "open-mailboxes"])
+def test_mistakes_that_keep_a_service_from_starting_are_errors_in_the_journal(tmp_path, command):
+    (tmp_path / "spamguard.yaml").write_text("postion: x\n")
+    line = [sys.executable, "-m", "spamguard", command, "--config", str(tmp_path / "spamguard.yaml")]
+    with (tmp_path / "journal").open("wb") as stderr:
+        found = os.fstat(stderr.fileno())
+        environment = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        assert subprocess.run(line, env=environment, stderr=stderr, check=False).returncode == 78
+    told = (tmp_path / "journal").read_text().splitlines()
+    assert told
+    assert all(one.startswith(f"<3>spamguard: {tmp_path}/spamguard.yaml:1:1: ") for one in told)
+
+
 def test_where_the_filter_is(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
