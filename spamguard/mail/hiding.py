@@ -83,7 +83,7 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
     source: with no sign of a tag in quoted values. attributes: of all tags, each once. style: text of the style sheets.
     """
     rules = styles.sheet(style) if style else {}
-    hiding = _hiding(list(attributes), rules, style)
+    hiding = _hiding(list(attributes), styles.of_any_element(rules), style)
     elements = {name: declared for name, declared in rules.items() if name[0] not in _MARKS and "<" + name in source}
     if not hiding and not elements:
         return source, []
@@ -95,7 +95,7 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
 
     def look(name: str, own: str) -> frozenset[str]:
         known = hiding.get(own, _IN_NO_WAY)
-        return _ways(own, rules, name, again) if name in elements or (again and known) else known
+        return _ways(own, rules, name, again) if name in elements or (known and style) else known
 
     left, covered = _take(source, starts, look)
     return left, [covered]
@@ -139,8 +139,8 @@ def _ways(
         if found[1] in _TELLING:
             given.setdefault(found[1], found[found.lastindex or 1])
     declared: Declared = {}
-    names = element, *["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()
-    for sheet, concerned in ((rules, names), (again, (styles.ALL, *names))):
+    names = [*["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()]
+    for sheet, concerned in ((rules, (element, *names, *[element + name for name in names])), (again, (styles.ALL, element, *names))):
         for name in concerned:
             styles.add(declared, sheet.get(name, {}))
     style = given.get("style", "")
@@ -209,7 +209,7 @@ class _Tree:
         """Whether an element of that name is open at a place, which is behind all asked for before."""
         for match in _NAMED_TAG.finditer(self._source, self._place, place):
             closing, tag = match.groups()
-            if tag in BLOCKS:
+            if tag in _ENDING_P:
                 self._open["p"] = 0
             self._open[tag] = max(self._open[tag] - 1, 0) if closing else self._open[tag] + 1
         self._place = place
@@ -240,9 +240,12 @@ class _Tree:
 
     def _begins_next(self, name: str, tag: str, start: int, inside: defaultdict[str, int]) -> bool:
         """Whether a start tag closes the element: it begins the next of its kind, or of what is around it."""
+        if name == tag == "table":
+            return not any(inside[cell] for cell in (*_CELLS, "caption"))
         lists, kinds = _NEXT.get(tag, ((), ()))
-        if kinds and not any(inside[outer] for outer in lists):
-            return name in kinds or (name not in _OF_TABLES and any(self._closes(name, outer, start) for outer in lists))
+        next_of_its_kind = name in kinds or (name not in _OF_TABLES and any(self._closes(name, outer, start) for outer in lists))
+        if next_of_its_kind and not any(inside[outer] for outer in lists):
+            return True
         return tag in _ENDING_P and (name == "p" or (name not in BLOCKS and self._closes(name, "p", start)))
 
     def _closes(self, name: str, outer: str, start: int) -> bool:

@@ -91,7 +91,7 @@ _SIGNS = tuple(
 )
 _LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?p[xt])")
 # What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
-_SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?([.#][\w-]{1,60})|([a-z][\w-]{0,60})")
+_SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?[.#][\w-]{1,60}|[a-z][\w-]{0,60}")
 # What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
 _GIVES_BACK = re.compile(r"(?:display|visibility|opacity|font(?:-size)?)\s*+:\s*+(?!none|hidden|collapse|0\s*+[;!}])")
 _COMBINATOR = re.compile(r"[\s>+~]+")
@@ -101,6 +101,7 @@ _OF_ALL = frozenset(("display", "visibility", "opacity"))
 ALL = "*"
 _BRACES = re.compile(r"([{}])")
 _UNCONDITIONAL = re.compile(r"@(?:media\s+(?:only\s+)?(?:screen|all)|layer\b[^()]*)")
+_SMALL = re.compile("max-|print|keyframes")  # or no screens at all
 _MOST_NAMES = 50
 
 
@@ -157,36 +158,49 @@ def ways(declared: Declared) -> frozenset[str]:
 
 
 def sheet(text: str) -> dict[str, Declared]:
-    """What style sheets hide on every screen, by ".class", "#id" or name of an element, so many at most."""
+    """What style sheets hide on every screen, by ".class" or "#id", with the name of an element in front or without, or by that alone, so
+    many at most."""
     found: dict[str, Declared] = {}
     flat = _flat(text)
     hiders = signs(flat.replace("{", ";"))  # all declarations at once: few style sheets hide anything
-    for selectors, body in _rules(flat) if hiders else ():
-        if any(name in selectors for name in found) or any(hider.search(body) for hider in hiders):
+    for selectors, body, certain in _rules(flat) if hiders else ():
+        if certain and (any(name in selectors for name in found) or any(hider.search(body) for hider in hiders)):
             declared = declarations(body)
             for selector in selectors.split(","):
                 named = _SELECTOR.fullmatch(selector.strip())
-                name = named[named.lastindex or 1] if named else ""
+                name = named[0] if named else ""
                 if name in found or (name and len(found) < _MOST_NAMES):
                     add(found.setdefault(name, {}), declared)
-    return {name: declared for name, declared in found.items() if ways(declared)}
+    return {name: declared for name, declared in found.items() if ways(declared) or _NAME.search(name, 1)}
+
+
+def of_any_element(rules: Mapping[str, Declared]) -> dict[str, Declared]:
+    """What is hidden by class or id, of whatever element: more than is."""
+    found: dict[str, Declared] = {}
+    for name, declared in rules.items():
+        if mark := _NAME.search(name):
+            add(found.setdefault(mark[0], {}), {what: one for what, one in declared.items() if one[1]})
+    return found
 
 
 def given_back(text: str) -> dict[str, Declared]:
     """What style sheets let be seen with more weight than a class alone or, if it is important, an element's own style: by ".class", "#id"
     or name of an element, or ALL, where only a tree would tell which elements they are. Rather seen than lost."""
     found: dict[str, Declared] = {}
-    for selectors, body in _rules(_flat(text)):
+    for selectors, body, certain in _rules(_flat(text)):
         shown = {name: one for name, one in declarations(body).items() if not one[1]} if _GIVES_BACK.search(body) else {}
         important = {name: one for name, one in shown.items() if one[0]}
         for selector in map(str.strip, selectors.split(",")) if shown else ():
-            weighs = important if _SELECTOR.fullmatch(selector) or not any(sign in selector for sign in ".#[") else shown
-            for name in _concerned(selector) if weighs and len(found) < _MOST_NAMES else ():
-                add(found.setdefault(name, {}), {what: one for what, one in weighs.items() if name != ALL or what in _OF_ALL})
+            light = not any(sign in selector for sign in ".#[") or (certain and _SELECTOR.fullmatch(selector))
+            weighs = important if light else shown
+            for one in _concerned(selector) if weighs else ():
+                name = one if len(found) < _MOST_NAMES else ALL
+                add(found.setdefault(name, {}), {what: way for what, way in weighs.items() if name != ALL or what in _OF_ALL})
     return found
 
 
 def _concerned(selector: str) -> list[str]:
+    """Names of what a selector is about, which stand in its last part."""
     last = _COMBINATOR.split(selector)[-1]
     names = _NAME.findall(last)
     element = _ELEMENT.match(last)
@@ -197,18 +211,24 @@ def _flat(text: str) -> str:
     return (_COMMENT.sub(" ", text) if "/*" in text else text).replace("\n", " ")
 
 
-def _rules(style: str) -> Iterator[tuple[str, str]]:
-    """Selectors and declarations, but for those in a block with a condition: what small screens hide, large ones show."""
+def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
+    """Selectors, declarations, and whether these are in force on every screen; none that are on small ones only."""
     pieces = _BRACES.split(style + "}")  # text, brace, text …
-    outer = conditions = 0
+    outer = conditions = small = 0
+    spoilt = False  # by a brace that closes nothing: it belongs to the next selector, which then is none
     for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
-        selectors = before.rpartition(";")[2].strip()
+        *statements, selectors = map(str.strip, before.split(";"))
         if brace == end == "{":
             outer += 1
-            conditions += conditions > 0 or "(" in before or (selectors.startswith("@") and not _UNCONDITIONAL.fullmatch(selectors))
+            conditions += conditions > 0 or _UNCONDITIONAL.fullmatch(selectors) is None
+            small += small > 0 or _SMALL.search(selectors) is not None
         elif brace == "{":
-            if not conditions and "@" not in selectors:  # a condition that has lost its brace
-                yield selectors, inside
+            if not small and "@" not in selectors:  # a condition that has lost its brace
+                yield selectors, inside, not conditions and not spoilt and all(one.startswith("@") for one in statements)
+            spoilt = False
         elif end == "}" and outer:
             outer -= 1
             conditions -= conditions > 0
+            small -= small > 0
+        elif end == "}":
+            spoilt = True
