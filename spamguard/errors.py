@@ -4,6 +4,13 @@ Every error that spamguard raises on purpose is a `SpamguardError`; its text is 
 wrong, where, and the remedy. Commands print it and exit non-zero; nothing here is ever shown to a mail client.
 """
 
+import errno
+
+
+def remedy(error: OSError, otherwise: str) -> str:
+    """What to do where something cannot be written: on a full disk that is always the same."""
+    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
+
 
 class SpamguardError(Exception):
     """Base of all errors raised on purpose; `str()` of it is one clear line."""

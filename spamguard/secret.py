@@ -12,7 +12,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from spamguard.errors import LedgerError
+from spamguard.errors import LedgerError, remedy
 from spamguard.files import create_private
 
 _SIZE = 32
@@ -44,7 +44,8 @@ def store(path: Path, key: bytes) -> bytes:
         with suppress(FileExistsError):  # the other one's key counts
             path.hardlink_to(draft)
     except OSError as error:
-        raise LedgerError(f"{path}: cannot be written ({error.strerror}): choose a state directory you may write to") from error
+        told = remedy(error, "choose a state directory you may write to")
+        raise LedgerError(f"{path}: cannot be written ({error.strerror}): {told}") from error
     finally:
         with suppress(OSError):  # on a read-only disk there is no draft, and even asking to remove it is refused
             draft.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
-from spamguard.errors import ConfigError, StartError
+from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.settings import Certificate, Settings
 
 _OURS = ("key", "ledger.sqlite")
@@ -43,9 +43,8 @@ def settle_in(settings: Settings) -> None:
         os.umask(0o077)
         (settings.state / "spool").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StartError(
-            f"{settings.state}: cannot be used as {_me()} ({error.strerror}): choose a state directory of that user"
-        ) from error
+        told = remedy(error, "choose a state directory of that user")
+        raise StartError(f"{settings.state}: cannot be used as {_me()} ({error.strerror}): {told}") from error
 
 
 def _me() -> str:

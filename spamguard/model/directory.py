@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from spamguard.errors import LedgerError
+from spamguard.errors import LedgerError, remedy
 from spamguard.ledger import SqliteLedger
 
 
@@ -15,7 +15,8 @@ def is_new(place: Path, ledger: Path) -> bool:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         return not ledger.exists()
     except OSError as error:
-        raise LedgerError(f"{place}: cannot be used ({error.strerror}): choose a state directory you may write to") from error
+        told = remedy(error, "choose a state directory you may write to")
+        raise LedgerError(f"{place}: cannot be used ({error.strerror}): {told}") from error
 
 
 def bytes_of_tables(place: Path) -> int:

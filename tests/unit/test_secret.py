@@ -9,6 +9,7 @@ import pytest
 
 from spamguard import secret
 from spamguard.errors import LedgerError
+from tests.support.disks import small_disk
 
 KEY = bytes(range(32))
 
@@ -66,6 +67,13 @@ def test_a_place_that_cannot_be_read_or_written_is_told(tmp_path: Path, monkeypa
     monkeypatch.setattr(Path, "unlink", read_only)
     with pytest.raises(LedgerError, match="Read-only file system"):
         secret.load(tmp_path / "key", create=True)
+
+
+def test_a_full_disk_is_not_the_wrong_directory(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        (disk / "fill").write_bytes(bytes(16 << 10))
+        with pytest.raises(LedgerError, match=r"cannot be written \(No space left on device\): make room"):
+            secret.load(disk / "key", create=True)
 
 
 def test_derived_keys_and_the_fingerprint_tell_nothing_of_each_other() -> None:
