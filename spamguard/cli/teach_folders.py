@@ -115,7 +115,7 @@ def _line(told: dict[str, Any]) -> str:
     if "folders" in told:
         parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
         return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
-    parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items()]
+    parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items() if count]
     others = {"already known": told["known"], "taken back before, and left so": told["taken_back"]}
     beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
     return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + (f" ({beside})" if beside else ""))

@@ -55,6 +55,7 @@ def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     done = teach(f"{home}/*/Maildir")
     assert done.out == "anna: taught 4 messages as ham, 3 messages as spam\nben: taught 1 message as spam\n"
+    assert teach(f"{home}/*/Maildir").out == "anna: taught nothing (7 already known)\nben: taught nothing (1 already known)\n"
     again = teach("--json", f"{home}/*/Maildir").json
     assert [(one["user"], sum(one["taught"].values()), one["known"]) for one in again] == [("anna", 0, 7), ("ben", 0, 1)]
     with Filter.open(state) as spam_filter:
