@@ -45,7 +45,8 @@ def _with(make: Callable[[], Any]) -> Unpack:
     """Unpacking by a decompressor of the standard library; files may be made of several streams."""
 
     def unpack(data: bytes, most: int) -> bytes:
-        found, left = b"", data
+        found: bytes = b""
+        left = data
         try:
             for _ in range(_STREAMS):
                 one = make()
@@ -53,6 +54,8 @@ def _with(make: Callable[[], Any]) -> Unpack:
                 left = one.unused_data
                 if not one.eof or not left or len(found) >= most:
                     break
+            else:
+                raise DamagedError(f"is compressed in more than {_STREAMS} pieces")
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
             raise DamagedError(f"is damaged where it is compressed ({error})") from error
         if not one.eof and len(found) < most:

@@ -48,20 +48,20 @@ def read(source: str) -> Page:
     unseen += covered
     if left != source:
         source, shown = left, _shown(left)
-    visible = shown.text
     hidden = hiding.TAG.sub(" ", " ".join(unseen)) if unseen else ""
-    tags = " ".join(shown.names) + attributes
-    linked = shown.linked and len(visible) <= _LITTLE_TEXT
-    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(visible), shown.images, linked)
+    return _page(source, shown, attributes, shown.text, hidden)
 
 
 def read_plain(source: str) -> Page:
     """The same of text that is called plain: readers show all of it, tags too. Nothing is hidden, and attributes are text."""
     shown = _shown(source)
-    tags = " ".join(shown.names) + "\n".join(shown.attributes)
-    visible = "\n".join((shown.text, *shown.attributes))
+    return _page(source, shown, "\n".join(shown.attributes), "\n".join((shown.text, *shown.attributes)))
+
+
+def _page(source: str, shown: _Shown, attributes: str, visible: str, hidden: str = "") -> Page:
     linked = shown.linked and len(visible) <= _LITTLE_TEXT
-    return Page(_characters(visible), "", tags, len(source) - len(shown.text), shown.images, linked)
+    tags = " ".join(shown.names) + attributes
+    return Page(_characters(visible), _characters(hidden), tags, len(source) - len(shown.text), shown.images, linked)
 
 
 class _Shown(NamedTuple):

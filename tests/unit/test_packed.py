@@ -24,7 +24,9 @@ def test_what_is_not_packed_is_as_it_is():
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_what_is_packed_is_bounded(pack):
     assert unpacked(pack(b"x" * 10_000_000), 1000) == b"x" * 1000
-    assert unpacked(b"".join(pack(b"") for _ in range(50)) + pack(RAW), 1000) == b""
+    assert unpacked(pack(RAW[:100]) + pack(RAW[100:]), MOST) == RAW
+    with pytest.raises(UnreadableError, match="more than 16 pieces"):  # never a part for the whole
+        unpacked(b"".join(pack(b"x") for _ in range(50)) + pack(RAW), MOST)
 
 
 def test_zstd():

@@ -31,6 +31,8 @@ MARKUP = (
     b"&#x10ffff;", b"color:   ", b"<p color:" + b" " * 50_000, b"<p display" + b" " * 5000, b"<p background" + b" " * 5000,
     b"<p font-size:0" + b"0" * 5000, b"<p opacity:0." + b"0" * 5000, b"<b hidden>x", b"<p style='display:none'>",
     b"<p style='display:none'><p>", b"<a style=color:white>", b"<p><div><p>", b"\xe2\x80\x8b", b"\xcc\x81\xcc\xa7",
+    b"<svg><title/>", b"<svg><a b=", b"<xmp><", b"<textarea>", b"<a <!--", b"<style/x", b"</style x>", b"<iframe>x</iframe>", b"&#0",
+    b"<style>a b{display:block}</style><p hidden>",
 )  # fmt: skip
 TEXTS = (
     b"a", b"a ", b" ", b"\n", b"\r", b"\0", b"\xff", b"http://", b"http://a/", b"http://a@", b"www.", b"www.a ",
