@@ -32,7 +32,7 @@ class Gone(Leaving):
 
 
 class Late(Leaving):
-    """The client has let a deadline pass within a request."""
+    """The client has let a deadline pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from spamguard.reception.conversation import Gone
 from spamguard.wire.milter import Packet, PacketReader
 
 _READ_BYTES = 128 << 10  # at a time
 _TURN = 200  # packets in a row before others get theirs
-
-
-class GoneError(Exception):
-    """The server has hung up."""
 
 
 class Connection:
@@ -30,7 +27,7 @@ class Connection:
         self._turns = 0
 
     async def packet(self, until: float) -> Packet:
-        """The next one, if it begins before `until`, a time of the loop's clock. GoneError, TimeoutError, `MalformedError`."""
+        """The next one, if it begins before `until`, a time of the loop's clock. Gone, TimeoutError, `MalformedError`."""
         self._turns += 1
         if self._turns >= _TURN:
             self._turns = 0
@@ -47,7 +44,7 @@ class Connection:
         async with asyncio.timeout_at(until):
             data = await self._reader.read(_READ_BYTES)
         if not data:
-            raise GoneError
+            raise Gone
         self._packets.feed(data)
 
     def say(self, packets: Iterable[bytes]) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spamguard.doors.milter.connection import Connection, GoneError
+from spamguard.doors.milter.connection import Connection
 from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.doors.milter.forged import Forged
 from spamguard.doors.milter.incoming import Incoming
@@ -22,6 +22,7 @@ from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.contract import NOT_JUDGED, REFUSALS
 from spamguard.reception.arriving import Arriving
 from spamguard.reception.clients import Load, Networks
+from spamguard.reception.conversation import Gone
 from spamguard.settings import Action, Scanner
 from spamguard.wire import milter
 from spamguard.wire.milter import Actions, Command, MalformedError, Offer, Steps
@@ -125,7 +126,7 @@ class Session:
         try:
             while (packet := await connection.packet(self._deadline())).command is not Command.QUIT:
                 await self._obey(packet.command, packet.data, connection)
-        except GoneError:
+        except Gone:
             pass
         except TimeoutError:
             _log.warning("%s: hanging up: silent for too long, %s", self._peer, self._state.name.lower())

@@ -20,6 +20,7 @@ from aiosmtpd.smtp import SMTP
 
 from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.lines import Lines
+from spamguard.reception.conversation import Gone, Late, Leaving
 from spamguard.wire.values import Reply
 
 READ_BYTES = 128 << 10  # at a time
@@ -27,18 +28,6 @@ _UNREAD_BYTES = 16 << 10  # more than a line; when so much waits to be looked at
 _UNSENT_BYTES = 16 << 10  # of replies; when so much waits, it is sent before the next command
 _LINGER_SECONDS = 10.0  # for the last replies to be taken, once closed
 _HEAR_OUT_SECONDS = 1.0  # for a client to stop sending
-
-
-class Leaving(Exception):  # noqa: N818  # no errors: sessions end
-    """The session is over."""
-
-
-class Gone(Leaving):
-    """There is nobody left to talk to."""
-
-
-class Late(Leaving):
-    """The client has let the deadline pass."""
 
 
 class Drained(Leaving):

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spamguard.doors.smtp import dialogue, xclient
-from spamguard.doors.smtp.connection import Connection, Drained, Gone, Late, Leaving
+from spamguard.doors.smtp.connection import Connection, Drained
 from spamguard.doors.smtp.dialogue import State
 from spamguard.doors.smtp.patience import Patience
 from spamguard.doors.smtp.tls import Certificates
 from spamguard.proxy.contract import Message, Proxy
 from spamguard.reception.clients import Crowd, Load, Networks
+from spamguard.reception.conversation import Gone, Late, Leaving
 from spamguard.settings import DoorLimits, OddBytes, Position
 from spamguard.wire.attributes import parse_attributes
 from spamguard.wire.values import Client, Reply
