@@ -6,10 +6,10 @@ follow any.
 
 from __future__ import annotations
 
-import mimetypes
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,6 +28,7 @@ PAGES = (
     ("/words", "Words"),
 )
 """What the line at the top of every page leads to."""
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}  # not what this machine calls them: browsers are strict
 
 
 def page(request: Request, name: str, /, status: int = 200, **values: Any) -> HTMLResponse:
@@ -52,6 +53,12 @@ def see(path: str, told: str = "", place: str = "") -> Response:
     return RedirectResponse(f"{path}#{place}" if place else path, 303)
 
 
+def prepare() -> None:
+    """Read all of it: a version that is installed while this one runs must not mix with it."""
+    assets()
+    _environment()
+
+
 # ---- what browsers load beside pages
 
 
@@ -59,7 +66,7 @@ def see(path: str, told: str = "", place: str = "") -> Response:
 def assets() -> dict[str, Response]:
     """Answers for style, script and icon, by name; an address with another version is another address, so they may be kept for good."""
     header = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return {name: Response(content, headers=header, media_type=_kind(name)) for name, content in _contents().items()}
+    return {name: Response(content, headers=header, media_type=_KINDS[Path(name).suffix]) for name, content in _contents().items()}
 
 
 @lru_cache(1)
@@ -71,10 +78,6 @@ def version() -> str:
 @lru_cache(1)
 def _contents() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda file: file.name)}
-
-
-def _kind(name: str) -> str:
-    return mimetypes.types_map[name[name.rindex(".") :]]
 
 
 @lru_cache(1)
@@ -104,4 +107,6 @@ def _environment() -> Environment:
     )
     environment.globals.update({function.__name__: function for function in told})
     environment.globals.update(charts=charts, undecided=texts.UNDECIDED, pages=PAGES, version=version())
+    for name in environment.list_templates():
+        environment.get_template(name)
     return environment

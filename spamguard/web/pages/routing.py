@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from spamguard.web.access import contract as access
 from spamguard.web.pages import history, login, message, model, quarantine, teach, today, words
-from spamguard.web.pages.drawing import assets, page
+from spamguard.web.pages.drawing import assets, page, prepare
 from spamguard.web.pages.house import House
 from spamguard.web.service.contract import Monitor, Service
 
@@ -61,6 +61,7 @@ _TITLES = {
 
 def routes(service: Service, monitor: Monitor, gate: access.Gate) -> Sequence[BaseRoute]:
     """All pages, from the root of the host on."""
+    prepare()
     house = House(service, monitor, gate)
     views = [Route(path, partial(view, house), methods=[method]) for method, path, view in VIEWS]
     return [*views, Route("/static/{file}", _asset, methods=["GET"])]
