@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
+    if not given:
+        parser().print_help(sys.stderr)
+        return rim.ERROR
     try:
         options, unknown = parser().parse_known_args(given)
         if unknown:

@@ -27,6 +27,12 @@ def test_help_tells_the_exit_statuses(capsys):
     assert "SPAMGUARD_STATE" in text
 
 
+def test_without_a_command_there_is_the_help(capsys):
+    whole = text_of(capsys, "--help")
+    assert main([]) == rim.ERROR
+    assert capsys.readouterr() == ("", whole)
+
+
 def test_help_is_a_table_of_contents(capsys):
     """Each command on one line of a usual terminal, by what it is for."""
     usage, *lines = text_of(capsys, "--help").splitlines()
@@ -59,7 +65,7 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "usage"),
     [
-        ([], "spamguard [-h]"),
+        (["--state", "x"], "spamguard [-h]"),
         (["lern"], "spamguard [-h]"),
         (["learn"], "spamguard learn [-h]"),
         (["judge", "--as", "x", "y"], "spamguard judge [-h]"),
