@@ -95,7 +95,9 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
 
     def look(name: str, own: str) -> frozenset[str]:
         known = hiding.get(own, _IN_NO_WAY)
-        return _ways(own, rules, name, again) if name in elements or (known and style) else known
+        if name in elements:
+            return _ways(own, rules, name, again)
+        return known & _ways(own, rules, name, again) if known and style else known
 
     left, covered = _take(source, starts, look)
     return left, [covered]

@@ -93,7 +93,8 @@ _LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?
 # What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
 _SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?[.#][\w-]{1,60}|[a-z][\w-]{0,60}")
 # What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
-_GIVES_BACK = re.compile(r"(?:display|visibility|opacity|font(?:-size)?)\s*+:\s*+(?!none|hidden|collapse|0\s*+[;!}])")
+_GIVES_BACK = re.compile(r"\\|(?:display|visibility|opacity|font(?:-size)?)\s*+:\s*+(?!none|hidden|collapse|0\s*+[;!}])")
+_PSEUDO_ELEMENT = re.compile(r"::|:(?:before|after|first-l)")
 _COMBINATOR = re.compile(r"[\s>+~]+")
 _NAME = re.compile(r"[.#][\w-]{1,60}")
 _ELEMENT = re.compile(r"[a-z][\w-]{0,60}")
@@ -101,7 +102,8 @@ _OF_ALL = frozenset(("display", "visibility", "opacity"))
 ALL = "*"
 _BRACES = re.compile(r"([{}])")
 _UNCONDITIONAL = re.compile(r"@(?:media\s+(?:only\s+)?(?:screen|all)|layer\b[^()]*)")
-_SMALL = re.compile("max-|print|keyframes")  # or no screens at all
+# Or no screens at all. Phones are less than a thousand pixels wide.
+_SMALL = re.compile(r"max-(?:device-)?width\s*+:\s*+(?:\d{1,3}(?:\.\d*+)?px|\d\d?(?:\.\d*+)?r?em)|@media\s+(?:only\s+)?print|keyframes")
 _MOST_NAMES = 50
 
 
@@ -202,6 +204,8 @@ def given_back(text: str) -> dict[str, Declared]:
 def _concerned(selector: str) -> list[str]:
     """Names of what a selector is about, which stand in its last part."""
     last = _COMBINATOR.split(selector)[-1]
+    if _PSEUDO_ELEMENT.search(last):
+        return []
     names = _NAME.findall(last)
     element = _ELEMENT.match(last)
     return names if names and ":" not in last else [*names, element[0] if element and "[" not in last else ALL]
