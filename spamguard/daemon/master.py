@@ -7,6 +7,7 @@ wait for a worker, and never give up a listening socket that the configuration s
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import signal
@@ -56,7 +57,8 @@ class Master:
         self._sockets: dict[sockets.Address, socket.socket] = {}
         self._gone: dict[sockets.Address, socket.socket] = {}
         self._trainer: subprocess.Popen[bytes] | None = None
-        self._next_training = self._next_word = self._kill_at = 0.0
+        self._next_training = self._kill_at = 0.0
+        self._next_word = math.inf  # until the first READY=1: systemd would count from a word on, and starting has a time of its own
         self._announced = False
 
     def run(self) -> int:
@@ -173,6 +175,7 @@ class Master:
         self._gone = {}
         _log.info("%s", self._status())
         self._notifier.ready(self._status())
+        self._next_word = 0.0
 
     def _status(self) -> str:
         where = ", ".join(
