@@ -158,7 +158,7 @@ def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[End
     told = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
     remedy = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
     if len(others) == len(found):
-        raise ConfigError(f"{told} ({', '.join(map(str, wanted.values()))}): {remedy}, or disable spamguard.socket")
+        raise ConfigError(f"{told} ({', '.join(map(str, wanted.values()))}): {remedy}, or mask spamguard.socket (systemctl mask --now)")
     _log.warning("%s: whoever connects there is never answered: %s", told, remedy)
 
 
