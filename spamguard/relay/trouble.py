@@ -53,7 +53,7 @@ class Closing(Lost):
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(repr(reply))
-        self.reply = without_closing(reply)
+        self.reply = _without_closing(reply)
 
 
 def in_words(error: Exception | None) -> str:
@@ -66,8 +66,6 @@ def in_words(error: Exception | None) -> str:
     return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
-def without_closing(reply: Reply) -> Reply:
-    """A 421 as a 451: it is the next hop that hangs up, not we. Other replies as they are."""
-    if reply.code != 421:
-        return reply
+def _without_closing(reply: Reply) -> Reply:
+    """A 421 as a 451: it is the next hop that hangs up, not we."""
     return Reply(451, tuple([line if _OWN_TEMPORARY.match(line) else b"4.4.2 " + line for line in reply.lines]))

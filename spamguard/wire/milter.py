@@ -236,7 +236,6 @@ def _readable(text: bytes) -> str:
 # ---- replies
 
 CONTINUE = packet(b"c")
-DEFER = packet(b"t")
 PROGRESS = packet(b"p")
 
 
