@@ -164,15 +164,15 @@ class Quarantine:
 
     def _left(self) -> set[str]:
         """What others did not live to finish: deleting, and storing, which has then not said that it holds the message."""
-        unlisted = set(self._ids(ending=_MESSAGE)) - set(self._ids())  # in this order: its note comes after a message
-        return {name for name in unlisted if self._age(name) > _ABANDONED} | set(self._ids(ending=_DELETED))
+        unlisted = set(self._ids(ending=_MESSAGE)) - set(self._ids())
+        return {name for name in unlisted if self._abandoned(name)} | set(self._ids(ending=_DELETED))
 
-    def _age(self, name: str) -> float:
-        """Seconds since a message got its name; 0: it has gone."""
-        try:
-            return time.time() - self._path(name, _MESSAGE).stat().st_ctime
-        except FileNotFoundError:
-            return 0.0
+    def _abandoned(self, name: str) -> bool:
+        """Whether a message got no note. Looked at by name: what a release renames meanwhile may be missing in a list."""
+        with suppress(FileNotFoundError):
+            since = self._path(name, _MESSAGE).stat().st_ctime
+            return time.time() - since > _ABANDONED and not self._path(name, _NOTE).exists()
+        return False
 
     def _make(self) -> None:
         if not self._directory.is_dir():
