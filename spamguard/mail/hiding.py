@@ -97,7 +97,7 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
         known = hiding.get(own, _IN_NO_WAY)
         if name in elements:
             return _ways(own, rules, name, again)
-        return known & _ways(own, rules, name, again) if known and style else known
+        return known & _ways(own, rules, name, again) if known and (rules or again) else known
 
     left, covered = _take(source, starts, look)
     return left, [covered]

@@ -221,14 +221,14 @@ def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
     outer = conditions = small = 0
     spoilt = False  # by a brace that closes nothing: it belongs to the next selector, which then is none
     for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
-        *statements, selectors = map(str.strip, before.split(";"))
+        statements, _, selectors = before.rpartition(";")
         if brace == end == "{":
             outer += 1
-            conditions += conditions > 0 or _UNCONDITIONAL.fullmatch(selectors) is None
+            conditions += conditions > 0 or _UNCONDITIONAL.fullmatch(selectors.strip()) is None
             small += small > 0 or _SMALL.search(selectors) is not None
         elif brace == "{":
             if not small and "@" not in selectors:  # a condition that has lost its brace
-                yield selectors, inside, not conditions and not spoilt and all(one.startswith("@") for one in statements)
+                yield selectors, inside, not conditions and not spoilt and _are_whole(before, statements)
             spoilt = False
         elif end == "}" and outer:
             outer -= 1
@@ -236,3 +236,8 @@ def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
             small -= small > 0
         elif end == "}":
             spoilt = True
+
+
+def _are_whole(before: str, statements: str) -> bool:
+    """Whether nothing stands in front of a selector but statements with "@"; anything else belongs to it."""
+    return ";" not in before or all(one.lstrip().startswith("@") for one in statements.split(";"))
