@@ -93,6 +93,10 @@ def test_the_socket_comes_back_with_the_daemon() -> None:
     assert "spamguard.socket" in options(UNITS / SERVICES[0])["Wants"]
 
 
+def test_the_socket_is_opened_before_its_address_is_there() -> None:
+    assert options(UNITS / "spamguard.socket")["FreeBind"] == ["yes"]
+
+
 def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
     shown = re.search(r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$", (ROOT / "config/spamguard.yaml").read_text("utf-8"), re.M)
     assert shown is not None
