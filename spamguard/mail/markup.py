@@ -15,7 +15,7 @@ _BLANK = r"[ \t\n\r\f]"
 # Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page again and again.
 _COMMENT = r"!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"  # "<!-->" is a whole one (section 13.2.5.43)
 # Only start and end tags that are read alike by everybody; others stay, and are known by their names.
-_PLAIN = rf"(?:[ \t\n\r\f/]++[a-z][\w:-]*+(?:{_BLANK}*+={_BLANK}*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[\w.#:;%/+-]++))?+)*+[ \t\n\r\f/]*+"
+_PLAIN = rf"(?:[ \t\n\r\f/]++[a-z][\w:-]*+(?:{_BLANK}*+={_BLANK}*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[\w.#:;%/+-]++)|)|)*+[ \t\n\r\f/]*+"
 _UNSEEN = re.compile(
     rf"<(?:{_COMMENT}|(script|style|template|title)(?=[ \t\n\r\f/>])({_PLAIN})>"
     rf"((?:[^<]++|<(?!/\2[ \t\n\r\f/>])|)*+)(?:</\2{_BLANK}*+>)?)"
@@ -26,10 +26,10 @@ _NO_TAG = re.compile(r"<(?![/!?a-z])")  # within a tag it ends none either
 _IN_TAG = re.compile(rf"<[/!?a-z][^<>]*+{_NO_TAG.pattern}")
 _SIGNS = str.maketrans("<>", "  ")
 
-_VALUE = rf"{_BLANK}*+={_BLANK}*+(?:\"[^\"]*+\"?|'[^']*+'?|[^ \t\n\r\f>\"'][^ \t\n\r\f>]*+)?+"
+_VALUE = rf"{_BLANK}*+={_BLANK}*+(?:\"[^\"]*+\"?|'[^']*+'?|[^ \t\n\r\f>\"'][^ \t\n\r\f>]*+|)"
 _TOKEN = re.compile(
     rf"<(?:{_COMMENT}|([!?][^>]*+|/(?![a-z])[^>]*+)>?"
-    rf"|(/?[a-z][^ \t\n\r\f/>]*+)((?:[ \t\n\r\f/]++|[^ \t\n\r\f/>][^ \t\n\r\f/>=]*+(?:{_VALUE})?+)*+)>?)"
+    rf"|(/?[a-z][^ \t\n\r\f/>]*+)((?:[ \t\n\r\f/]++|[^ \t\n\r\f/>][^ \t\n\r\f/>=]*+(?:{_VALUE}|)|)*+)>?)"
 )
 _DROPPED = frozenset(("script", "style", "template", "title"))
 # Elements whose text is no markup, and whether readers see it.
