@@ -40,8 +40,10 @@ _HOLDING = {
     "style": "style",
 }
 _ENDS = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])") for name in _HOLDING if name != "plaintext"}
-# Behind the beginning of one of these, whether an element holds markup only a whole parser can tell: rather seen than lost.
-_OTHERWISE = frozenset(("math", "select", "svg"))
+# Behind the beginning of one of these, whether an element holds markup only a whole parser can tell, and so what is a comment and what
+# a quoted value: rather seen than lost.
+_FOREIGN = frozenset(("math", "svg"))
+_OTHERWISE = _FOREIGN | {"select"}
 _ORDINARY = re.compile(  # text, and tags that are read alike by everybody
     rf"(?:[^<]++|</?+(?!(?:{'|'.join(sorted(_OTHERWISE | _HOLDING.keys()))})[ \t\n\r\f/>])[a-z][\w:-]*+{_PLAIN}>|)*+"
 )
@@ -94,16 +96,25 @@ def exactly(source: str) -> Markup:
     """Tag by tag."""
     found: dict[str, list[str]] = {"seen": [], "unseen": [], "style": [], "nothing": []}
     seen, position = found["seen"], 0
-    known = True  # which elements hold no markup
+    within = ""  # whatever leaves it unknown which elements hold no markup; who can tell where pictures of vectors end?
     while token := _TOKEN.search(source, ordinary := _ORDINARY.match(source, position).end()):  # type: ignore[union-attr]  # it matches ""
         seen += source[position:ordinary], _text(source[ordinary : token.start()])
         position = token.end()
         comment, mark, name, attributes = token.groups()
-        known = known and name not in _OTHERWISE
-        if comment is not None:
+        if name in _FOREIGN or (name == "select" and not within):
+            within = name
+        elif name == "/select" and within == "select":
+            within = ""
+        known = not within
+        if comment is not None and known:
             found["unseen"].append(comment)
+        elif comment is not None:
+            seen.append(comment.translate(_SIGNS))
         elif mark or (name and not (known and name in _DROPPED)):
-            seen.append(f"<{(mark or name + attributes).translate(_SIGNS)}>")
+            inside = mark or name + attributes
+            seen.append(f"<{inside.translate(_SIGNS)}>")
+            if not known and not {"<", ">"}.isdisjoint(inside):
+                seen.append(inside.translate(_SIGNS))
         if name in _HOLDING and (known or _HOLDING[name] == "seen"):
             end = _ENDS[name].search(source, position) if name in _ENDS else None
             text = source[position : end.start() if end else len(source)]

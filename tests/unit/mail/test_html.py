@@ -211,6 +211,8 @@ def test_quoted_values_hold_no_tags() -> None:
         "<math><title/> seen",
         "<svg><![cdata[<!--]]></svg> seen",
         "<select><style></select> seen",
+        "<svg></svg><style><!--</style> seen",
+        "<svg/><style><b a='</style> seen",
         "<textarea><!-- seen --></textarea>",
         "<xmp><style> seen </style></xmp>",
         "<plaintext><style> seen",
