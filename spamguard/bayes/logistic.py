@@ -17,7 +17,7 @@ _ONE_BITS = 16
 ONE = 1 << _ONE_BITS  # a nat, or a probability of 1
 # Tuned together: corpora/RESULTS.md, "Features that both classes have".
 RATE = 25 << 4  # of the weights, in sixteenths
-_HALVING = 10  # lessons of a feature's rarer class after which it moves by half of what others do
+_HALVING = 5  # lessons of a feature's rarer class after which it moves by half of what others do
 SHARES = np.rint(ONE * _HALVING / (_HALVING + np.arange(4096))).astype(np.int32)
 """Share of a step, in 1/ONE, of a feature with so many lessons in the rarer one of two classes; the last for every larger number.
 

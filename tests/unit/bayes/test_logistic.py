@@ -89,7 +89,7 @@ def test_a_step_is_rate_times_error_times_root() -> None:
 
 
 def test_what_both_classes_have_moves_less() -> None:
-    ham, others = np.array([0, 500, 10, 30, 7, 1 << 30], np.int32), np.array([[900, 0, 10, 10, 30, 1 << 30], [0, 0, 0, 0, 0, -1]], np.int32)
+    ham, others = np.array([0, 500, 5, 30, 3, 1 << 30], np.int32), np.array([[900, 0, 5, 5, 30, 1 << 30], [0, 0, 0, 0, 0, -1]], np.int32)
     found = logistic.shares(ham, others)
     assert found[0, :4].tolist() == [ONE, ONE, ONE // 2, ONE // 2]
     assert ONE // 2 < found[0, 4] < ONE
