@@ -48,8 +48,13 @@ _ORDINARY = re.compile(  # text, and tags that are read alike by everybody
     rf"(?:[^<]++|</?+(?!(?:{'|'.join(sorted(_OTHERWISE | _HOLDING.keys()))})[ \t\n\r\f/>])[a-z][\w:-]*+{_PLAIN}>|)*+"
 )
 _ODD = _OTHERWISE | _HOLDING.keys() | {f"/{name}" for name in _DROPPED}
-_RESTRICTED = re.compile(rf"(?<![\w-])(?:media|type){_BLANK}*+={_BLANK}*+(\"[^\"]*+|'[^']*+|[^ \t\n\r\f>]*+)")
-_IN_FORCE = re.compile(r"(?:only\s+)?(?:screen|all)(?:,[^()]*+)?|text/css|")
+_RESTRICTED = re.compile(rf"(?<![\w-])(media|type|title){_BLANK}*+={_BLANK}*+(\"[^\"]*+|'[^']*+|[^ \t\n\r\f>]*+)")
+# Of sheets with titles browsers choose one (HTML Standard, section 4.2.6).
+_IN_FORCE = {
+    "media": re.compile(r"(?:only\s+)?(?:screen|all)(?:,[^()]*+)?|"),
+    "type": re.compile("(?:text/css)?"),
+    "title": re.compile(""),
+}
 # In front of the number of a character there may be as many as one likes.
 _ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
 
@@ -77,7 +82,7 @@ def plainly(source: str) -> Markup | None:
 
 def _is_in_force(attributes: str) -> bool:
     """Whether a style sheet is one, and for screens of any kind."""
-    return all(_IN_FORCE.fullmatch(value.strip("\"' \t\n\r\f")) for value in _RESTRICTED.findall(attributes))
+    return all(_IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes))
 
 
 def _ends_within(markup: str) -> bool:
@@ -94,37 +99,80 @@ def is_odd(source: str, names: Collection[str], attributes: Collection[str]) -> 
 
 def exactly(source: str) -> Markup:
     """Tag by tag."""
-    found: dict[str, list[str]] = {"seen": [], "unseen": [], "style": [], "nothing": []}
-    seen, position = found["seen"], 0
-    within = ""  # whatever leaves it unknown which elements hold no markup; who can tell where pictures of vectors end?
-    while token := _TOKEN.search(source, ordinary := _ORDINARY.match(source, position).end()):  # type: ignore[union-attr]  # it matches ""
-        seen += source[position:ordinary], _text(source[ordinary : token.start()])
-        position = token.end()
+    reader = _Reader(source)
+    while reader.take():
+        pass
+    return Markup("".join(reader.seen), reader.unseen, "\n".join(reader.style))
+
+
+class _Reader:
+    """Where it stands in a page, and what it has found in front of that."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._position = 0
+        self._within = ""  # whatever leaves it unknown which elements hold no markup; who can tell where pictures of vectors end?
+        self.seen: list[str] = []
+        self.unseen: list[str] = []
+        self.style: list[str] = []
+
+    def take(self) -> bool:
+        """The next tag or comment that not everybody reads alike, and what stands in front of it; False: there is none."""
+        start = _ORDINARY.match(self._source, self._position).end()  # type: ignore[union-attr]  # it matches ""
+        token = _TOKEN.search(self._source, start)
+        self.seen += self._source[self._position : start], _text(self._source[start : token.start() if token else None])
+        if token is None:
+            return False
+        self._position = token.end()
         comment, mark, name, attributes = token.groups()
-        if name in _FOREIGN or (name == "select" and not within):
-            within = name
-        elif name == "/select" and within == "select":
-            within = ""
-        known = not within
-        if comment is not None and known:
-            found["unseen"].append(comment)
-        elif comment is not None:
-            seen.append(comment.translate(_SIGNS))
-        elif mark or (name and not (known and name in _DROPPED)):
-            inside = mark or name + attributes
-            seen.append(f"<{inside.translate(_SIGNS)}>")
-            if not known and not {"<", ">"}.isdisjoint(inside):
-                seen.append(inside.translate(_SIGNS))
-        if name in _HOLDING and (known or _HOLDING[name] == "seen"):
-            end = _ENDS[name].search(source, position) if name in _ENDS else None
-            text = source[position : end.start() if end else len(source)]
-            kept = _HOLDING[name] if name != "style" or _is_in_force(attributes) else "nothing"
-            found[kept].append(text.translate(_SIGNS) if kept == "seen" else text)
-            position += len(text)
-            if end and name in _DROPPED:
-                position = _TOKEN.match(source, position).end()  # type: ignore[union-attr]  # it is one
-    seen.append(_text(source[position:]))
-    return Markup("".join(seen), found["unseen"], "\n".join(found["style"]))
+        if comment is not None:
+            self._take_comment(comment)
+        elif mark:
+            self._keep(mark)
+        elif name:
+            self._take_tag(name, attributes)
+        return True
+
+    def _take_comment(self, comment: str) -> None:
+        if self._within:
+            self.seen.append(comment.translate(_SIGNS))
+        else:
+            self.unseen.append(comment)
+
+    def _keep(self, inside: str) -> None:
+        """A tag, whatever it is, as one in which no sign of another stands."""
+        plain = inside.translate(_SIGNS)
+        self.seen.append(f"<{plain}>")
+        if self._within and plain != inside:
+            self.seen.append(plain)
+
+    def _take_tag(self, name: str, attributes: str) -> None:
+        if name in _FOREIGN or (name == "select" and not self._within):
+            self._within = name
+        elif name == "/select" and self._within == "select":
+            self._within = ""
+        if self._within or name not in _DROPPED:
+            self._keep(name + attributes)
+        if _HOLDING.get(name) == "seen":
+            self.seen.append(self._take_text(name).translate(_SIGNS))
+        elif name in _HOLDING and not self._within:
+            self._take_unseen(name, attributes)
+
+    def _take_unseen(self, name: str, attributes: str) -> None:
+        text = self._take_text(name)
+        if _HOLDING[name] == "unseen":
+            self.unseen.append(text)
+        elif _HOLDING[name] == "style" and _is_in_force(attributes):
+            self.style.append(text)
+        if name in _DROPPED and (end := _TOKEN.match(self._source, self._position)):
+            self._position = end.end()
+
+    def _take_text(self, name: str) -> str:
+        """Up to the end tag of that name."""
+        start = self._position
+        end = _ENDS[name].search(self._source, start) if name in _ENDS else None
+        self._position = end.start() if end else len(self._source)
+        return self._source[start : self._position]
 
 
 def _text(source: str) -> str:
