@@ -28,7 +28,8 @@ Work = Generator[None, None, Result]
 class Box:
     """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
 
-    told: something has changed in it that was not looked at yet; tended: the last step. All times: the clock of `time.monotonic`.
+    told: something has changed in it that was not looked at yet; tended: the last step; planned: when the schedule will come upon it, each
+    time earlier than the one before. All times: the clock of `time.monotonic`.
     """
 
     mailbox: Mailbox
@@ -40,6 +41,7 @@ class Box:
     is_new: bool = False
     told: bool = False
     tended: float = 0.0
+    planned: list[float] = field(default_factory=list)
     filing: Filing = field(default_factory=Filing)
 
     def soon(self, place: Place, when: float) -> None:
@@ -59,7 +61,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self.boxes: dict[Mailbox, Box] = {}
-        self._coming: list[tuple[float, int, Box]] = []  # a heap; some are not so any more
+        self._coming: list[tuple[float, int, Box]] = []  # a heap; of each that is not new or due one comes at its `next`, or before
         self._numbers = count()
         self._due: dict[Mailbox, Box] = {}
         self._new: dict[Mailbox, Box] = {}
@@ -82,6 +84,12 @@ class Schedule:
             self._new[box.mailbox] = box
         else:
             self._new.pop(box.mailbox, None)
+            self._come_upon(box)
+
+    def _come_upon(self, box: Box) -> None:
+        """Unless that happens before: a busy mailbox would fill the heap with looks at everything, which are far away."""
+        if not box.planned or box.next < box.planned[-1]:
+            box.planned.append(box.next)
             heappush(self._coming, (box.next, next(self._numbers), box))
 
     def tell(self, box: Box) -> None:
@@ -102,8 +110,13 @@ class Schedule:
         """
         while self._coming and self._coming[0][0] <= now:
             _, _, box = heappop(self._coming)
-            if box.next <= now and not box.is_new and self.boxes.get(box.mailbox) is box:
+            box.planned.pop()
+            if box.is_new or self.boxes.get(box.mailbox) is not box:
+                continue
+            if box.next <= now:
                 self._due[box.mailbox] = box
+            else:
+                self._come_upon(box)
         due, beginners = list(self._due.values()), list(self._new.values())
         others = sorted((box for box in due if not box.told), key=attrgetter("tended"))
         yield from [box for box in due if box.told]
