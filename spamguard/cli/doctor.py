@@ -97,7 +97,7 @@ def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
     else:
         wrong = list(running.not_working(told))
         yield from (failed("daemon", one, "see its log") for one in wrong)
-        if settings and _doors_of(settings) != [*_ways(told["listeners"]), *told["scanners"]]:
+        if settings and _doors_of(settings) != {*_ways(told["listeners"]), *told["scanners"]}:
             text = "it listens elsewhere, or hands on to others, than the configuration says"
             yield failed("daemon", text, "have it read that anew: `systemctl reload spamguard`, or SIGHUP")
         elif not wrong:
@@ -116,9 +116,9 @@ def _heard(state: Path) -> dict[str, Any] | None:
         time.sleep(_POLL_SECONDS)
 
 
-def _doors_of(settings: Settings) -> list[str]:
+def _doors_of(settings: Settings) -> set[str]:
     listeners = [{"listen": str(one.endpoint), "next_hop": str(one.next_hop.endpoint)} for one in settings.listeners]
-    return [*_ways(listeners), *(str(one.endpoint) for one in settings.scanners)]
+    return {*_ways(listeners), *(str(one.endpoint) for one in settings.scanners)}
 
 
 def _ways(listeners: list[dict[str, str]]) -> list[str]:

@@ -22,6 +22,7 @@ from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.hostname import hostname
 from spamguard.metrics import readiness
+from spamguard.model import directory
 from spamguard.settings import Settings
 
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
@@ -35,7 +36,7 @@ def installation(state: Path) -> Iterator[Step]:
     """The state directory and the key in it; whether there is room, and whether the clock goes right."""
     try:
         found = state.stat()
-        files = [(one.name, one.stat(follow_symlinks=False)) for one in os.scandir(state)]
+        written = _written(state)
     except PermissionError as error:
         yield failed("state directory", f"{state}: {error.strerror}", "run this as root, or as the user of the daemon")
         return
@@ -51,14 +52,24 @@ def installation(state: Path) -> Iterator[Step]:
         yield ok("state directory", told)
     begun = (state / "key").exists() or (state / "ledger.sqlite").exists()
     yield _key(state / "key") if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
-    yield _room(state, max((one.st_size for _, one in files), default=0))
-    yield _clock(max(((one.st_mtime, name) for name, one in files), default=(0.0, "")), time.time())
+    yield _room(state)
+    yield _clock(max(written, default=(0.0, "")), time.time())
 
 
-def _room(state: Path, largest: int) -> Step:
-    """largest: bytes of a file there. Settling writes the tables anew beside the old ones."""
+def _written(state: Path) -> list[tuple[float, str]]:
+    """When each file there was written, and its name. A daemon makes and removes some all the time."""
+    found = []
+    with os.scandir(state) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
+    return found
+
+
+def _room(state: Path) -> Step:
+    """Settling writes the tables anew beside the old ones."""
     found = os.statvfs(state)
-    free, needed = found.f_bavail * found.f_frsize, max(largest, _LEAST_ROOM)
+    free, needed = found.f_bavail * found.f_frsize, max(directory.bytes_of_tables(state), _LEAST_ROOM)
     told = f"{free / 1e6:,.0f} MB are free"
     if found.f_files and not found.f_favail:
         return failed("disk", f"{told}, but no file can be made (inodes)", "remove files from that disk")

@@ -40,7 +40,7 @@ def _files(path: Path) -> bool:
     """Whether it is a script, or a directory of such, that files by our header."""
     with suppress(OSError):
         scripts = sorted(path.glob("*.sieve")) if path.is_dir() else [path]
-        return any(re.search(r"(?i)X-Spam-", text) and "fileinto" in text for text in map(_text, scripts))
+        return any(re.search(r"(?i)X-Spam-", text) and "fileinto" in text for text in map(_text, filter(Path.is_file, scripts)))
     return False
 
 

@@ -129,3 +129,12 @@ def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes,
         line.partition(" -> have")[0] for line in failures(run(None, "doctor", "--config", configuration)) if line.startswith("daemon")
     ]
     assert found == told
+
+
+def test_a_daemon_that_has_read_the_same_in_another_order(run, configuration, tmp_path, monkeypatch):
+    scanners = ["spamd://127.0.0.1:783", "rspamd://127.0.0.1:11333"]
+    configuration.write_text(configuration.read_text() + "scanners:\n" + "".join(f"  - {{listen: '{one}'}}\n" for one in scanners))
+    listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
+    told = {"pid": 7, "version": __version__, "listeners": [listener], "scanners": scanners[::-1], "not_served": [], "scoring": True}
+    monkeypatch.setattr(desk, "ask", lambda _: told | {"stopping": False, "workers": [{"ready": True}]})
+    assert "daemon: pid 7, ready" in run(None, "doctor", "--config", configuration).out

@@ -7,6 +7,7 @@ import os
 import socketserver
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,6 +54,21 @@ def test_the_installation(state, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
+    real = os.scandir
+
+    @contextmanager
+    def scandir(path):
+        (state / "ledger.sqlite-journal").touch()
+        with real(path) as entries:
+            found = list(entries)
+        (state / "ledger.sqlite-journal").unlink()
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert outcomes(checks.installation(state))[0] == ("state directory", "ok")
+
+
 def last_two(state: Path) -> list[tuple[str, str]]:
     return outcomes(checks.installation(state))[-2:]
 
@@ -60,7 +76,11 @@ def last_two(state: Path) -> list[tuple[str, str]]:
 def test_a_disk_without_room(tmp_path):
     with small_disk(tmp_path / "disk", "80m") as disk:
         assert last_two(disk)[0] == ("disk", "ok")
-        (disk / "tables").write_bytes(bytes(41 << 20))  # 39 MB are left, where these need 41 when they are made anew
+        (disk / "ledger.sqlite").write_bytes(bytes(1 << 20))
+        with (disk / "tables-1.bin").open("wb") as tables:
+            tables.truncate(1 << 30)  # one hole
+        assert last_two(disk)[0] == ("disk", "ok")
+        (disk / "tables-2.bin").write_bytes(bytes(41 << 20))  # 38 MB are left, where these need 41 when they are made anew
         assert last_two(disk)[0] == ("disk", "failed")
 
 

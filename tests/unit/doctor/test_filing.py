@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_the_snippet_files(told, tmp_path):
     assert told(text, settings(we_file=True)) == [("ok", f"{script} files what is tagged as spam")]
     text = text.replace(str(script), str(script.parent))  # a directory of scripts is as good
     assert told(text, settings()) == [("ok", f"{script.parent} files what is tagged as spam")]
+    os.mkfifo(script.parent / "odd.sieve")  # nobody writes into it
     script.write_text('require ["fileinto"];\nfileinto "Archive";\n')
     ((outcome, words),) = told(text, settings())
     assert (outcome, "asks for X-Spam-Flag" in words) == ("skipped", True)
