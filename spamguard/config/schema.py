@@ -103,7 +103,7 @@ class LimitsPart(Part):
     header_bytes: values.Size = _named("header_size", "Of the header of one message")
     recipients: values.Count = _named("recipients", "Of one message")
     connections: values.Count = _named("connections", "At once")
-    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address")
+    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address; of IPv6, of one /64")
     idle_commands: values.Count = _named("idle_commands", "NOOP, RSET, VRFY … since the last message")
     wrong_commands: values.Count = _named("wrong_commands", "Refused or not understood, since the last message")
     bytes_in_flight: values.Size = _named("size_in_flight", "Of all messages being received or handed on")
@@ -174,7 +174,7 @@ class ScannerLimitsPart(Part):
 
     message_bytes: values.Size = _named("message_size", "Of one message")
     connections: values.Count = _named("connections", "At once")
-    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address")
+    connections_per_client: values.Count = _named("connections_per_client", "At once, of one address; of IPv6, of one /64")
     bytes_in_flight: values.Size = _named("size_in_flight", "Of all messages being received or judged")
     command_seconds: values.Seconds = _named("command_timeout", "For the next request or command")
     data_seconds: values.Seconds = _named("data_timeout", "Between two pieces of one")
