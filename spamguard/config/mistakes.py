@@ -106,7 +106,7 @@ def settings(document: Document) -> Settings:
     for path, text in [] if tree.broken else _problems(document):
         if tree.values.get(path) not in known:  # what has no value is not told again for having the wrong one
             place, where = document.where(path)
-            told.append((place, f"{where}: {text}"))
+            told.append((place, f"{where}: {text.removeprefix(f'{path[-1]}: ') if path in document.replaced else text}"))
     if told:
         raise ConfigError(*dict.fromkeys(text for _, text in sorted(told)))
     built: Settings = FilePart.model_validate(tree.value).build()

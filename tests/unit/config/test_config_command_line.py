@@ -68,8 +68,8 @@ def test_the_command_line_wins_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("listen", "next_hop", "told"),
     [
-        ("smtp://x", None, "--listen: listen: expected smtp://ADDRESS:PORT"),
-        (None, "x", "--next-hop: next_hop: expected smtp://HOST:PORT"),
+        ("smtp://x", None, "--listen: expected smtp://ADDRESS:PORT"),
+        (None, "x", "--next-hop: expected smtp://HOST:PORT"),
         ("smtp://0.0.0.0:25", None, "--listen: smtp://0.0.0.0:25 can be reached from other machines: list"),
         (None, "smtp://127.0.0.1:10025", "--next-hop: mail would come back"),
     ],
