@@ -9,7 +9,17 @@ import errno
 
 def remedy(error: OSError, otherwise: str) -> str:
     """What to do where something cannot be written: on a full disk that is always the same."""
-    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
+    return "make room" if is_full(error) else otherwise
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the disk, or somebody's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def reported(error: Exception) -> str:
+    """What somebody else's error says, in one line, without number and path where the system says it."""
+    return " ".join((getattr(error, "strerror", None) or str(error)).split())
 
 
 class SpamguardError(Exception):

@@ -7,12 +7,14 @@ import os
 import re
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 _DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _ABANDONED = 86_400.0  # seconds since anybody has written to one
+_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
@@ -32,6 +34,17 @@ def _private(name: str, flags: int) -> int:
             owner = Path(name).parent.stat()
             os.chown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What only writing raises names this path, where the system, asked to write, names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _OF_WRITING:
+            error.filename = str(path)
+        raise
 
 
 def open_unnamed(directory: Path) -> int | None:

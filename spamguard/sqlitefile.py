@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from spamguard.errors import SpamguardError
+from spamguard.errors import SpamguardError, is_full, reported
 from spamguard.owner import as_owner_of
 
 
@@ -69,13 +69,12 @@ def cache_explained(what: str, path: Path, error_type: type[SpamguardError]) -> 
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
-        reported = " ".join(str(error).split())
-        raise error_type(f"{what} {path}: {_remedy(error)} [{reported}]") from error
+        raise error_type(f"{what} {path}: {_remedy(error)} [{reported(error)}]") from error
 
 
 def _remedy(error: Exception) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_FULL"):
+    if name.startswith("SQLITE_FULL") or is_full(error):
         return "the disk is full: make room"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another process kept the file locked for too long: try again"

@@ -14,9 +14,10 @@ from pathlib import Path
 from spamguard import __version__, secret
 from spamguard.backup import archive
 from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Header
-from spamguard.errors import LedgerError
-from spamguard.files import create_private
+from spamguard.errors import LedgerError, reported
+from spamguard.files import create_private, naming
 from spamguard.ledger import SqliteLedger, codec
+from spamguard.ledger.failures import failure
 from spamguard.records import EXTRACTOR
 from spamguard.sqlitefile import copy
 
@@ -36,7 +37,7 @@ def copies(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
     with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=beside) as place:
         found = {name: Path(place) / name for name in NAMES if (state / name).exists()}
         key = secret.load(state / KEY, create=False)
-        with create_private(found[KEY]) as file:
+        with naming(beside), create_private(found[KEY]) as file:
             file.write(key)
         for name in (SIGHTINGS, LEDGER):
             if name in found:
@@ -58,8 +59,7 @@ def _copy(path: Path, target: Path) -> None:
         create_private(target).close()
         copy(path, target, _BUSY_SECONDS)
     except (sqlite3.Error, OSError) as error:
-        reported = " ".join(str(error).split())
-        raise LedgerError(f"{path}: cannot be copied to {target.parent}: make room there, or look at both [{reported}]") from error
+        raise LedgerError(f"{path}: cannot be copied to {target.parent}: make room there, or look at both [{reported(error)}]") from error
 
 
 def _refuse_damaged(copied: Path, path: Path, fingerprint: str) -> None:
@@ -68,6 +68,8 @@ def _refuse_damaged(copied: Path, path: Path, fingerprint: str) -> None:
         with closing(sqlite3.connect(copied)) as db:
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.Error as error:
+        if not error.sqlite_errorname.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):  # it cannot be looked at there, as on a full disk
+            raise failure(copied, error) from error
         found = str(error)
     if found == "ok":
         with SqliteLedger.open(copied, fingerprint, durable=False) as ledger:

@@ -21,7 +21,7 @@ from spamguard import secret
 from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Advance, Archive, Header
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError
-from spamguard.files import sync_directory
+from spamguard.files import naming, sync_directory
 from spamguard.ledger.failures import explained
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect
@@ -44,7 +44,8 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
         for left in state.glob(f"{_DRAFT}*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)
         with _draft(state) as draft:
-            archive.extract(draft, advance)
+            with naming(state):
+                archive.extract(draft, advance)
             try:
                 _prove(draft, header)
             except (LedgerError, TableError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spamguard.errors import SourceError
+from spamguard.files import naming
 
 
 @contextmanager
@@ -34,5 +35,7 @@ def _opened(name: str) -> BinaryIO:
 @contextmanager
 def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(stream, copy)
+        with naming(Path(tempfile.gettempdir())):
+            shutil.copyfileobj(stream, copy)
+            copy.flush()
         yield copy

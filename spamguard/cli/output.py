@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from spamguard.files import sync_directory
+from spamguard.files import naming, sync_directory
 
 
 def is_file(name: str) -> bool:
@@ -25,12 +25,12 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
     if name == "-":
         yield sys.stdout.buffer
     elif not is_file(name):  # a pipe or a device is written as it is, never replaced
-        with path.open("wb") as stream:
+        with naming(path), path.open("wb") as stream:
             yield stream
     else:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
         try:
-            with open(draft, "xb", opener=_private) as stream:
+            with naming(path), open(draft, "xb", opener=_private) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spamguard.errors import LedgerError
+from spamguard.errors import LedgerError, is_full, reported
 
 _REMEDIES = {
     "SQLITE_FULL": "the disk is full: make room and try again, nothing was half written",
@@ -36,12 +36,13 @@ def failure(path: Path, error: Exception) -> LedgerError:
         undecodable = "SQLITE_CORRUPT" if isinstance(error, sqlite3.OperationalError) else ""
         name = getattr(error, "sqlite_errorname", undecodable)  # absent on errors of Python's own checks
         remedy = _REMEDIES.get("_".join(name.split("_")[:2]), _MISUSE)
+    elif is_full(error):
+        remedy = _REMEDIES["SQLITE_FULL"]
     elif isinstance(error, OSError):
         remedy = "it cannot be opened: check that its directory exists and that this user may read and write both"
     else:
         remedy = _MISUSE
-    reported = " ".join(str(error).split())
-    return LedgerError(f"ledger {path}: {remedy} [{reported}]")
+    return LedgerError(f"ledger {path}: {remedy} [{reported(error)}]")
 
 
 @contextmanager

@@ -186,10 +186,12 @@ def test_a_ledger_that_cannot_be_opened_stays(tmp_path, file, capsys):
 
 
 def test_no_room_to_restore_into(file, tmp_path, capsys):
-    with small_disk(tmp_path / "disk", "400k") as disk:
-        assert command(disk / "new", "restore", file) == 2
-        assert "; nothing was restored" in capsys.readouterr().err
-        assert names(disk / "new") == []
+    for size in (20, 100, 400):  # kB: for the files in it, or the tables
+        with small_disk(tmp_path / f"{size}", f"{size}k") as disk:
+            assert command(disk / "new", "restore", file) == 2
+            assert (told := capsys.readouterr().err).startswith(f"spamguard: {disk}/new")
+            assert "No space left on device" in told
+            assert names(disk / "new") == []
 
 
 def test_tables_without_receipts_cannot_be_backed_up(state, tmp_path, capsys):
@@ -223,10 +225,15 @@ def test_a_damaged_receipt_is_not_backed_up(state, tmp_path, capsys):
 
 
 def test_no_room(state, tmp_path, capsys):
-    with small_disk(tmp_path / "disk", "100k") as disk:
-        assert command(state, "backup", disk / "backup") == 2
-        assert "make room" in capsys.readouterr().err
-        assert names(disk) == []
+    made = []
+    for size in range(20, 400, 16):  # kB
+        with small_disk(tmp_path / f"{size}", f"{size}k") as disk:
+            made.append(command(state, "backup", disk / "backup") == 0)
+            assert names(disk) == (["backup"] if made[-1] else [])
+            told = capsys.readouterr().err
+            assert made[-1] or (f"{disk}/" in told and ("make room" in told or "the disk refused" in told))
+    assert made == sorted(made)
+    assert {*made} == {False, True}
 
 
 def test_no_filter_and_no_file(tmp_path, capsys):

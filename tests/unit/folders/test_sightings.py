@@ -199,7 +199,7 @@ def test_a_file_that_was_only_just_created_is_filled(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SightingsError, match=r"^sightings /[^\n]*$"):
+    with pytest.raises(SightingsError, match=r"^sightings /[^\n]* \[No such file or directory\]$"):
         Sightings.open(tmp_path / "nowhere" / FILE)
     sightings = opened(tmp_path)
     sightings.close()
