@@ -14,6 +14,8 @@ def is_new(place: Path, ledger: Path) -> bool:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         return not ledger.exists()
+    except FileExistsError as error:
+        raise LedgerError(f"{place}: is no directory: name another one") from error
     except OSError as error:
         told = remedy(error, "choose a state directory you may write to")
         raise LedgerError(f"{place}: cannot be used ({error.strerror}): {told}") from error

@@ -159,6 +159,12 @@ def test_forgetting_needs_a_filter(run, tmp_path, corpus):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_state_directory_that_is_a_file(run, corpus, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(tmp_path / "file", "learn", "--as", "ham", corpus)
+    assert (done.status, done.err) == (2, f"spamguard: {tmp_path}/file: is no directory: name another one\n")
+
+
 def test_bulk_teaching_settles(run, state, corpus):
     assert run(state, "learn", "--json", corpus).json["settled"] is True
 
