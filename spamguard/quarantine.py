@@ -33,7 +33,7 @@ DIRECTORY = "quarantine"
 MOST = 1000  # entries that are listed at once
 
 _log = logging.getLogger("spamguard.quarantine")
-_ABANDONED = 86_400.0  # seconds that a message is without its note, which follows at once or never
+_ABANDONED = 86_400.0  # seconds that a message is without its note, which follows at once or never; versions before this one hold no lock
 _MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
 
 
@@ -118,7 +118,7 @@ class Quarantine:
         return self._open(name)
 
     def delete(self, name: str) -> None:
-        """Throw a message away, for good. QuarantineError: there is none, or it is being released at this moment."""
+        """Throw a message away, for good. QuarantineError: there is none, or somebody is at it at this moment."""
         with self._alone(name):
             self._path(name, _NOTE).rename(self._path(name, _DELETED))  # without its note it is gone
             left = set() if self._cleared else self._left()
@@ -133,7 +133,7 @@ class Quarantine:
 
         Who got it is noted, durably, after the next hop has said so. When this process dies in between, the next release
         hands the message on once more: at least once, never not at all. Both copies bear the same id in X-Spamguard.
-        QuarantineError: there is no such message, or it is being released at this moment.
+        QuarantineError: there is no such message, or somebody is at it at this moment.
         """
         with self._alone(name) as entry:
             if entry.released:
@@ -168,10 +168,16 @@ class Quarantine:
         return {name for name in unlisted if self._abandoned(name)} | set(self._ids(ending=_DELETED))
 
     def _abandoned(self, name: str) -> bool:
-        """Whether a message got no note. Looked at by name: what a release renames meanwhile may be missing in a list."""
-        with suppress(FileNotFoundError):
-            since = self._path(name, _MESSAGE).stat().st_ctime
-            return time.time() - since > _ABANDONED and not self._path(name, _NOTE).exists()
+        """Whether a message got no note and gets none; what cannot be looked at stays. Looked at by name: what a release renames meanwhile
+        may be missing in a list."""
+        with suppress(OSError), self._path(name, _MESSAGE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody is storing it, whatever the clock says
+            if time.time() - os.fstat(file.fileno()).st_ctime < _ABANDONED:
+                return False
+            try:
+                self._path(name, _NOTE).stat()  # `exists` takes trouble with the disk for a no, from Python 3.14 on
+            except FileNotFoundError:
+                return True
         return False
 
     def _make(self) -> None:
@@ -184,17 +190,18 @@ class Quarantine:
 
     @contextmanager
     def _linked(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:
-        """A new file, whole and on the disk before it has its name; it loses that again when what follows fails."""
+        """A new file, whole and on the disk before it has its name; it loses that again when what follows fails. Locked until then."""
         with self._draft(path) as (file, draft):
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX)
             os.link(draft, path, src_dir_fd=file.fileno())  # which makes Python follow that link
-        try:
-            yield
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+            try:
+                yield
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
 
     @contextmanager
     def _draft(self, path: Path) -> Iterator[tuple[BinaryIO, str]]:
@@ -216,7 +223,7 @@ class Quarantine:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[Entry]:
-        """The entry, while no other process releases or deletes it."""
+        """The entry, while no other process stores, releases or deletes it."""
         self.entry(name)
         try:
             opened = self._path(name, _MESSAGE).open("rb")
@@ -226,7 +233,7 @@ class Quarantine:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise QuarantineError(f"{name} is being released at this moment: look at it again later") from None
+                raise QuarantineError(f"{name} is being stored, released or deleted at this moment: look at it again later") from None
             yield self.entry(name)
 
     def _note(self, entry: Entry, numbers: Iterable[int]) -> None:

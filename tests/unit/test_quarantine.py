@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from spamguard.errors import QuarantineError
 from spamguard.ids import new_id
-from spamguard.quarantine import Entry, Quarantine
+from spamguard.quarantine import Entry, Quarantine, _encoded
 from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
 from spamguard.relay.smtp import SmtpHop
@@ -322,6 +323,39 @@ def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
     monkeypatch.setattr(later, "_ids", lambda *given, **named: (one for one in listed(*given, **named) if named or one != name(4)))
     later.delete(name(3))  # while the note of the fourth is just being replaced, and the list lacks it
     assert {path.name for path in place.iterdir()} == {f"{name(4)}.eml", f"{name(4)}.json"}
+
+
+def test_what_is_being_stored_stays_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been set meanwhile, or be another one's, as that of a server of files: 250 would then be the answer to nothing."""
+    place, now = tmp_path / "q", time.time()
+    Quarantine(place).store(name(1), content(tmp_path), ENVELOPE, "spam", 0)
+
+    def between_the_two_names(entry: Entry) -> bytes:
+        monkeypatch.setattr(time, "time", lambda: now + 90_000)
+        Quarantine(place).delete(name(1))
+        return _encoded(entry)
+
+    monkeypatch.setattr("spamguard.quarantine._encoded", between_the_two_names)
+    Quarantine(place).store(name(2), content(tmp_path), ENVELOPE, "spam", 0)
+    assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
+
+
+def test_where_nobody_can_tell_whether_there_is_a_note_the_message_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantine, place, now, stat = Quarantine(tmp_path / "q"), tmp_path / "q", time.time(), Path.stat
+    for number in (1, 2):
+        quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
+
+    def failing(path: Path, **settings: bool) -> os.stat_result:
+        if path.name == f"{name(2)}.json":
+            raise OSError(errno.EIO, "a bad sector")
+        return stat(path, **settings)
+
+    listed = quarantine._ids
+    monkeypatch.setattr(quarantine, "_ids", lambda *given, **named: (one for one in listed(*given, **named) if named))
+    monkeypatch.setattr(time, "time", lambda: now + 90_000)
+    monkeypatch.setattr(Path, "stat", failing)
+    quarantine.delete(name(1))
+    assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
 
 
 def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path: Path) -> None:
