@@ -74,8 +74,9 @@ def _steps(options: argparse.Namespace) -> Iterator[Step]:
     settings = _settings(options)
     state = settings.state if settings else rim.state_directory(options)
     yield from checks.installation(state)
-    yield from _of_daemon(settings, state)
-    yield from checks.watching(state, wanted=bool(settings and settings.watch))
+    if not checks.is_closed(state):  # who may not look into it is not answered by a daemon either
+        yield from _of_daemon(settings, state)
+        yield from checks.watching(state, wanted=bool(settings and settings.watch))
     yield checks.file_events(settings)
     yield checks.dovecot(settings)
     if settings:

@@ -56,6 +56,15 @@ def installation(state: Path) -> Iterator[Step]:
     yield _clock(max(written, default=(0.0, "")), time.time())
 
 
+def is_closed(state: Path) -> bool:
+    """Whether we have no right to look into the state directory."""
+    try:
+        os.scandir(state).close()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
 def _written(state: Path) -> list[tuple[float, str]]:
     """When each file there was written, and its name. A daemon makes and removes some all the time."""
     found = []
