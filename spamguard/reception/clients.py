@@ -49,8 +49,8 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 @lru_cache(maxsize=1024)
-def _client(address: str) -> str:
-    """Under which name a connection is counted: of IPv6 the /64, since one host has all addresses in it to itself."""
+def neighbourhood(address: str) -> str:
+    """What one client can choose its address from: of IPv6 a /64, which everybody has, else the address alone."""
     return str(ipaddress.IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
@@ -66,7 +66,7 @@ class Load:
 
     def enter(self, address: str) -> Crowd | None:
         """Count a connection in; why it has to go again, if it has (it is counted all the same until it `leave`s)."""
-        client = _client(address)
+        client = neighbourhood(address)
         full = self.connections >= self._limits.connections
         full_for_one = self._clients[client] >= self._limits.connections_per_client
         self.connections += 1
@@ -75,7 +75,7 @@ class Load:
 
     def leave(self, address: str) -> None:
         """Count it out."""
-        client = _client(address)
+        client = neighbourhood(address)
         self.connections -= 1
         self._clients[client] -= 1
         if not self._clients[client]:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spamguard.reception.clients import neighbourhood
 from spamguard.settings import Web
 from spamguard.web.access import fields, problems
 from spamguard.web.access.asking import SAFE_METHODS, Asking, Reader
@@ -25,7 +26,7 @@ from spamguard.web.access.body import Body
 from spamguard.web.access.contract import NobodyError, Problem, Visitor, Way
 from spamguard.web.access.door import Door
 from spamguard.web.access.problems import refusal
-from spamguard.web.access.rates import Rates, neighbourhood
+from spamguard.web.access.rates import Rates
 from spamguard.web.service.values import Person
 
 AT_ONCE = 64  # requests being answered,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from ipaddress import ip_address
 
 _MOST = 10_000
 _SECONDS = 60.0
@@ -35,12 +34,3 @@ class Rates:
 
     def _wait(self, left: float) -> float:
         return (1 - left) * _SECONDS / self._most
-
-
-def neighbourhood(address: str) -> str:
-    """What one client can choose its address from: of IPv6 a /64, which everybody has, of IPv4 the address alone."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return ""
-    return str(found) if found.version == 4 else found.exploded[:19]

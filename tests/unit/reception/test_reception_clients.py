@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamguard.reception.clients import Crowd, Load, Networks, plain_address
+from spamguard.reception.clients import Crowd, Load, Networks, neighbourhood, plain_address
 from spamguard.settings import DoorLimits
 
 
@@ -20,6 +20,14 @@ def test_addresses_are_plain():
     assert plain_address("::ffff:192.0.2.7") == "192.0.2.7"
     assert plain_address("fe80::1%eth0") == "fe80::1"
     assert plain_address("2001:DB8::0:1") == "2001:db8::1"
+
+
+def test_everybody_has_a_64_of_addresses():
+    assert neighbourhood("2001:db8:1:2:3::4") == neighbourhood("2001:db8:1:2::9")
+    assert neighbourhood("2001:db8:1:2::") != neighbourhood("2001:db8:1:3::")
+    assert neighbourhood("fe80::1%eth0") == neighbourhood("fe80::2")  # a page is told of the zone
+    assert neighbourhood("192.0.2.1") != neighbourhood("192.0.2.2")
+    assert neighbourhood("") == ""
 
 
 def test_connections_are_counted_in_and_out():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spamguard.web.access import rates
-from spamguard.web.access.rates import Rates, neighbourhood
+from spamguard.web.access.rates import Rates
 
 
 def test_a_minutes_worth_at_once_and_then_steadily() -> None:
@@ -24,10 +24,3 @@ def test_there_is_an_end_to_what_is_remembered(monkeypatch) -> None:
     assert found.take("d", 1.0) > 0
     assert found.take("a", 1.0) == 0.0  # was asked of longest ago
     assert len(found._buckets) == 3
-
-
-def test_everybody_has_a_64_of_addresses() -> None:
-    assert neighbourhood("2001:db8:1:2:3::4") == neighbourhood("2001:db8:1:2::9")
-    assert neighbourhood("2001:db8:1:2::") != neighbourhood("2001:db8:1:3::")
-    assert neighbourhood("192.0.2.1") != neighbourhood("192.0.2.2")
-    assert neighbourhood("") == neighbourhood("nothing") == ""
