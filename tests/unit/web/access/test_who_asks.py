@@ -209,6 +209,13 @@ def test_a_strangers_page_cannot_log_anybody_in(server: Served) -> None:
     assert "set-cookie" not in found.headers
 
 
+def test_who_is_nobody_is_not_told_what_is_still_allowed(server: Served) -> None:
+    found = server.client().post("/", headers={"Sec-Fetch-Site": "cross-site"})
+    assert found.status_code == 403
+    assert "This was not sent by a page of this server." in found.text
+    assert "You can still" not in found.text
+
+
 # ---- a reverse proxy
 
 
