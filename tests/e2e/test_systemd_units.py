@@ -21,6 +21,7 @@ from tests.support.confined import options
 UNITS = ROOT / "systemd"
 SERVICES = ("spamguard.service", "spamguard-watch.service")
 INSTALLED = "/opt/spamguard/bin/spamguard"
+CONFIGURATION = "/etc/spamguard/spamguard.yaml"
 MOST_EXPOSED = 1.5
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give directories to others")
@@ -67,8 +68,26 @@ def test_what_is_started_is_a_command_of_ours(name: str) -> None:
     program, *arguments = shlex.split(line)
     assert program == INSTALLED
     parsed = cli.parser().parse_args(arguments)
-    assert str(parsed.config) == "/etc/spamguard/spamguard.yaml"
+    assert str(parsed.config) == CONFIGURATION
     assert options(UNITS / name)["RestartPreventExitStatus"] == [str(rim.CONFIG)]
+
+
+@analyze
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_reload_fails_when_the_file_has_mistakes(name: str, tmp_path: Path) -> None:
+    """Within the bounds of its unit; of the signal alone systemd hears no answer."""
+    check, signal = options(UNITS / name)["ExecReload"]
+    assert signal == "kill -HUP $MAINPID"
+    file = tmp_path / "spamguard.yaml"
+    file.write_bytes((ROOT / "config/minimal.yaml").read_bytes())
+    command = shlex.split(check.replace(INSTALLED, f"{sys.executable} -m spamguard").replace(CONFIGURATION, str(file)))
+    confined = (sys.executable, ROOT / "tests/support/confined.py", UNITS / name)
+    done = ran(*confined, *command)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    file.write_text("listeners: []\n")
+    done = ran(*confined, *command)
+    assert done.returncode != 0
+    assert f"{file}:1" in done.stderr
 
 
 def test_who_may_read_everything_can_reach_no_network() -> None:
