@@ -11,12 +11,12 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
-from types import MappingProxyType
 
 from spamguard.mail import styles
 from spamguard.mail.markup import without_zeros
-from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, Declared
+from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, Declared, GivenBack
 
 _BLOCKS = (
     "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
@@ -34,6 +34,7 @@ _MORE_SIGNS = (("hidden", _HIDDEN), ("&", re.compile("&(?:#(?!39;|34;)|colon|tab
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,9}|#x[0-9a-f]{1,9}|[a-z]{2,9});?")  # bounded: numbers of thousands of digits are errors
 _MARKS = (".", "#")
 _IN_NO_WAY: frozenset[str] = frozenset()
+_NOTHING = GivenBack({}, {})
 _WHITES = re.compile(r"white|#?fff|#?f[a-f0-9]f[a-f0-9]f[a-f0-9]")
 _DARK_GROUND = re.compile(rf"b(?:gcolor|ackground(?:-color|-image)?)\s*+[:=]\s*+[\"']?\s*+(?!{_NO_GROUND})[#\w]")
 # What gives to text again what it had lost. Bounded, since a tag may name many.
@@ -91,13 +92,14 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
         starts: Iterable[int] = [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
     else:
         starts = sorted(start for own in hiding for start in _starts(source, own))
-    again = styles.given_back(style) if style else {}
+    again = styles.given_back(style, rules) if style else _NOTHING
 
+    @lru_cache(maxsize=64)
     def look(name: str, own: str) -> frozenset[str]:
         known = hiding.get(own, _IN_NO_WAY)
         if name in elements:
             return _ways(own, rules, name, again)
-        return known & _ways(own, rules, name, again) if known and (rules or again) else known
+        return known & _ways(own, rules, name, again) if known and (rules or any(again)) else known
 
     left, covered = _take(source, starts, look)
     return left, [covered]
@@ -129,28 +131,34 @@ def _hiding(attributes: Sequence[str], rules: Mapping[str, Declared], style: str
     return {one: hides for one, ways in found.items() if (hides := ways if white else ways - {WHITE})}
 
 
-def _ways(
-    attributes: str, rules: Mapping[str, Declared], element: str = "", again: Mapping[str, Declared] = MappingProxyType({})
-) -> frozenset[str]:
+def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "", again: GivenBack = _NOTHING) -> frozenset[str]:
     """How these attributes hide an element. Titles and other texts may say anything; of two attributes of a name the first counts.
 
-    again: what is given back to some (`styles.given_back`).
+    again: what style sheets let be seen after all.
     """
     given: dict[str, str] = {}
     for found in _ATTRIBUTE.finditer(attributes):
         if found[1] in _TELLING:
-            given.setdefault(found[1], found[found.lastindex or 1])
+            given.setdefault(found[1], _value(found[found.lastindex or 1]))
     declared: Declared = {}
     names = [*["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()]
-    for sheet, concerned in ((rules, (element, *names, *[element + name for name in names])), (again, (styles.ALL, element, *names))):
+    for sheet, concerned in (  # by their weight
+        (rules, (element,)),
+        (again.weakly, (styles.ALL, element)),
+        (rules, (*names, *[element + name for name in names])),
+        (again.strongly, (styles.ALL, element, *names)),
+    ):
         for name in concerned:
             styles.add(declared, sheet.get(name, {}))
-    style = given.get("style", "")
-    styles.add(declared, styles.declarations(_REFERENCE.sub(_character, without_zeros(style)) if "&" in style else style))
+    styles.add(declared, styles.declarations(given.get("style", "")))
     hides = styles.ways(declared)
     if "hidden" in given and "display" not in declared:
         hides |= {EVER}
     return hides | {WHITE} if "color" not in declared and _WHITES.fullmatch(given.get("color", "").strip()) else hides
+
+
+def _value(written: str) -> str:
+    return _REFERENCE.sub(_character, without_zeros(written)) if "&" in written else written
 
 
 def _character(reference: re.Match[str]) -> str:

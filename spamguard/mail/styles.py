@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 Declared = dict[str, tuple[bool, str]]
 """By property, whether what is declared is important, and how it hides; "": not at all."""
@@ -26,8 +27,8 @@ _NUMBERS = (
     + _COMMON
 )
 _WORDS = (
-    r"(?:inline-)?(?:block|flex|grid|table)|inline|list-item|flow-root|contents|table-[a-z]+(?:-group)?|visible|static|sticky|auto|scroll|"
-    + _COMMON
+    r"(?:(?:block|inline)\s+)?(?:(?:inline-)?(?:block|flex|grid|table)|inline|list-item|flow(?:-root)?)|contents|table-[a-z]+(?:-group)?|"
+    r"visible|static|sticky|auto|scroll|" + _COMMON
 )
 _ANY = r"[#\w].*"
 BRIGHT = r"rgba?\(\s*+25\d\s*+[, ]\s*+25\d\s*+[, ]\s*+25\d\s*+(?:[,/]\s*+1[\d.%]*+\s*+)?\)"
@@ -93,15 +94,19 @@ _LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?
 # What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
 _SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?[.#][\w-]{1,60}|[a-z][\w-]{0,60}")
 # What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
-_GIVES_BACK = re.compile(r"\\|(?:display|visibility|opacity|font(?:-size)?)\s*+:\s*+(?!none|hidden|collapse|0\s*+[;!}])")
+_GIVES_BACK = re.compile(
+    r"\\|(?:display|visibility|opacity|font(?:-size)?|color|height|width|overflow|position|left|top|text-indent|transform|clip)\s*+:"
+)
 _PSEUDO_ELEMENT = re.compile(r"::|:(?:before|after|first-l)")
 _COMBINATOR = re.compile(r"[\s>+~]+")
-_NAME = re.compile(r"[.#][\w-]{1,60}")
-_ELEMENT = re.compile(r"[a-z][\w-]{0,60}")
-_OF_ALL = frozenset(("display", "visibility", "opacity"))
+_NAME = re.compile(r"[.#][\w-]++")
+_PART = re.compile(r"([a-z][\w-]*+)?((?:[.#][\w-]++|)*+)(?=:|\Z)")  # of a selector; pseudo-classes concern no others
+_UNCLEAR = "\\\"'([&@"  # with one of these no expression can tell where the parts of a selector begin
+_WEIGHTY = ".#[:&@"  # what a class outweighs has none of these
+_OF_FEW = frozenset(("font-size", "color"))  # rules about links that telephones make concern all elements, and give these
 ALL = "*"
 _BRACES = re.compile(r"([{}])")
-_UNCONDITIONAL = re.compile(r"@(?:media\s+(?:only\s+)?(?:screen|all)|layer\b[^()]*)")
+_UNCONDITIONAL = re.compile(r"@media\s+(?:only\s+)?(?:screen|all)")  # not @layer, which any other rule outweighs
 # Or no screens at all. Phones are less than a thousand pixels wide.
 _SMALL = re.compile(r"max-(?:device-)?width\s*+:\s*+(?:\d{1,3}(?:\.\d*+)?px|\d\d?(?:\.\d*+)?r?em)|@media\s+(?:only\s+)?print|keyframes")
 _MOST_NAMES = 50
@@ -185,30 +190,47 @@ def of_any_element(rules: Mapping[str, Declared]) -> dict[str, Declared]:
     return found
 
 
-def given_back(text: str) -> dict[str, Declared]:
-    """What style sheets let be seen with more weight than a class alone or, if it is important, an element's own style: by ".class", "#id"
-    or name of an element, or ALL, where only a tree would tell which elements they are. Rather seen than lost."""
-    found: dict[str, Declared] = {}
+class GivenBack(NamedTuple):
+    """What may be seen after all, by ".class", "#id" or name of an element, or ALL, where only a tree would tell which elements they are.
+
+    weakly: with more weight than the name of an element. strongly: than a class alone or, if it is important, an element's own style.
+    """
+
+    weakly: dict[str, Declared]
+    strongly: dict[str, Declared]
+
+
+def given_back(text: str, rules: Mapping[str, Declared]) -> GivenBack:
+    """What style sheets let be seen, beside their rules that `sheet` knows. Rather seen than lost."""
+    found = GivenBack({}, {})
     for selectors, body, certain in _rules(_flat(text)):
         shown = {name: one for name, one in declarations(body).items() if not one[1]} if _GIVES_BACK.search(body) else {}
         important = {name: one for name, one in shown.items() if one[0]}
         for selector in map(str.strip, selectors.split(",")) if shown else ():
-            light = not any(sign in selector for sign in ".#[") or (certain and _SELECTOR.fullmatch(selector))
-            weighs = important if light else shown
-            for one in _concerned(selector) if weighs else ():
-                name = one if len(found) < _MOST_NAMES else ALL
-                add(found.setdefault(name, {}), {what: way for what, way in weighs.items() if name != ALL or what in _OF_ALL})
+            known = certain and selector in rules
+            weighty = not known and any(sign in selector for sign in _WEIGHTY)
+            for name in _concerned(selector):
+                _give(found.strongly, name, shown if weighty else important)
+                _give(found.weakly, name, {} if known or weighty else shown)
     return found
+
+
+def _give(found: dict[str, Declared], name: str, shown: Declared) -> None:
+    if name not in found and len(found) >= _MOST_NAMES:
+        name = ALL
+    if own := {what: way for what, way in shown.items() if name != ALL or what not in _OF_FEW}:
+        add(found.setdefault(name, {}), own)
 
 
 def _concerned(selector: str) -> list[str]:
     """Names of what a selector is about, which stand in its last part."""
+    if any(sign in selector for sign in _UNCLEAR):
+        return [ALL]
     last = _COMBINATOR.split(selector)[-1]
     if _PSEUDO_ELEMENT.search(last):
         return []
-    names = _NAME.findall(last)
-    element = _ELEMENT.match(last)
-    return names if names and ":" not in last else [*names, element[0] if element and "[" not in last else ALL]
+    part = _PART.match(last)
+    return [ALL] if part is None else _NAME.findall(part[2]) or [part[1] or ALL]
 
 
 def _flat(text: str) -> str:
@@ -227,8 +249,9 @@ def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
             conditions += conditions > 0 or _UNCONDITIONAL.fullmatch(selectors.strip()) is None
             small += small > 0 or _SMALL.search(selectors) is not None
         elif brace == "{":
-            if not small and "@" not in selectors:  # a condition that has lost its brace
-                yield selectors, inside, not conditions and not spoilt and _are_whole(before, statements)
+            bare = "@" in selectors  # a condition that stands in a rule, or has lost its brace
+            if not small and not (bare and _SMALL.search(selectors)):
+                yield selectors, inside, not (bare or conditions or spoilt) and _are_whole(before, statements)
             spoilt = False
         elif end == "}" and outer:
             outer -= 1
