@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
+from spamguard.reception.clients import plain_address
 from spamguard.settings import Web, WebProxy
 from spamguard.web.access.problems import refusal
 
@@ -147,7 +148,6 @@ def _is_loopback(address: str) -> bool:
 def _address(text: str) -> str:
     """As it is usually written; "" when it is none."""
     try:
-        found = ip_address(text.strip("[]").partition("%")[0])
+        return plain_address(text.strip("[]"))
     except ValueError:
         return ""
-    return str(getattr(found, "ipv4_mapped", None) or found)
