@@ -8,6 +8,8 @@ from pathlib import Path
 from spamguard.errors import LedgerError, remedy
 from spamguard.ledger import SqliteLedger
 
+_REMEDY = "choose a state directory you may write to"
+
 
 def is_new(place: Path, ledger: Path) -> bool:
     """Whether there is no ledger yet; its directory is made."""
@@ -15,10 +17,9 @@ def is_new(place: Path, ledger: Path) -> bool:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         return not ledger.exists()
     except FileExistsError as error:
-        raise LedgerError(f"{place}: is no directory: name another one") from error
+        raise LedgerError(f"{place}: is no directory: {_REMEDY}") from error
     except OSError as error:
-        told = remedy(error, "choose a state directory you may write to")
-        raise LedgerError(f"{place}: cannot be used ({error.strerror}): {told}") from error
+        raise LedgerError(f"{place}: cannot be used ({error.strerror}): {remedy(error, _REMEDY)}") from error
 
 
 def bytes_of_tables(place: Path) -> int:

@@ -162,7 +162,7 @@ def test_forgetting_needs_a_filter(run, tmp_path, corpus):
 def test_a_state_directory_that_is_a_file(run, corpus, tmp_path):
     (tmp_path / "file").touch()
     done = run(tmp_path / "file", "learn", "--as", "ham", corpus)
-    assert (done.status, done.err) == (2, f"spamguard: {tmp_path}/file: is no directory: name another one\n")
+    assert (done.status, done.err) == (2, f"spamguard: {tmp_path}/file: is no directory: choose a state directory you may write to\n")
 
 
 def test_bulk_teaching_settles(run, state, corpus):
