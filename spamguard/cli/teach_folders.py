@@ -68,19 +68,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _without_mailboxes(mailboxes: Mailboxes, users: Sequence[Mailbox], watches: Sequence[Watch], *, each: bool) -> Iterator[Watch]:
     """Those where there is no Maildir. each: of them, not only of all, there has to be one."""
-    found = {one.watch for one in users if _is_maildir(mailboxes, one)}
+    from spamguard.folders.reach import is_maildir
+
+    found = {one.watch for one in users if is_maildir(mailboxes, one, closed=False)}
     if each or not found:
         yield from (watch for number, watch in enumerate(watches) if number not in found)
-
-
-def _is_maildir(mailboxes: Mailboxes, mailbox: Mailbox) -> bool:
-    """Whether what a pattern fits is one that can be looked at, and not what a Maildir lies in."""
-    from spamguard.folders import names
-
-    try:
-        return any(names.parts(place.directory) == names.INBOX for place in mailboxes.folders(mailbox))
-    except OSError:
-        return False
 
 
 def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:

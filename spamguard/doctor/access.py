@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
-from spamguard.folders import names
 from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import mailboxes, patterns
+from spamguard.folders.reach import is_maildir, mailboxes, patterns
 from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
@@ -56,16 +55,9 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
 def no_maildirs(found: Mailboxes, seen: Sequence[Mailbox]) -> str:
     """In words, if none of these is a Maildir; empty: one is, or cannot be looked at, or there are none yet, or it takes too long."""
     until = time.monotonic() + _SECONDS
-    if not seen or any(_has_inbox(found, one) or time.monotonic() > until for one in seen):
+    if not seen or any(is_maildir(found, one, closed=True) or time.monotonic() > until for one in seen):
         return ""
     return f"no directory that `watch` names is a Maildir, with `cur` in it, such as {seen[0].path}: moving mail there teaches nothing"
-
-
-def _has_inbox(found: Mailboxes, mailbox: Mailbox) -> bool:
-    try:
-        return any(names.parts(place.directory) == names.INBOX for place in found.folders(mailbox))
-    except OSError:
-        return True
 
 
 def _readable(path: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from spamguard.folders.contract import Mailboxes
+from spamguard.folders import names
+from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.settings import Settings, Watch
@@ -25,3 +26,11 @@ def mailboxes_of(watches: Iterable[Watch], opener: Path | None, *, notify: bool 
     """To be closed by the caller. Does not fail: whoever opens them may come later. opener: the socket; notify: as in `LocalMailboxes`."""
     found = patterns(watches)
     return LocalMailboxes(found, notify=notify) if opener is None else RemoteMailboxes(opener, found)
+
+
+def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, closed: bool) -> bool:
+    """Whether what a pattern fits is one, and not what a Maildir lies in. closed: what to say of one that cannot be looked at."""
+    try:
+        return any(names.parts(place.directory) == names.INBOX for place in mailboxes.folders(mailbox))
+    except OSError:
+        return closed
