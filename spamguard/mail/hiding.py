@@ -85,13 +85,9 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
     """
     rules = styles.sheet(style) if style else {}
     hiding = _hiding(list(attributes), styles.of_any_element(rules), style)
-    elements = {name: declared for name, declared in rules.items() if name[0] not in _MARKS and "<" + name in source}
+    elements = {name for name in rules if name[0] not in _MARKS and "<" + name in source}
     if not hiding and not elements:
         return source, []
-    if elements or len(hiding) > _FEW:
-        starts: Iterable[int] = [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
-    else:
-        starts = sorted(start for own in hiding for start in _starts(source, own))
     again = styles.given_back(style, rules) if style else _NOTHING
 
     @lru_cache(maxsize=64)
@@ -101,11 +97,18 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
             return _ways(own, rules, name, again)
         return known & _ways(own, rules, name, again) if known and (rules or any(again)) else known
 
-    left, covered = _take(source, starts, look)
+    left, covered = _take(source, _starts(source, hiding, elements), look)
     return left, [covered]
 
 
-def _starts(source: str, attributes: str) -> Iterator[int]:
+def _starts(source: str, hiding: Collection[str], elements: Collection[str]) -> list[int]:
+    """Where tags with these attributes, or of these elements, may stand, in order."""
+    if elements or len(hiding) > _FEW:
+        return [found.start() for found in TAG.finditer(source) if found[2] in hiding or found[1] in elements]
+    return sorted(start for own in hiding for start in _places(source, own))
+
+
+def _places(source: str, attributes: str) -> Iterator[int]:
     """Where tags with these attributes may stand."""
     place = source.find(attributes)
     while place >= 0:

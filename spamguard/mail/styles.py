@@ -31,7 +31,7 @@ _WORDS = (
     r"visible|static|sticky|auto|scroll|" + _COMMON
 )
 _ANY = r"[#\w].*"
-BRIGHT = r"rgba?\(\s*+25\d\s*+[, ]\s*+25\d\s*+[, ]\s*+25\d\s*+(?:[,/]\s*+1[\d.%]*+\s*+)?\)"
+BRIGHT = r"rgba?\(\s*+25\d(?:\s*+,|\s)\s*+25\d(?:\s*+,|\s)\s*+25\d\s*+(?:[,/]\s*+1[\d.%]*+\s*+)?\)"
 _WHITES = rf"white|#fff|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|{BRIGHT}"
 _CLEAR = r"transparent|#[a-f0-9]{3}0|#[a-f0-9]{6}00|(?:rgb|hsl)a\([^()]*[,/]\s*(?:0+(?:\.0*)?|\.0+)%?\s*\)"
 _FONT = r"(?:[a-z]+\s+)*(?:%s)(?:\s*/\s*[\w.%%]+)?\s+\S.*"
