@@ -104,7 +104,7 @@ def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path
     assert failures(done) == [
         "daemon: none runs on this state directory -> start it: `systemctl start spamguard` where it is a service",
         "watcher: none has run with this state directory -> start the daemon, with `watch` in its configuration",
-        "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025: mail gets there only if a table says so"
+        "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025, nor are there tables that might"
         " -> see config/postfix, then `postfix reload`",
         f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start it, or correct `next_hop` in the configuration",
     ]

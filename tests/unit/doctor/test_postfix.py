@@ -72,5 +72,12 @@ def test_the_step(monkeypatch):
     assert [one.outcome for one in postfix.steps(settings(after, other))] == [Outcome.OK]
     (failed,) = postfix.steps(settings(after, milter))
     assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (Outcome.FAILED, True, False)
+    for table in ("transport_maps = hash:/etc/transport", "smtpd_client_restrictions = check_client_access cidr:/etc/filter"):
+        monkeypatch.setattr(postfix, "read", lambda told=table: f"{told}\n")
+        (unknown,) = postfix.steps(settings(after))
+        assert unknown.outcome is Outcome.SKIPPED
+        assert "whether a table does" in unknown.detail
+    monkeypatch.setattr(postfix, "read", lambda: "transport_maps =\n")
+    assert [one.outcome for one in postfix.steps(settings(after))] == [Outcome.FAILED]
     monkeypatch.setattr(postfix, "read", lambda: "")
     assert [one.outcome for one in postfix.steps(settings(after))] == [Outcome.SKIPPED]
