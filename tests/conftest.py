@@ -1,6 +1,8 @@
-"""What holds for all tests: neither a busy machine nor chance makes one of them fail."""
+"""What holds for all tests: neither a busy machine nor chance makes one of them fail, nor who started them."""
 
 from __future__ import annotations
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -8,3 +10,6 @@ _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 settings.register_profile("the same each time", _UNHURRIED, derandomize=True)
 settings.register_profile("search", _UNHURRIED)  # new examples each time: `pytest --hypothesis-profile=search`
 settings.load_profile("the same each time")
+
+# What a shell runs in the background ignores it, and so would every command under test: one that waits for its end would never end.
+signal.signal(signal.SIGINT, signal.default_int_handler)
