@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from spamguard import Filter, secret
 from spamguard.evaluation import metrics, protocols
 from spamguard.sources import Message, messages
+from tests.support.archives import unpack
 
 SHARED = Path(__file__).parents[3] / "shared"
 ARCHIVE = SHARED / "corpora" / "spamassassin.tar.xz"
@@ -26,8 +26,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not ARCHIVE.exists():
         pytest.skip("the SpamAssassin corpus is not there (../shared/corpora/spamassassin.tar.xz)")
     place = tmp_path_factory.mktemp("corpus")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(place, filter="data")
+    unpack(ARCHIVE, place)
     (source,) = place.rglob("index")
     subprocess.run([sys.executable, SHARED / "bench" / "prep.py", source.parent, place / "prepared"], check=True, capture_output=True)
     return place / "prepared" / "index"

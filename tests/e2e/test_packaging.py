@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.archives import unpack
 from tests.support.sources import sources
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +37,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "build", "--sdist", "--outdir", place, ROOT, place=place)
     (archive,) = place.glob("spamguard-*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(place, filter="data")
+    unpack(archive, place)
     return place / archive.name.removesuffix(".tar.gz")
 
 
