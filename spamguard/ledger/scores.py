@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from spamguard.ledger import statements
+from spamguard.ledger.asking import Ask, of_digests
 from spamguard.ledger.lessons import lesson
 from spamguard.records import Vote
 
-_CHUNK = 128  # events, or digests, in one statement
-
-_Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
+_CHUNK = 128  # events in one statement
 
 
 class Scores:
     """Of a ledger. ask: runs a statement. Every method raises LedgerError."""
 
-    def __init__(self, ask: _Ask) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     def first(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
         """The scores of the oldest vote in force on each of these messages that anybody teaches, of those by this extractor."""
-        known = self._with_events(digests)  # hardly ever any
-        return {digest: bytes(scores) for digest in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest, extractor))}
+        known = of_digests(self._ask, statements.KNOWN_DIGESTS, digests)  # hardly ever any
+        return {digest: bytes(scores) for (digest,) in known for (scores,) in self._ask(statements.FIRST_SCORES, (digest, extractor))}
 
     def of_lessons(self, extractor: int) -> Iterator[tuple[str, bytes]]:
         """Label and first-time scores of every lesson that has any, in the order in which the messages were first heard of."""
@@ -43,8 +41,3 @@ class Scores:
     def _of_lesson(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
         found = lesson([Vote(*row) for row in self._ask(statements.VOTES_OF_DIGEST, (digest,))], extractor)
         return [(found.label, found.scores)] if found is not None and found.scores else []
-
-    def _with_events(self, digests: Sequence[bytes]) -> Iterator[bytes]:
-        for at in range(0, len(digests), _CHUNK):
-            some = tuple(digests[at : at + _CHUNK])
-            yield from (row[0] for row in self._ask(statements.KNOWN_DIGESTS.format(",".join("?" * len(some))), some))

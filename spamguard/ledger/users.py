@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from spamguard.ledger import statements
+from spamguard.ledger.asking import Ask, of_digests
 from spamguard.ledger.lessons import lesson, winners
 from spamguard.ledger.wordlists import LABEL
 from spamguard.records import EXTRACTOR, Vote
 
 _DAY = 86_400  # seconds
-_CHUNK = 128  # digests in one statement
 
 Item = TypeVar("Item")
-_Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 
 
 class Heard(NamedTuple):
@@ -60,7 +59,7 @@ class Cast(NamedTuple):
 class Users:
     """The users of a ledger. ask: runs a statement. Every method raises LedgerError."""
 
-    def __init__(self, ask: _Ask) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     def lessons(self) -> dict[str, dict[str, int]]:
@@ -104,13 +103,11 @@ class Users:
     def standing(self, digests: Sequence[bytes], user: str) -> dict[bytes, Standing]:
         """How these messages stand, those that anybody ever said anything about."""
         found: dict[bytes, Standing] = {}
-        for start in range(0, len(digests), _CHUNK):
-            some = tuple(digests[start : start + _CHUNK])
-            rows = self._ask(statements.VOTES_OF_DIGESTS.format(",".join("?" * len(some))), some)
-            for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
-                cast = list(group)
-                taught, own = lesson(cast), winners(vote for vote in cast if vote.user == user).get((digest, user))
-                found[digest] = Standing(taught.label if taught else None, own.label if own else None)
+        rows = of_digests(self._ask, statements.VOTES_OF_DIGESTS, digests)
+        for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
+            cast = list(group)
+            taught, own = lesson(cast), winners(vote for vote in cast if vote.user == user).get((digest, user))
+            found[digest] = Standing(taught.label if taught else None, own.label if own else None)
         return found
 
     def changed(self, after: int, upto: int) -> dict[bytes, str | None]:

@@ -93,8 +93,7 @@ def children_of_the_fork_server():
 
 
 FOR_EVER = """
-import itertools, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may ignore it
+import itertools
 from spamguard import bulk, prepare
 from spamguard.sources import Message
 if __name__ == "__main__":

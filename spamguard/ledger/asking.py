@@ -1,0 +1,18 @@
+"""The ledger asked about many messages: so many of them in each statement, as no statement takes any number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
+"""Runs a statement; LedgerError."""
+
+_CHUNK = 128  # digests in one statement
+
+
+def of_digests(ask: Ask, statement: str, digests: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+    """Rows of a statement with `IN ({})`; those of one digest are answers to the same one."""
+    for start in range(0, len(digests), _CHUNK):
+        some = tuple(digests[start : start + _CHUNK])
+        yield from ask(statement.format(",".join("?" * len(some))), some)
