@@ -229,7 +229,8 @@ def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, sp
     configured: pattern to role, the first that fits is taken; levels are parted by "/", `*` stands for anything, case does not
     matter, and a folder below the INBOX may be called as if it were at the top. special: name to special use, as `doveconf` found it.
     A folder of which nothing is known has the role of the nearest one above it of which something is, the INBOX apart. Ham is in doubt
-    where the names below it say something else: Archive/Spam is neutral.
+    where the names below it say something else: Archive/Spam is neutral. Dots part levels, too, where the whole name says nothing:
+    OfflineIMAP makes directories such as INBOX.Spam and Archive.2026.
     """
     return _known_role(name, configured, special) or NEUTRAL
 
@@ -242,6 +243,14 @@ def is_doubtful(
 
 
 def _known_role(name: tuple[str, ...], configured: Mapping[str, Role] | None, special: Mapping[tuple[str, ...], str] | None) -> Role | None:
+    dotted = tuple(name[0].split(".")) if len(name) == 1 else name
+    found = _nearest_role(name, configured, special)
+    return _nearest_role(dotted, configured, special) if found is None and "" not in dotted else found
+
+
+def _nearest_role(
+    name: tuple[str, ...], configured: Mapping[str, Role] | None, special: Mapping[tuple[str, ...], str] | None
+) -> Role | None:
     wanted = _below_inbox(name)
     uses = {_folded(_below_inbox(folder)): use for folder, use in (special or {}).items()}
     for length in range(len(wanted), 0, -1):

@@ -124,6 +124,16 @@ def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
     assert role(("Junk", "Archive"), {"Junk/Archive": SPAM}) == SPAM
 
 
+def test_dots_part_levels_where_the_whole_name_says_nothing() -> None:
+    """As in the directories that OfflineIMAP makes."""
+    assert role(("INBOX.Spam",)) == role(("[Gmail].Spam",)) == role(("Junk.2024",)) == SPAM
+    assert role(("Archive.2026",)) == HAM
+    assert role(("Archive.Spam",)) == role(("INBOX.Projects",)) == role(("Junk.",)) == role((".",)) == NEUTRAL
+    assert role(("Junk.Mail",), {"Junk.Mail": NEWS}) == NEWS
+    assert role(("Lists", "Junk.Mail")) == NEUTRAL
+    assert not is_doubtful(("INBOX.Spam",))
+
+
 @pytest.mark.parametrize(
     ("name", "doubtful"),
     [
