@@ -53,7 +53,7 @@ class Reporter:
             sum(1 for _ in self._board.workers()),
             total(self._board.used()),
         )
-        known = page.known(None if isinstance(found, str) else found, time.time())
+        known = page.known(None if isinstance(found, str) else found)
         return Answer(200, exposition.page([*counted, *known]), exposition.CONTENT_TYPE)
 
     async def health(self) -> Answer:

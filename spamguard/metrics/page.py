@@ -9,6 +9,8 @@ from spamguard.metrics.exposition import counter, gauge, histogram
 from spamguard.metrics.knowledge import Known
 from spamguard.metrics.totals import Totals
 
+_WORST = ("not-scanned", "none")  # there from the beginning: the rate of what comes later does not know its first ones
+
 
 def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[str]:
     """What the daemon's processes count. began: the daemon, seconds since 1970. workers: processes that speak SMTP."""
@@ -18,7 +20,7 @@ def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[
     yield from counter(
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action (none: not judged).",
-        [({"verdict": verdict, "action": action}, number) for (verdict, action), number in totals.messages.items()],
+        [({"verdict": verdict, "action": action}, number) for (verdict, action), number in {_WORST: 0, **totals.messages}.items()],
     )
     yield from counter("spamguard_message_bytes_total", "Bytes of the messages handled, as received.", [({}, totals.bytes)])
     yield from histogram(
@@ -39,8 +41,8 @@ def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[
     )
 
 
-def known(found: Known | None, now: float) -> Iterator[str]:
-    """What the filter knows; None when it could not be read. now: seconds since 1970."""
+def known(found: Known | None) -> Iterator[str]:
+    """What the filter knows; None when it could not be read."""
     yield from gauge("spamguard_state_usable", "Whether ledger and tables could be opened.", [({}, int(found is not None))])
     if found is None:
         return
@@ -50,8 +52,8 @@ def known(found: Known | None, now: float) -> Iterator[str]:
     )
     yield from gauge("spamguard_unsettled_events", "Lessons since the experts were settled.", [({}, status.unsettled)])
     if person is not None:
-        age = max(0.0, now - person) / 3600
-        yield from gauge("spamguard_hours_since_lesson_by_person", "Since somebody last taught, not in bulk.", [({}, age)])
+        about = "When somebody last taught, not in bulk, since 1970."
+        yield from gauge("spamguard_last_lesson_by_person_timestamp_seconds", about, [({}, person)])
     yield from gauge(
         "spamguard_table_load_ratio", "Share of buckets in use.", [({"tokens": name}, load) for name, load in status.used.items()]
     )

@@ -25,7 +25,7 @@ def whole() -> str:
     slot.took(1, 700.0)
     slot.next_hop_failed('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
     slot.lesson("spam", "folder", 4)
-    lines = [*page.counted("1.2", 1000, 2, total([slot])), *page.known(Known(STATUS, 5_000), 5_000 + 5400)]
+    lines = [*page.counted("1.2", 1000, 2, total([slot])), *page.known(Known(STATUS, 5_000))]
     return exposition.page(lines).decode()
 
 
@@ -42,7 +42,7 @@ def test_every_value_is_read_back():
     assert found["spamguard_message_bytes_total", ()] == 520
     assert found["spamguard_next_hop_errors_total", (("kind", "unreachable"), ("next_hop", 'lmtp:/odd "path"\\\n'))] == 1
     assert found["spamguard_lessons_total", (("class", "spam"), ("origin", "folder"))] == 4
-    assert found["spamguard_hours_since_lesson_by_person", ()] == 1.5
+    assert found["spamguard_last_lesson_by_person_timestamp_seconds", ()] == 5_000
     assert found["spamguard_class_messages", (("class", "ham"),)] == 7
     assert found["spamguard_table_load_ratio", (("tokens", "words"),)] == 0.25
     assert (found["spamguard_ledger_bytes", ()], found["spamguard_tables_bytes", ()]) == (4096, 8192)
@@ -73,8 +73,21 @@ def test_counters_end_in_total_and_every_metric_says_what_it_is():
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in kinds.items())
 
 
+def test_units_are_those_that_prometheus_counts_in():
+    """Seconds, bytes and ratios, not parts of or many of them, as `promtool check metrics` wants it."""
+    names = {line.split()[2] for line in whole().splitlines() if line.startswith("# TYPE")}
+    others = {"milliseconds", "minutes", "hours", "days", "weeks", "bits", "kilobytes", "megabytes", "percent"}
+    assert not [name for name in names if others & set(name.split("_"))]
+
+
+def test_what_an_alert_waits_for_is_there_before_it_happens():
+    """A rate begins with the second value: the first messages that nobody judged would not be seen."""
+    text = exposition.page(page.counted("1.2", 1000, 2, total([unshared()]))).decode()
+    assert 'spamguard_messages_total{verdict="not-scanned",action="none"} 0\n' in text
+
+
 def test_an_unreadable_state_is_told_and_nothing_else_of_it():
-    text = exposition.page(page.known(None, 0.0)).decode()
+    text = exposition.page(page.known(None)).decode()
     assert [(one.name, one.value) for family in parsed(text) for one in family.samples] == [("spamguard_state_usable", 0)]
 
 
