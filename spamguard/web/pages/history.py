@@ -9,13 +9,13 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spamguard.errors import UsageError
+from spamguard.errors import NotThereError, UsageError
 from spamguard.web.access import contract as access
 from spamguard.web.pages.drawing import page, see
 from spamguard.web.pages.house import House, Notice, name_of, text_of
 from spamguard.web.pages.query import Query
 from spamguard.web.pages.texts import named
-from spamguard.web.service.values import Found, Judgement, Receipt
+from spamguard.web.service.values import Found, Judgement, Person, Receipt
 
 ON_THE_MESSAGE = "message"
 """Value of the field `back` in forms that stand on the page of one message."""
@@ -25,6 +25,8 @@ async def listed(house: House, request: Request) -> Response:
     """The page, with a form for searching."""
     person = access.person(request)
     query, wrong, found = Query.of(request.query_params), "", Found(())
+    if await _is_there(house, person, query.name):
+        return see(f"/history/{query.name}")
     try:
         found = await house.service.history(person, query.search())
     except UsageError as error:
@@ -73,6 +75,14 @@ async def forgotten(house: House, request: Request) -> Response:
     async with access.posted(request) as form:
         receipt = await house.service.forget_passed(person, name)
     return _back(request, form, name, house.tell(person, Notice(taken_back(receipt), receipt)))
+
+
+async def _is_there(house: House, person: Person, name: str) -> bool:
+    """Whether it is the id of a message that they may see: others are searched for as what they are, part of a subject."""
+    try:
+        return bool(name) and bool(await house.service.judgement(person, name))
+    except NotThereError:
+        return False
 
 
 def learnt(receipt: Receipt) -> str:

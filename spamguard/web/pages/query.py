@@ -5,6 +5,7 @@ Must never be anything else in an address than these fields: addresses of pages 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from spamguard.web.service.values import Search
 
 _LONGEST = 200  # characters of a field
 ROWS = 50
+_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,12 @@ class Query:
         until = _start(self.until, days=1) if self.until else 0.0
         before = self.before if is_id(self.before) else ""
         return Search(self.sender, self.recipient, self.subject, self.label, self.taught, since, until, before, ROWS)
+
+    @property
+    def name(self) -> str:
+        """The id that somebody looks for in place of a subject, by itself or in X-Spamguard as it is; "" where there is none."""
+        match = _ID.fullmatch(self.subject)
+        return match[1] if match else ""
 
     @property
     def narrowed(self) -> bool:

@@ -205,6 +205,19 @@ def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
     assert (wrong.status_code, 'value="roofs"' in wrong.text, "is not a day" in wrong.text) == (422, True, True)
 
 
+@pytest.mark.parametrize("words", [NAME, f"spam; id={NAME}; k=c3d38961; s=TgkiIVBMFnaRIJA_dtVC"])
+def test_an_id_leads_to_its_message(tmp_path: Path, service: Fixed, words: str) -> None:
+    """As `X-Spamguard` of a message in somebody's mailbox has it."""
+    (found,) = get(service, tmp_path, f"/history?subject={quote(words)}")
+    assert (found.status_code, found.headers["location"]) == (303, f"/history/{NAME}")
+    assert service.searches == []
+
+
+def test_what_looks_like_an_id_and_is_none_is_a_subject(tmp_path: Path, service: Fixed) -> None:
+    (found,) = get(service, tmp_path, "/history?subject=incomprehensible")
+    assert (found.status_code, [one.subject for one in service.searches]) == (200, ["incomprehensible"])
+
+
 def test_the_script_is_told_of_new_rows_only(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/history?label=spam")
     seen = page.text.split('data-seen="')[1].split('"')[0]
