@@ -60,12 +60,14 @@ async def taught(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     async with access.posted(request) as form:
         label = text_of(form, "class")
-    if label not in await house.classes(person):
+    classes = await house.classes(person)
+    if label not in classes:
         raise UsageError("choose what the message is: there is no such class")
     receipt = await house.service.learn_passed(person, name, label)
+    held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
     undo = f"/history/{name}/forget{_shown(request)}" if receipt.changed else ""
     back = {"back": ON_THE_MESSAGE} if _on_the_message(form) else {}
-    notice = Notice(learnt(receipt), receipt, undo=undo, fields=back)
+    notice = Notice(learnt(receipt), receipt, undo=undo, fields=back, held=held)
     return _back(request, form, name, house.tell(person, notice))
 
 

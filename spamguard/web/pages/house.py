@@ -26,13 +26,14 @@ _DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT = 3, 40, 1800.0
 @dataclass(frozen=True, slots=True)
 class Notice:
     """What has been done, told on the next page. words: a sentence. undo: path of the form that takes it back, "" if none does, with the
-    fields it carries."""
+    fields it carries. held: id of a message that was held back and is good by what has been said, "" for none."""
 
     words: str
     receipt: Receipt | None = None
     released: Released | None = None
     undo: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)

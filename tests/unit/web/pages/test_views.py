@@ -163,6 +163,18 @@ def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
     assert service.searches[-1].subject == "a &b"
 
 
+@pytest.mark.parametrize(("label", "action", "there"), [("ham", "quarantine", True), ("spam", "quarantine", False), ("ham", "tag", False)])
+def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, service: Fixed, label: str, action: str, there: bool) -> None:
+    """Whoever says that it is not spam waits for it; teaching hands nothing on."""
+    service.judgements = [judgement(action=action)]
+
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": label})
+
+    found = followed(service, tmp_path, steps).text
+    assert ("Release it</a>" in found) == there
+
+
 def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
     answer = post(service, tmp_path, f"/history/{NAME}/forget", {"back": "message"})
     assert answer.headers["location"].startswith(f"/history/{NAME}?told=")
