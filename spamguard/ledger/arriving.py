@@ -5,6 +5,8 @@ Pure. Must never refuse what a ledger of this version could hold by itself.
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec, wordlists
 from spamguard.records import LATEST, Vote
@@ -24,3 +26,12 @@ def refuse_unusable(vote: Vote) -> None:
         raise LedgerError("a vote to be merged is called a word list and is none: export it anew")
     elif vote.label is not None:
         codec.check(vote.packed)
+
+
+def by_its_own_name(vote: Vote) -> Vote:
+    """A vote whose version another one has too, as if a node of its own had cast it, which is named after what it says.
+
+    Copies of a node's files, or files that a power cut or an old copy set back, give a version again. Wherever both votes come
+    together, in whatever order, the same one wins.
+    """
+    return vote._replace(node=f"{vote.node}+{blake2b(repr(vote).encode(), digest_size=8).hexdigest()}")

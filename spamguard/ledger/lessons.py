@@ -3,7 +3,8 @@
 Must never read a clock, a file or the order in which votes arrive: whoever holds the same set of votes holds the same
 lessons, so processes and nodes may see events in any order, and twice.
 
-Two votes of the same key with the same version are the same vote: a node never gives one version twice.
+Two votes of the same key with the same version are the same vote: a node never gives one version twice, and where one has all the same,
+a ledger tells them apart (`arriving`).
 """
 
 from __future__ import annotations

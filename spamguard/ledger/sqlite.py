@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
-from spamguard.ledger.arriving import refuse_unusable
+from spamguard.ledger.arriving import by_its_own_name, refuse_unusable
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lessons, versioned
 from spamguard.ledger.scores import Scores
@@ -128,11 +128,19 @@ class SqliteLedger:
         for vote in votes:
             refuse_unusable(vote)
         with self._transaction("BEGIN IMMEDIATE"):
-            added = sum(self._insert(vote) for vote in votes)
+            added = sum(self._take_in(vote) for vote in votes)
             clock = max(vote.clock for vote in votes)
             if clock > self._clock():
                 self._set_meta("ledger.clock", str(clock))
         return added
+
+    def _take_in(self, vote: Vote) -> bool:
+        """Whether a vote from elsewhere, or what it says if its version is known, is new here."""
+        if self._insert(vote):
+            return True
+        ((*columns,),) = self._db.execute(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version)).fetchall()
+        standing = Vote(*columns)
+        return standing != vote and sum(self._insert(by_its_own_name(one)) for one in (standing, vote)) > 0
 
     def _stands(self, vote: NewVote, *, unheard: bool = False) -> bool:
         """Whether the winning vote of this key says the same already, or, for the unheard, anything."""

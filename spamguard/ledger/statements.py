@@ -16,6 +16,10 @@ STANDING_VOTE = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"""
 
+VOTE_OF_VERSION = """
+SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
+WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
+
 FIRST_SCORES = """
 SELECT scores FROM events WHERE digest = ? AND extractor = ? AND label IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user

@@ -1,5 +1,6 @@
 """What the tests of ledgers stand on: where ledgers of each implementation stand, and votes to cast."""
 
+import shutil
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,8 +23,12 @@ class SqliteShelf:
     numbers: count = field(default_factory=count)
 
     def new(self):
-        """A fresh, empty ledger."""
-        return self.open(f"{next(self.numbers)}.ledger")
+        """An empty ledger, quickly: a copy of the first, its node's name included."""
+        first, name = self.directory / "empty.ledger", f"{next(self.numbers)}.ledger"
+        if not first.exists():
+            SqliteLedger.open(first, "key").close()
+        shutil.copy(first, self.directory / name)
+        return self.open(name)
 
     def open(self, name, fingerprint="key"):
         ledger = SqliteLedger.open(self.directory / name, fingerprint, durable=False)

@@ -93,6 +93,56 @@ def test_two_nodes_that_exchange_their_logs_agree(shelf):
     assert here.vote(b"d", "") == there.vote(b"d", "")
 
 
+def test_a_version_that_was_given_twice_is_two_votes(shelf):
+    """As where a node's files were copied, or set back by a power cut or an old copy."""
+    here, there = shelf.new(), shelf.new()
+    assert here.node == there.node
+    here.append([new_vote("spam"), new_vote("ham", digest=b"the same")])
+    there.append([new_vote("ham"), new_vote("ham", digest=b"the same")])
+    assert (here.merge(there.votes()), there.merge(here.votes())) == (1, 1)
+    assert here.vote(b"d", "") == there.vote(b"d", "")
+    assert lessons(here) == lessons(there)
+    assert (here.merge(there.votes()), there.merge(here.votes())) == (0, 0)
+    assert [vote.digest for vote in here.votes()].count(b"the same") == 1
+
+
+steps_of_nodes = st.lists(
+    st.one_of(
+        st.tuples(
+            st.integers(0, 2), st.sampled_from(["spam", "ham", "news", None]), st.sampled_from([b"d", b"e"]), st.sampled_from(["", "anna"])
+        ),
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 9)),
+    ),
+    max_size=20,
+)
+
+
+@fixed
+@given(steps_of_nodes, st.randoms(use_true_random=False))
+def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, steps, shuffler):
+    """Whatever each was taught meanwhile, and whatever some had heard of others; the log comes in any order and twice."""
+    nodes = [shelf.new() for _ in range(3)]
+
+    def hear(here, there, most=None):
+        found = list(there.votes())[:most]
+        here.merge(shuffler.sample(found, len(found)))
+
+    for number, *step in steps:
+        if len(step) == 3:
+            nodes[number].append([new_vote(step[0], step[1], step[2], tokens=(number, 9))])
+        else:
+            hear(nodes[number], nodes[step[0]], step[1])
+    for here in [*nodes, *nodes]:
+        for there in nodes:
+            hear(here, there)
+    first, *others = ({(digest, user): node.vote(digest, user) for digest in (b"d", b"e") for user in ("", "anna")} for node in nodes)
+    assert others == [first, first]
+    for node in nodes:
+        tables = {}
+        fold(tables, node.changes_after(0))
+        assert tables == lessons(node) == lessons(nodes[0])
+
+
 def test_the_clock_rises_to_the_highest_seen(ledger):
     ledger.merge([told("ham", clock=40)])
     assert ledger.append([new_vote("spam")]) == [True]
