@@ -27,14 +27,16 @@ _REMEDIES = {
     "SQLITE_TOOBIG": "a receipt is too large for it",
     "SQLITE_CONSTRAINT": "a vote breaks its rules (empty digest, or features on a vote that is taken back)",
 }
+_OF_WHAT_WAS_READ = (sqlite3.OperationalError, sqlite3.DatabaseError)
+"""Without a name of SQLite's: text that is none, and a note that every ledger has. What Python's own checks raise is of other types."""
 _MISUSE = "it was used wrongly (closed, used from another thread, or given a value it cannot hold)"
 
 
 def failure(path: Path, error: Exception) -> LedgerError:
     """The error in one line: file, remedy, and in brackets what was reported."""
     if isinstance(error, sqlite3.Error):
-        undecodable = "SQLITE_CORRUPT" if isinstance(error, sqlite3.OperationalError) else ""
-        name = getattr(error, "sqlite_errorname", undecodable)  # absent on errors of Python's own checks
+        missing = "SQLITE_CORRUPT" if type(error) in _OF_WHAT_WAS_READ else ""
+        name = getattr(error, "sqlite_errorname", missing)
         remedy = _REMEDIES.get("_".join(name.split("_")[:2]), _MISUSE)
     elif is_full(error):
         remedy = _REMEDIES["SQLITE_FULL"]

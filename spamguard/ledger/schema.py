@@ -115,6 +115,8 @@ def _refuse_strangers(db: sqlite3.Connection, path: Path, fingerprint: str) -> N
             f"ledger {path}: it has schema {version}, this program knows up to {SCHEMA_VERSION}: use the spamguard that wrote it, or newer"
         )
     theirs = dict(db.execute("SELECT key, value FROM meta")).get("ledger.fingerprint")
+    if theirs is None:
+        raise sqlite3.DatabaseError("no ledger.fingerprint")
     if theirs != fingerprint:
         raise LedgerError(
             f"ledger {path}: it was taught with key {theirs}, this installation has {fingerprint}: restore its key from the backup"

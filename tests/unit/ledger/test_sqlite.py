@@ -133,9 +133,11 @@ def test_another_key(path, ledger):
     assert "restore its key" in refusal(path, "another")
 
 
-def test_a_ledger_without_its_tables(path, ledger):
-    ledger._db.execute("DROP TABLE meta")
-    assert "restore it from a backup" in refusal(path)
+@pytest.mark.parametrize("damage", ["DROP TABLE meta", "DELETE FROM meta", "DELETE FROM meta WHERE key = 'ledger.clock'"])
+def test_a_ledger_without_what_it_notes_of_itself(path, ledger, damage):
+    ledger._db.execute(damage)
+    with pytest.raises(LedgerError, match="restore it from a backup"), SqliteLedger.open(path, "key") as opened:
+        opened.append([new_vote(b"d")])
 
 
 def test_text_that_is_none_any_more_is_damage(path):
