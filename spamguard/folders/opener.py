@@ -63,7 +63,10 @@ class LocalMailboxes:
         """Of a Maildir that several patterns name, the first one counts."""
         found: dict[str, Mailbox] = {}
         for number, ((fixed, rest), user) in enumerate(self._patterns):
-            for names in self._matches(fixed, rest):
+            some = list(self._matches(fixed, rest))
+            if not some:
+                self._watches.wait_for(fixed, None)
+            for names in some:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
         return list(found.values())
@@ -75,6 +78,7 @@ class LocalMailboxes:
             found = [Place(mailbox, directory) for directory in self._walk(root, mailbox, "", 0, left)]
         if not found:
             self._tell_format(mailbox)
+            self._watches.wait_for(mailbox.path, mailbox)
         if next(left, None) is None:
             self._once.warn(mailbox, "%s: has more than %d folders: the others are not looked at", mailbox.path, _MOST_DIRECTORIES)
         return found
@@ -124,7 +128,6 @@ class LocalMailboxes:
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._once.warn(fixed, "%s: cannot be looked at (%s): check its permissions", fixed, error.strerror)
-            self._watches.wait_for(fixed, None)
             return
         try:
             yield from self._matches_below(root, fixed, (), rest)

@@ -31,12 +31,11 @@ _REASONS = {
 
 @dataclass(slots=True)
 class _Polled(Generic[Target]):
-    """A directory without a watch. time: when it last changed, in nanoseconds; -1: it is not there, which is awaited or the end."""
+    """A directory without a watch. time: when it last changed, in nanoseconds; -1: it is not there any more."""
 
     time: int
     fresh: bool
     targets: set[Target]
-    awaited: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +54,7 @@ class Watches(Generic[Target]):
         self._inotify: Inotify | None = None
         self._watched: dict[int, _Watched[Target]] = {}
         self._polled: dict[str, _Polled[Target]] = {}
+        self._awaited: dict[str, tuple[tuple[int, int] | None, Target]] = {}  # by path: which directory is there, and who waits for another
         self._next_poll = 0.0
         if notify:
             try:
@@ -67,6 +67,7 @@ class Watches(Generic[Target]):
 
         whose: the directory had another name if it was known by another target of theirs, which is not told any more.
         """
+        self._awaited.pop(path, None)
         try:
             if self._inotify is not None:
                 watched = self._watched.setdefault(self._inotify.add(directory), _Watched())
@@ -81,15 +82,14 @@ class Watches(Generic[Target]):
         self._look_at(path, target)
 
     def wait_for(self, path: str, target: Target) -> None:
-        """Tell of a directory that is not there yet."""
-        self._look_at(path, target).awaited = True
+        """Tell once of another directory there: of the first, or of one that is mounted over what is there now, which no event tells."""
+        self._awaited[path] = _identity(path), target
 
-    def _look_at(self, path: str, target: Target) -> _Polled[Target]:
+    def _look_at(self, path: str, target: Target) -> None:
         found = self._polled.get(path)
         if found is None:
             found = self._polled[path] = _Polled(*_looked_at(path), set())
         found.targets.add(target)
-        return found
 
     def wait(self, timeout: float) -> tuple[set[Target], bool]:
         """What may have changed, and whether events were lost; waits for so many seconds at most while nothing has."""
@@ -100,7 +100,7 @@ class Watches(Generic[Target]):
             left = until - time.monotonic()
             if told or lost or left <= 0:
                 return told, lost
-            self._sleep(min(left, self._next_poll - time.monotonic()) if self._polled else left)
+            self._sleep(min(left, self._next_poll - time.monotonic()) if self._polled or self._awaited else left)
 
     def close(self) -> None:
         """Forget all."""
@@ -134,18 +134,27 @@ class Watches(Generic[Target]):
 
     def _poll(self) -> set[Target]:
         now = time.monotonic()
-        if not self._polled or now < self._next_poll:
+        if not (self._polled or self._awaited) or now < self._next_poll:
             return set()
-        told: set[Target] = set()
+        came = [path for path, (before, _) in self._awaited.items() if _identity(path) != before]
+        told = {self._awaited.pop(path)[1] for path in came}
         for path, polled in list(self._polled.items()):
             changed, fresh = _looked_at(path)
             if changed != polled.time or polled.fresh:
                 told |= polled.targets
             polled.time, polled.fresh = changed, fresh
-            if changed == _GONE and not polled.awaited:
+            if changed == _GONE:
                 del self._polled[path]
         self._next_poll = time.monotonic() + POLL_SECONDS
         return told
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Of what is there; None: nothing is."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _looked_at(path: str) -> tuple[int, bool]:

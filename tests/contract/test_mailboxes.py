@@ -320,6 +320,26 @@ def test_a_maildir_that_is_yet_to_come(opened, tmp_path, monkeypatch):
         assert len(mailboxes.users()) == 1
 
 
+@pytest.mark.parametrize("pattern", ["", "/*"])
+def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, pattern):
+    """Where another directory is of a sudden, without any event in the one that was there; here by a link to it."""
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    (tmp_path / "bare" / "home").mkdir(parents=True)
+    box = maildir(tmp_path / "disk" / "home" / "anna") if pattern else maildir(tmp_path / "disk" / "home")
+    (tmp_path / "mail").symlink_to("bare")
+    with opened(f"{tmp_path}/mail/home{pattern}", notify=notify) as mailboxes:
+        assert [folder for folders in everything(mailboxes).values() for folder in folders] == []
+        drained(mailboxes, notify)
+        assert mailboxes.changes(0.3) == Changes()
+        (tmp_path / "new").symlink_to("disk")
+        (tmp_path / "new").rename(tmp_path / "mail")
+        assert told(mailboxes) != Changes()
+        assert [folder for folders in everything(mailboxes).values() for folder in folders] == [""]
+        drained(mailboxes, notify)
+        deliver(box, b"one")
+        assert len(told(mailboxes).folders) == 1
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
