@@ -203,13 +203,15 @@ def test_tables_without_receipts_cannot_be_backed_up(state, tmp_path, capsys):
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:32768] + b"\xff" * 32768 + data[65536:], lambda data: b"sqam".join(data.rsplit(b"spam", 1))]
+)
+def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys, damage):
+    """Nor one in which a single bit of a label has turned."""
     with opened(tmp_path / "state") as one:
         teach(one, LESSONS)
     path = tmp_path / "state" / "ledger.sqlite"
-    data = bytearray(path.read_bytes())
-    data[2 * 16384 : 4 * 16384] = b"\xff" * (2 * 16384)
-    path.write_bytes(data)
+    path.write_bytes(damage(path.read_bytes()))
     assert command(tmp_path / "state", "backup", tmp_path / "backup") == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "backup").exists()
