@@ -43,6 +43,7 @@ _NOT_FILED = (
     "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into Junk on delivery: see the log of what "
     "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
 )
+_EMPTY = "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? Should mail come back, it is watched again"
 
 _MOST_DOUBTS = 20
 _DOUBTFUL = (
@@ -150,8 +151,8 @@ class Watcher:
         for mailbox in known - found:
             self._schedule.remove(mailbox)
             self._scanner.forget(mailbox)
-            self._once.over(mailbox)
-            self._once.over(_filing_of(mailbox))
+            for told in (mailbox, _filing_of(mailbox), _empty(mailbox)):
+                self._once.over(told)
         for mailbox in sorted(found - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
@@ -212,15 +213,24 @@ class Watcher:
 
     def _find_folders(self, box: Box) -> None:
         """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
+        known = self._sightings.folders(box.mailbox.path)
         try:
             found = list(self._mailboxes.folders(box.mailbox))
         except FileNotFoundError:  # should it come back, that is told once it was missed
             found, self._users_due = [], 0.0
+        else:
+            self._tell_empty(box.mailbox, now_empty=not found, was_empty=not known)
         box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
         for place in found:
             self._tell_doubtful(place)
-        known = self._sightings.folders(box.mailbox.path)
         self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
+
+    def _tell_empty(self, mailbox: Mailbox, *, now_empty: bool, was_empty: bool) -> None:
+        """Told until there are folders again, though what was in them has been missed by then."""
+        if not now_empty:
+            self._once.over(_empty(mailbox))
+        elif not was_empty:
+            self._once.warn(_empty(mailbox), _EMPTY, mailbox.path)
 
     def _tell_doubtful(self, place: Place) -> None:
         """Once for each name, whoever's it is, and for some names only: people call folders what they like."""
@@ -368,3 +378,8 @@ class Watcher:
 def _filing_of(mailbox: Mailbox) -> str:
     """What is told about filing goes by this name."""
     return f"filing {mailbox.path}"
+
+
+def _empty(mailbox: Mailbox) -> str:
+    """Likewise about one without folders."""
+    return f"empty {mailbox.path}"

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from spamguard.folders import notes
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL
 
@@ -53,6 +54,26 @@ def test_a_mailbox_that_goes_and_comes_back(watched):
     away.rename(watched.box)
     watched.rest()
     assert watched.votes() == {"anna 0": "spam"}
+
+
+def test_a_mailbox_whose_disk_is_away_is_told_until_it_is_back(watched, monkeypatch):
+    """Its directory is there, where it was mounted, and nothing in it."""
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    away = watched.place / "away"
+    away.mkdir()
+    for one in list(watched.box.iterdir()):
+        one.rename(away / one.name)
+    watched.rest()
+    (trouble,) = notes.read(watched.state).troubles
+    assert f"{watched.box}: none of its folders are there any more" in trouble.text
+    move(away / "new" / message.name, away / ".Junk")
+    for one in list(away.iterdir()):
+        one.rename(watched.box / one.name)
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    assert notes.read(watched.state).troubles == ()
 
 
 def test_a_mailbox_that_is_gone_for_a_month_is_forgotten(watched, monkeypatch):
