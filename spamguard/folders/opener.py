@@ -29,6 +29,7 @@ _MOST_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
 _SCRIPT = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _WILD = re.compile(r"[*?]")
+_STAR = re.compile(r"\*")
 _KEYWORDS = "dovecot-keywords"
 _LETTERS = 26  # keywords that a name has room for
 _MOST_KEYWORDS = 64 << 10  # bytes of that file
@@ -50,8 +51,10 @@ Target = Place | Mailbox | None
 class LocalMailboxes:
     """`contract.Mailboxes` of this machine.
 
-    A mailbox belongs to the user its pattern names; else to what the wildcards stand for, the last first and then the others
-    (/var/vmail/*/*/Maildir: anna@example.org); else to the owner of its directory. notify: as in `Watches`.
+    A mailbox belongs to the user its pattern names; else to what its wildcards stand for; else to the owner of its directory. The last
+    of them is the name or the whole address, one above it the domain: the nearest with a dot in it, so that /var/vmail/*/*/*/Maildir is
+    anna@example.org's where there is a directory for each letter, too. Parts with `?` alone are such directories if others have `*`.
+    notify: as in `Watches`.
     """
 
     def __init__(self, patterns: Sequence[Pattern], *, notify: bool = True) -> None:
@@ -226,10 +229,11 @@ def _split(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
-    wild = [name for part, name in zip(rest, names, strict=True) if _WILD.search(part)]
-    if not wild:
-        return _owner(path)
-    return "@".join(_text(name) for name in reversed(wild))
+    stars, all_wild = ([_text(name) for part, name in zip(rest, names, strict=True) if wild.search(part)] for wild in (_STAR, _WILD))
+    *above, name = stars or all_wild or [_owner(path)]
+    if not above or "@" in name:
+        return name
+    return f"{name}@{next((one for one in reversed(above) if '.' in one), above[-1])}"
 
 
 def _owner(path: str) -> str:

@@ -86,6 +86,26 @@ def test_users_are_what_the_wildcards_stand_for(opened, tmp_path):
         ]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "path", "user"),
+    [
+        ("*/*/*", "example.org/a/anna", "anna@example.org"),
+        ("*/*/*", "disk1/example.org/anna", "anna@example.org"),
+        ("*/*/*", "disk1/lan/anna", "anna@lan"),
+        ("*/*/*/*", "example.org/a/n/anna", "anna@example.org"),
+        ("*/?/*", "example.org/a/anna", "anna@example.org"),
+        ("?/*", "a/anna", "anna"),
+        ("disk?/*/*", "disk1/lan/anna.b", "anna.b@lan"),
+        ("*/*", "example.org/anna@example.org", "anna@example.org"),
+        ("ann?", "anna", "anna"),
+    ],
+)
+def test_of_many_wildcards_the_user_is_an_address(opened, tmp_path, pattern, path, user):
+    maildir(tmp_path / path)
+    with opened(tmp_path / pattern) as mailboxes:
+        assert [mailbox.user for mailbox in mailboxes.users()] == [user]
+
+
 def test_users_without_wildcards(opened, tmp_path):
     one, other = maildir(tmp_path / "one"), maildir(tmp_path / "[other]")
     with opened(one, Pattern(str(other), "anna"), tmp_path / "missing") as mailboxes:
