@@ -35,32 +35,39 @@ def values(spam_filter: Filter) -> dict[str, Any]:
     return {
         "users": users,
         "watcher": noted and {"alive": noted.alive(now), "began": noted.began, "seen": noted.seen, "mailboxes": noted.mailboxes},
-        "warnings": [*(_warnings(users, noted, now) if noted else ()), *_warnings_of_dropped(spam_filter, dropped)],
+        "warnings": [
+            *(_warnings(spam_filter, noted, now) if noted else ()),
+            *_warnings_of_dropped(spam_filter, dropped),
+            *_warnings_of_two_names(spam_filter, [one["user"] for one in users]),
+        ],
     }
 
 
 def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> list[dict[str, Any]]:
     """refused: by user, in folders and elsewhere."""
     from spamguard.folders.values import ORIGIN
+    from spamguard.teaching.lesson import PIPED
 
     known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.lessons()
     today = date.today().isoformat()
     found = []
     for user in sorted({*lessons, *(user for some in refused for user in some)}):
-        last = known.last_heard(user, ORIGIN)
+        last = max(filter(None, (known.last_heard(user, way) for way in (ORIGIN, PIPED))), default=None)  # PIPED: as IMAPSieve does
         moved = last and {"time": last.time, "folder": last.origin.removeprefix(f"{ORIGIN} ")}
         number = sum(some[user].number for some in refused if user in some and some[user].day == today)
         found.append({"user": user, "lessons": lessons.get(user, {}), "last_move": moved, "refused_today": number})
     return sorted(found, key=lambda one: -one["last_move"]["time"] if one["last_move"] else 0)
 
 
-def _warnings(users: list[dict[str, Any]], noted: Noted, now: float) -> Iterator[str]:
+def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
     """What would teach and does not: because of a limit since nothing else was learnt, or of trouble that does not go away."""
+    from spamguard.folders.values import ORIGIN
+
     if not noted.alive(now):
         yield f"no watcher has been seen since {rim.moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
-    moves = {one["user"]: one["last_move"]["time"] for one in users if one["last_move"]}
     for user, refused in noted.refused.items():
-        if refused.last >= moves.get(user, 0):
+        last = spam_filter.ledger.users.last_heard(user, ORIGIN)
+        if last is None or refused.last >= last.time:
             told = f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder}"
             yield f"{user}: {told} at {rim.moment(refused.last)}: beyond lessons_per_day"
     for trouble in noted.troubles:
@@ -81,6 +88,20 @@ def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) ->
                 f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {rim.moment(refused.last)}"
             )
             yield f"{user or SITE}: {told}: {refused.why}"
+
+
+def _warnings_of_two_names(spam_filter: Filter, users: Sequence[str]) -> Iterator[str]:
+    """Who is named otherwise by Dovecot than by the pattern of `watch`: each move counts twice, and `undo` takes back half."""
+    from spamguard.folders.values import ORIGIN
+    from spamguard.teaching.lesson import PIPED
+
+    known = spam_filter.ledger.users
+    for address in users:
+        name = address.partition("@")[0]
+        for watched, piped in ((name, address), (address, name)) if name != address and name in users else ():
+            if known.last_heard(watched, ORIGIN) and known.last_heard(piped, PIPED):
+                told = f"{watched}, whose folders are watched, and {piped}, of whom Dovecot tells (IMAPSieve), may be one person"
+                yield f"{told}, who then counts twice: leave one of the two out, or let both name people alike"
 
 
 def lines(told: dict[str, Any]) -> list[str]:

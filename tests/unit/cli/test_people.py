@@ -52,6 +52,25 @@ def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
     assert len(run(taught, "status", "--json").json["users"]) == 26
 
 
+def test_moves_that_dovecot_told_are_moves(run, taught):
+    say(taught, "ben", "spam", 2, "teach-pipe")
+    first, *_ = run(taught, "status", "--json").json["users"]
+    assert (first["user"], first["last_move"]["folder"]) == ("ben", "teach-pipe")
+
+
+def test_one_person_by_two_names_is_told(run, taught):
+    say(taught, "anna", "spam", 2)
+    say(taught, "ben@example.org", "spam", 2)
+    say(taught, "anna@example.org", "ham", 2, "cli")
+    assert run(taught, "status", "--json").json["warnings"] == []
+    say(taught, "anna@example.org", "spam", 2, "teach-pipe")
+    say(taught, "ben", "spam", 2, "teach-pipe")
+    told = run(taught, "status", "--json").json["warnings"]
+    assert len(told) == 2
+    assert told[0].startswith("anna, whose folders are watched, and anna@example.org, of whom Dovecot tells")
+    assert told[1].startswith("ben@example.org, whose folders are watched, and ben, ")
+
+
 def test_refusals(run, taught, one_day):
     note(taught, refused={"anna": Refused(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")})
     answer = run(taught, "status", "--json").json
