@@ -21,12 +21,12 @@ from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
-from spamguard.model import firstscores, goodmail, snapshot, verdicts
-from spamguard.model.directory import bytes_of_tables, is_new, least_bits
+from spamguard.model import firstscores, goodmail, snapshot, status, verdicts
+from spamguard.model.directory import is_new, least_bits
 from spamguard.model.personal import People
 from spamguard.model.store import TableStore
-from spamguard.prepare import Preparer, Teaching, chunks
-from spamguard.records import EXTRACTOR, TOKEN_SETS, Explanation, Features, Scan, Status, Verdict
+from spamguard.prepare import Preparer, Teaching, chunks, message
+from spamguard.records import EXTRACTOR, Explanation, Features, Scan, Status, Verdict
 from spamguard.teaching.lesson import NO_CLASSES, is_class
 
 _BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
@@ -110,7 +110,7 @@ class Filter:
 
     def judge_all(self, messages: Iterable[bytes], *, user: str = "") -> Iterator[Verdict]:
         """The verdicts of many messages, in order: some are read ahead and judged together, which costs each of them less."""
-        for some in chunks(messages, bytes):
+        for some in chunks(messages, message):
             if self._profile.words_only:
                 yield from map(self.judge_features, self._preparer.extractor.read_words(some))
                 continue
@@ -136,9 +136,8 @@ class Filter:
         seen = evidence(features, self._store.tables.bits)
         if self._said(user) is None:
             return self._verdict(self._judgement(seen))
-        tables, known = self._store.tables, self._parameters()
-        weighed = explanation.weigh(tables, known, seen)
-        return self._personal((user,), seen, weighed, fused(tables, known, weighed.scores))[user]
+        weighed, joint = self._weigh(seen)
+        return self._verdict(self._corrections([user], seen, weighed)[user].added(joint))
 
     def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"", users: Sequence[str] = ()) -> Scan:
         """The verdict of `judge`, and what is kept of a message once it is gone.
@@ -151,9 +150,9 @@ class Filter:
         tables, known = self._store.tables, self._parameters()
         seen = evidence(found.features, tables.bits)
         if self._profile.name == DEFAULT:
-            weighed = explanation.weigh(tables, known, seen)
-            joint = fused(tables, known, weighed.scores)
-            verdict, by_user = self._verdict(joint), self._personal(users, seen, weighed, joint)
+            weighed, joint = self._weigh(seen)
+            verdict, own = self._verdict(joint), self._corrections(users, seen, weighed)
+            by_user = {user: self._verdict(correction.added(joint)) for user, correction in own.items()}
             parts = explanation.bucket_parts(weighed, tables, known, seen, *self._sides(verdict))
             chosen = explanation.strongest(parts, words)
             told = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
@@ -161,14 +160,20 @@ class Filter:
             verdict, told, by_user = self._verdict(self._judgement(seen)), (), {}
         return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self.settling_due(), by_user)
 
-    def _personal(self, users: Sequence[str], seen: Evidence, weighed: explanation.Weighed, joint: list[float]) -> dict[str, Verdict]:
-        """The verdicts for those users who have said anything that counts."""
+    def _weigh(self, seen: Evidence) -> tuple[explanation.Weighed, list[float]]:
+        """The judgement of the default profile, and what it went through."""
+        tables, known = self._store.tables, self._parameters()
+        weighed = explanation.weigh(tables, known, seen)
+        return weighed, fused(tables, known, weighed.scores)
+
+    def _corrections(self, users: Sequence[str], seen: Evidence, weighed: explanation.Weighed) -> dict[str, personal.Correction]:
+        """What those users who have said anything that counts change about that judgement."""
         said = {user: found for user in users if (found := self._said(user)) is not None}
         if not said:
             return {}
         tables = self._store.tables
         shared = personal.frequencies(tables, weighed.rows.counts)
-        return {user: self._verdict(personal.correct(own, tables.classes, seen, shared).added(joint)) for user, own in said.items()}
+        return {user: personal.correct(own, tables.classes, seen, shared) for user, own in said.items()}
 
     def _said(self, user: str) -> personal.Said | None:
         if not user or self._profile.name != DEFAULT:
@@ -184,7 +189,7 @@ class Filter:
     def explain(self, raw: bytes, *, user: str = "") -> Explanation:
         """Why: the parts that sum to the log-odds. UsageError with a profile other than the default. user: as in `judge`."""
         extractor = self._preparer.extractor
-        return self.explain_features(extractor.features(raw), extractor.texts(raw), user)
+        return self.explain_features(extractor.features(message(raw)), extractor.texts(raw), user)
 
     def explain_features(self, features: Features, texts: Mapping[int, str], user: str = "") -> Explanation:
         """The same for a message that was read already. texts: of those tokens whose text is known; a clue without one has "" there."""
@@ -193,9 +198,8 @@ class Filter:
         self._refresh()
         tables, known = self._store.tables, self._parameters()
         seen = evidence(features, tables.bits)
-        weighed = explanation.weigh(tables, known, seen)
-        joint, said = fused(tables, known, weighed.scores), self._said(user)
-        own = None if said is None else personal.correct(said, tables.classes, seen, personal.frequencies(tables, weighed.rows.counts))
+        weighed, joint = self._weigh(seen)
+        own = self._corrections([user], seen, weighed).get(user)
         verdict = self._verdict(own.added(joint) if own else joint)
         favoured, against = self._sides(verdict)
         found = dissect(weighed, tables, known, seen, favoured, against)
@@ -214,7 +218,7 @@ class Filter:
         return self._known
 
     def _read(self, raw: bytes) -> Features:
-        return self._preparer.extractor.words(raw) if self._profile.words_only else self._preparer.judged(raw)
+        return self._preparer.extractor.words(message(raw)) if self._profile.words_only else self._preparer.judged(raw)
 
     def _judgement(self, seen: Evidence) -> list[float]:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
@@ -271,6 +275,8 @@ class Filter:
         return [then[one.digest] if one.digest in then else firstscores.packed(row, classes) for one, row in zip(lessons, now, strict=True)]
 
     def _cast(self, votes: list[NewVote], *, unheard: bool = False) -> list[bool]:
+        if not all(isinstance(vote.user, str) for vote in votes):
+            raise TypeError("the name of a user is a str, and empty for what is nobody's in particular")
         self.refuse_without_receipts()
         changed = self._ledger.append(votes, unheard=unheard)
         self._refresh()
@@ -279,10 +285,10 @@ class Filter:
 
     def check_class(self, name: str, *, new: bool = False) -> None:
         """UnknownClassError unless `name` is a class or may become one; `new`: also if it looks like a slip of the pen."""
-        if not is_class(name):
+        if not isinstance(name, str) or not is_class(name):
             raise UnknownClassError(f"{name!r} cannot be a class: use up to 32 of a-z, 0-9, - and _, but not {', '.join(NO_CLASSES)}")
         if not new and name not in self.classes and (near := get_close_matches(name, sorted(self.classes), 1, 0.7)):
-            raise UnknownClassError(f"no class {name!r}: did you mean {near[0]!r}? To make it a class of its own, say --new")
+            raise UnknownClassError(f"no class {name!r}: did you mean {near[0]!r}? To make it one of its own, say --new (`define_class`)")
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
         """Make a class known, wanted or unwanted, before anything is taught."""
@@ -382,18 +388,4 @@ class Filter:
     def status(self) -> Status:
         """What there is, as of now."""
         self._refresh()
-        tables = self._store.tables
-        quarter = len(tables.rows) // len(tables.vocabulary)
-        return Status(
-            dict.fromkeys(self._ledger.classes(), 0) | dict(zip(tables.classes, tables.messages.tolist(), strict=True)),
-            self._unwanted,
-            len(tables.rows),
-            dict(zip(TOKEN_SETS, tables.vocabulary.tolist(), strict=True)),
-            dict(zip(TOKEN_SETS, (tables.vocabulary / quarter).tolist(), strict=True)),
-            self._ledger.last_seq(),
-            self._store.seq - self._store.stamp.settled,
-            self._ledger.path.stat().st_size,
-            bytes_of_tables(self.directory),
-            EXTRACTOR,
-            self._ledger.fingerprint,
-        )
+        return status.status(self.directory, self._ledger, self._store, self._unwanted)

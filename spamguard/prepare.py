@@ -42,28 +42,28 @@ class Preparer:
 
     def digest(self, raw: bytes) -> bytes:
         """Which message this is, whatever delivery has changed about it; 16 bytes."""
-        return digest(without_prefix(raw), self._digest_key)
+        return digest(without_prefix(message(raw)), self._digest_key)
 
     def judged(self, raw: bytes) -> Features:
         """What judging one message needs; tokens may repeat."""
-        found = self.extractor.repeating(raw)
-        self._last = (bytes(raw), found) if len(raw) <= _KEPT else None  # a copy of what could be filled anew
+        found = self.extractor.repeating(message(raw))
+        self._last = (raw, found) if len(raw) <= _KEPT else None
         return found.features
 
     def ready(self, raw: bytes) -> Teaching:
         """Everything that teaching one message needs."""
-        written = without_prefix(raw)
+        written = without_prefix(message(raw))
         if self._last is None or self._last[0] != written:
             return self._teaching(written, self.extractor.read([written])[0])
-        message, said = self._last[1]
-        return self._teaching(written, Reading(message, replace(said, tokens=without_repeats(said.tokens))))
+        parsed, said = self._last[1]
+        return self._teaching(written, Reading(parsed, replace(said, tokens=without_repeats(said.tokens))))
 
     def named(self, raw: bytes, on_top: bytes) -> tuple[Teaching, Named]:
         """The same with a way to its words. on_top: header fields that count as if they stood on top of the message.
 
         They must be none that a message is known by (Message-ID, Date, From, Subject, MIME's): its identity stays its own.
         """
-        found, words = self.extractor.read_named(_below(on_top, raw))
+        found, words = self.extractor.read_named(_below(on_top, message(raw)))
         same = not on_top or _FIELD.match(raw, header_start(raw))
         return Teaching(digest(raw, self._digest_key, found.message if same else None), found.features), words
 
@@ -74,6 +74,13 @@ class Preparer:
 
     def _teaching(self, raw: bytes, found: Reading) -> Teaching:
         return Teaching(digest(raw, self._digest_key, found.message), found.features)
+
+
+def message(raw: bytes) -> bytes:
+    """The same, of whatever a caller took for a message. TypeError: it is none."""
+    if not isinstance(raw, bytes):
+        raise TypeError(f"a message is bytes, as it came, and this is {type(raw).__name__}: of an email.message take as_bytes()")
+    return raw
 
 
 def _below(on_top: bytes, raw: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,24 @@ def test_odd_messages_are_judged_taught_and_taken_back(spam_filter: Filter) -> N
         assert isinstance(spam_filter.judge(raw).probability, float)
         assert spam_filter.learn(raw, "spam")
         assert spam_filter.forget(raw)
+
+
+@pytest.mark.parametrize("profile", ["default", "multinomial"])
+def test_a_message_is_bytes_and_a_user_is_text(tmp_path: Path, profile: str) -> None:
+    with opened(tmp_path, profile=profile) as one:
+        text: Any = HAM[0].decode("latin-1")
+        for use in (one.judge, one.scan, one.forget, lambda raw: one.learn(raw, "ham"), lambda raw: list(one.judge_all([raw]))):
+            with pytest.raises(TypeError, match="a message is bytes, as it came, and this is str"):
+                use(text)
+        for user in (None, b"anna", 7):
+            odd: Any = user
+            with pytest.raises(TypeError, match="the name of a user is a str"):
+                one.learn(HAM[0], "ham", user=odd)
+            with pytest.raises(TypeError, match="the name of a user is a str"):
+                one.forget(HAM[0], user=odd)
+        assert one.status().events == 0
+    with opened(tmp_path) as one, pytest.raises(TypeError, match="and this is str"):
+        one.explain(text)
 
 
 def test_judging_and_explaining_never_write(tmp_path: Path) -> None:
@@ -295,10 +314,12 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
         ("any", "cannot be a class"),
         ("a" * 33, "cannot be a class"),
         ("a b", "cannot be a class"),
-        ("spma", "did you mean 'spam'"),
+        ("spma", "did you mean 'spam'.*define_class"),
+        (b"spam", "cannot be a class"),
+        (None, "cannot be a class"),
     ],
 )
-def test_class_names(spam_filter: Filter, name: str, told: str) -> None:
+def test_class_names(spam_filter: Filter, name: Any, told: str) -> None:
     with pytest.raises(UnknownClassError, match=told):
         spam_filter.learn(MAIL[0][1], name)
     assert spam_filter.status().events == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_what_was_judged_is_not_read_again_to_be_taught(compiled: bool, monkeypa
     assert reads["read"] == 1
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("raw", ["text", None, 12, bytearray(MAIL[0]), [MAIL[0]], iter(MAIL)], ids=lambda raw: type(raw).__name__)
+def test_what_is_no_bytes_is_told_as_that(raw: Any, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(kernel, "_functions", None)
+    preparer = Preparer(KEY)
+    for use in (preparer.judged, preparer.ready, preparer.digest, lambda raw: preparer.named(raw, b"")):
+        with pytest.raises(TypeError, match=f"a message is bytes, as it came, and this is {type(raw).__name__}"):
+            use(raw)
+
+
 def assert_same(one: Teaching, other: Teaching) -> None:
     assert one.digest == other.digest
     for name in ("tokens", "traits", "numbers"):
@@ -121,11 +133,3 @@ def test_nothing_large_is_held_because_it_was_judged() -> None:
     preparer.judged(large := MAIL[2] + b"x" * (1 << 20))
     assert preparer._last is None
     assert preparer.ready(large).digest == preparer.digest(large)
-
-
-def test_a_buffer_that_is_filled_anew_after_it_was_judged_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_functions", None)  # with it only bytes will do
-    preparer, buffer = Preparer(KEY), bytearray(MAIL[0])
-    preparer.judged(buffer)
-    buffer[:] = MAIL[1]
-    assert_same(preparer.ready(buffer), preparer.ready(MAIL[1]))
