@@ -101,6 +101,8 @@ def _map(path: Path) -> Tables:
         data = _whole_pages(file.tell())
         if os.fstat(file.fileno()).st_size != data + header["bytes"]:
             raise _damaged(path, "its length is wrong")
+        if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
+            raise _damaged(path, "it was made by a machine with another order of bytes")
         arrays = {name: _load(file, dtype, shape, data + start) for name, dtype, shape, start in header["arrays"]}
     columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
     small: dict[str, Any] = {name: arrays[name] for name in _SMALL}
