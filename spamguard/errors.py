@@ -6,6 +6,9 @@ wrong, where, and the remedy. Commands print it and exit non-zero; nothing here 
 
 import errno
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where the disk, or somebody's share of it, is full."""
+
 
 def remedy(error: OSError, otherwise: str) -> str:
     """What to do where something cannot be written: on a full disk that is always the same."""
@@ -14,12 +17,17 @@ def remedy(error: OSError, otherwise: str) -> str:
 
 def is_full(error: Exception) -> bool:
     """Whether the disk, or somebody's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def reported(error: Exception) -> str:
     """What somebody else's error says, in one line, without number and path where the system says it."""
     return " ".join((getattr(error, "strerror", None) or str(error)).split())
+
+
+def problems(error: Exception) -> tuple[str, ...]:
+    """What is wrong, a line for each: of a configuration there may be several."""
+    return error.problems if isinstance(error, ConfigError) else (str(error),)
 
 
 class SpamguardError(Exception):

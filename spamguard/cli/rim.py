@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spamguard import log, sources
-from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError
+from spamguard.errors import NO_ROOM, ConfigError, SourceError, SpamguardError, UsageError, problems
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -40,8 +40,7 @@ ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for eac
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
 _ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
-    errno.ENOSPC: "make room and try again",
-    errno.EDQUOT: "make room and try again",
+    **dict.fromkeys(NO_ROOM, "make room and try again"),
     errno.EFBIG: "raise the limit on file size",
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: _ANOTHER_USER,
@@ -126,7 +125,7 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
         status = run(given)
         sys.stdout.flush()
     except SpamguardError as error:
-        return fail(*(error.problems if isinstance(error, ConfigError) else [str(error)]))
+        return fail(*problems(error))
     except BrokenPipeError:
         abandon_output()
         return CUT_OFF

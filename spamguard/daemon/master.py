@@ -22,7 +22,7 @@ from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
-from spamguard.errors import ConfigError, SpamguardError, StartError
+from spamguard.errors import SpamguardError, StartError, problems
 from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
 from spamguard.settings import Settings
 
@@ -154,7 +154,7 @@ class Master:
             self._check_lasting(settings)
             self._open(settings)
         except (SpamguardError, OSError) as error:
-            for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+            for problem in problems(error):
                 _log.error("%s", problem)
             _log.error("the old settings stay in force")
             self._notifier.ready(f"{self._status()}; the new configuration has mistakes, see the log")

@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing, suppress
 from spamguard import unixsocket
 from spamguard.daemon import capabilities, privileges, signals
 from spamguard.daemon.notify import Notifier
-from spamguard.errors import ConfigError, SpamguardError, StartError
+from spamguard.errors import ConfigError, SpamguardError, StartError, problems
 from spamguard.folders import packets
 from spamguard.folders.once import Once
 from spamguard.folders.opener import LocalMailboxes
@@ -91,8 +91,8 @@ class Opening:
             settings = self._read()
             if settings.watch_socket != self._settings.watch_socket:
                 raise StartError("`watch_socket` cannot change while running: restart for that")
-        except SpamguardError as error:
-            for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+        except (SpamguardError, OSError) as error:
+            for problem in problems(error):
                 _log.error("%s", problem)
             _log.error("the old settings stay in force")
             self._notifier.ready("the new configuration has mistakes, see the log")
