@@ -1,6 +1,6 @@
 """Everything that can be asked of the API: one table. Routes, checks of what is given, and the description are made from it.
 
-A handler gets what was asked, checked, and returns one of `layouts`. Nothing here knows HTTP beyond methods and paths.
+A handler gets what was asked, checked, and returns what is told by its type (`schema`). Nothing here knows HTTP beyond methods and paths.
 """
 
 from __future__ import annotations
@@ -13,9 +13,24 @@ from typing import Any, get_type_hints
 from spamguard.errors import NotThereError, UsageError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
-from spamguard.web.api import layouts, shapes
+from spamguard.web.api import shapes
 from spamguard.web.service.contract import Monitor, Service
-from spamguard.web.service.values import MOST, Person, Search
+from spamguard.web.service.values import (
+    MOST,
+    Found,
+    HeldBack,
+    Known,
+    Model,
+    Opinion,
+    Person,
+    Preview,
+    Receipt,
+    Released,
+    Search,
+    Shown,
+    Today,
+    Why,
+)
 
 
 class Type(StrEnum):
@@ -84,92 +99,95 @@ class Operation:
 
     @property
     def answer(self) -> Any:
-        """Layout of the answer, as the handler declares it; Text: no JSON."""
+        """Type of the answer, as the handler declares it; Text: no JSON."""
         return get_type_hints(self.run)["return"]
 
 
 # ---- handlers
 
 
-async def _judge(asked: Asked) -> layouts.OpinionShape:
-    return shapes.opinion(await asked.service.judge(asked.person, asked.message))
+async def _judge(asked: Asked) -> Opinion:
+    return await asked.service.judge(asked.person, asked.message)
 
 
-async def _explain(asked: Asked) -> layouts.WhyShape:
-    return shapes.why(await asked.service.explain(asked.person, asked.message))
+async def _explain(asked: Asked) -> shapes.WhyTold:
+    return _why_told(await asked.service.explain(asked.person, asked.message))
 
 
-async def _learn(asked: Asked) -> layouts.ReceiptShape:
-    return shapes.receipt(await asked.service.learn(asked.person, asked.message, asked.given["class"]))
+async def _learn(asked: Asked) -> Receipt:
+    return await asked.service.learn(asked.person, asked.message, asked.given["class"])
 
 
-async def _preview(asked: Asked) -> layouts.PreviewShape:
-    return shapes.preview(await asked.service.preview(asked.person, asked.message, asked.given["class"]))
+async def _preview(asked: Asked) -> Preview:
+    return await asked.service.preview(asked.person, asked.message, asked.given["class"])
 
 
-async def _forget(asked: Asked) -> layouts.ReceiptShape:
-    return shapes.receipt(await asked.service.forget(asked.person, asked.given["digest"]))
+async def _forget(asked: Asked) -> Receipt:
+    return await asked.service.forget(asked.person, asked.given["digest"])
 
 
-async def _history(asked: Asked) -> layouts.HistoryShape:
+async def _history(asked: Asked) -> Found:
     given = dict(asked.given)
-    search = Search(sender=given.pop("from"), recipient=given.pop("to"), **given)
-    return shapes.history(await asked.service.history(asked.person, search))
+    return await asked.service.history(asked.person, Search(sender=given.pop("from"), recipient=given.pop("to"), **given))
 
 
-async def _judgement(asked: Asked) -> layouts.KnownShape:
-    return shapes.known(await asked.service.judgement(asked.person, asked.name))
+async def _judgement(asked: Asked) -> Known:
+    return await asked.service.judgement(asked.person, asked.name)
 
 
-async def _why(asked: Asked) -> layouts.WhyShape:
-    return shapes.why(await asked.service.why(asked.person, asked.name))
+async def _why(asked: Asked) -> shapes.WhyTold:
+    return _why_told(await asked.service.why(asked.person, asked.name))
 
 
-async def _learn_passed(asked: Asked) -> layouts.ReceiptShape:
-    return shapes.receipt(await asked.service.learn_passed(asked.person, asked.name, asked.given["class"]))
+def _why_told(found: Why) -> shapes.WhyTold:
+    return shapes.WhyTold(found.then, shapes.explained_by(found.now))
 
 
-async def _forget_passed(asked: Asked) -> layouts.ReceiptShape:
-    return shapes.receipt(await asked.service.forget_passed(asked.person, asked.name))
+async def _learn_passed(asked: Asked) -> Receipt:
+    return await asked.service.learn_passed(asked.person, asked.name, asked.given["class"])
 
 
-async def _undo(asked: Asked) -> layouts.UndoneShape:
+async def _forget_passed(asked: Asked) -> Receipt:
+    return await asked.service.forget_passed(asked.person, asked.name)
+
+
+async def _undo(asked: Asked) -> shapes.Undone:
     user, since, dry = asked.given["user"], asked.given["since"], asked.given["dry_run"]
-    return shapes.undone(user, since, await asked.service.undo(asked.person, user, since, dry=dry), dry=dry)
+    done = await asked.service.undo(asked.person, user, since, dry=dry)
+    return shapes.Undone(user, since, dry, len(done), done)
 
 
-async def _quarantine(asked: Asked) -> layouts.QuarantineShape:
-    return shapes.held_back(await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"]))
+async def _quarantine(asked: Asked) -> HeldBack:
+    return await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"])
 
 
-async def _held(asked: Asked) -> layouts.ShownShape:
-    found, header = await asked.service.held(asked.person, asked.name)
-    return {**shapes.held(found), "header": header}
+async def _held(asked: Asked) -> Shown:
+    return await asked.service.held(asked.person, asked.name)
 
 
-async def _release(asked: Asked) -> layouts.ReleasedShape:
-    return shapes.released(await asked.service.release(asked.person, asked.name))
+async def _release(asked: Asked) -> Released:
+    return await asked.service.release(asked.person, asked.name)
 
 
-async def _delete(asked: Asked) -> layouts.DeletedShape:
+async def _delete(asked: Asked) -> shapes.Deleted:
     await asked.service.delete(asked.person, asked.name)
-    return {"id": asked.name, "deleted": True}
+    return shapes.Deleted(asked.name, deleted=True)
 
 
-async def _today(asked: Asked) -> layouts.TodayShape:
-    return shapes.today(await asked.service.today(asked.person, asked.given["hours"]))
+async def _today(asked: Asked) -> Today:
+    return await asked.service.today(asked.person, asked.given["hours"])
 
 
-async def _model(asked: Asked) -> layouts.ModelShape:
-    return shapes.model(await asked.service.model(asked.person))
+async def _model(asked: Asked) -> Model:
+    return await asked.service.model(asked.person)
 
 
-async def _words(asked: Asked) -> layouts.WordsShape:
-    return shapes.words(await asked.service.words(asked.person, asked.given["word"]))
+async def _words(asked: Asked) -> shapes.Words:
+    return shapes.Words(await asked.service.words(asked.person, asked.given["word"]))
 
 
-async def _classes(asked: Asked) -> layouts.ClassesShape:
-    return shapes.classes(await asked.service.classes(asked.person))
+async def _classes(asked: Asked) -> shapes.Classes:
+    return shapes.Classes(await asked.service.classes(asked.person))
 
 
 async def _status(asked: Asked) -> dict[str, Any]:
@@ -180,9 +198,9 @@ async def _metrics(asked: Asked) -> Text:
     return Text(*await asked.monitor.page())
 
 
-async def _health(asked: Asked) -> layouts.HealthShape:
+async def _health(asked: Asked) -> shapes.Health:
     wrong = await asked.monitor.wrong()
-    return {"alive": not wrong, "wrong": wrong if asked.person.operator else []}
+    return shapes.Health(not wrong, wrong if asked.person.operator else [])
 
 
 async def _described(asked: Asked) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from spamguard.web.access import contract
 from spamguard.web.access.problems import refusal
 from spamguard.web.api import ROOT, given, openapi
 from spamguard.web.api.operations import OPERATIONS, Asked, Operation, Text, checked_id
+from spamguard.web.api.schema import told
 from spamguard.web.service.contract import Monitor, Service
 
 ANSWER_SECONDS = 60.0  # for anything
@@ -38,9 +39,9 @@ def _route(path: str, operations: dict[str, Operation], service: Service, monito
         operation = operations["GET" if request.method == "HEAD" else request.method]
         asked = _asked(request, operation, service, monitor)
         if not operation.takes_message:
-            return _written(await _in_time(operation.run, asked))
+            return _written(operation.answer, await _in_time(operation.run, asked))
         with closing(await _message(request, most)) as spool:
-            return _written(await _in_time(operation.run, replace(asked, spool=spool)))
+            return _written(operation.answer, await _in_time(operation.run, replace(asked, spool=spool)))
 
     return Route(ROOT + path, answer, methods=list(operations))
 
@@ -82,8 +83,8 @@ async def _message(request: Request, most: int) -> Spool:
     return spool
 
 
-def _written(found: Any) -> Response:
+def _written(kind: Any, found: Any) -> Response:
     """ASCII only: whatever strangers have written into mail, it speaks to no terminal and no encoding is wrong for it."""
     if isinstance(found, Text):
         return Response(found.content, headers={"Content-Type": found.content_type})
-    return Response(json.dumps(found, allow_nan=False).encode("ascii"), media_type="application/json")
+    return Response(json.dumps(told(kind, found), allow_nan=False).encode("ascii"), media_type="application/json")

@@ -1,232 +1,151 @@
-"""How the layouts of the API are made from what the service says: values in, values out. mypy sees to it that no key is missing."""
+"""What the API tells otherwise than the service does, or by itself; the commands' --json has some of it too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from typing import Any
 
 from spamguard import explained
 from spamguard.history import Row
-from spamguard.policy import missing
-from spamguard.records import LATEST, Explanation, Verdict, Word
-from spamguard.web.api.layouts import (
-    ClassesShape,
-    ExplanationShape,
-    HeldShape,
-    HistoryShape,
-    HourShape,
-    JudgementShape,
-    KnownShape,
-    ModelShape,
-    OpinionShape,
-    PassedShape,
-    PreviewShape,
-    QuarantineShape,
-    ReceiptShape,
-    ReleasedShape,
-    ReplyShape,
-    TodayShape,
-    UndoneShape,
-    VerdictShape,
-    WhyShape,
-    WordShape,
-    WordsShape,
-    WrongShape,
-)
-from spamguard.web.service.values import (
-    Counted,
-    Found,
-    Held,
-    HeldBack,
-    Judgement,
-    Model,
-    Opinion,
-    Preview,
-    Receipt,
-    Released,
-    Today,
-    Why,
-)
+from spamguard.records import Explanation, Verdict, Word
+from spamguard.web.api.schema import time, told
+from spamguard.web.service.values import Counted, Known, Moment, Passed, Receipt, WordPart
+
+__all__ = ["explanation", "passed", "time", "told_words", "verdict"]
 
 WORDS = 30  # of an explanation, each way
 
 
-def verdict(found: Verdict) -> VerdictShape:
-    """Of a verdict."""
-    return {
-        "label": found.label,
-        "probability": found.probability,
-        "log_odds": found.log_odds,
-        "probabilities": dict(found.probabilities),
-    }
+@dataclass(frozen=True, slots=True)
+class Share:
+    """score: an expert's log-odds; share: what it adds to the sum."""
+
+    score: float
+    share: float
 
 
-def opinion(found: Opinion) -> OpinionShape:
-    """Of a message that was handed over."""
-    return {
-        **verdict(found.verdict),
-        "digest": found.digest,
-        "taught": found.taught,
-        "own": found.own,
-        "words": told_words(found.words),
-    }
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """messages: taught ones that have the word, by class; of others than operators empty where they are few."""
+
+    text: str
+    part: float
+    messages: Mapping[str, int]
 
 
-def passed(found: Judgement | Row) -> PassedShape:
-    """Of what became of a message."""
-    return {
-        "time": time(found.time),
-        "listener": found.listener,
-        "client": found.client,
-        "from": found.sender,
-        "to": list(found.recipients),
-        "subject": found.subject,
-        "size": found.size,
-        "label": found.label,
-        "probability": found.probability,
-        "log_odds": found.log_odds,
-        "personal": dict(found.personal),
-        "action": found.action,
-        "next_hop": found.reply,
-    }
+@dataclass(frozen=True, slots=True)
+class Explained(Verdict):
+    """prior and shares of the experts sum to `sum`; so do words, other_words, traits, numbers, biases and prior. flip: how many of the
+    strongest words would have to go for another label, null: all together do not do it, or too little has been taught for any."""
+
+    favoured: str
+    against: str
+    sum: float
+    prior: float
+    experts: Mapping[str, Share]
+    words: Sequence[Clue]
+    other_words: float
+    traits: Mapping[str, float]
+    numbers: Mapping[str, float]
+    biases: float
+    to_threshold: float
+    flip: int | None
 
 
-def judgement(found: Judgement) -> JudgementShape:
-    """Of a message that passed."""
-    return {**passed(found), "id": found.id, "taught": found.taught, "own": found.own, "can_teach": found.can_teach}
+@dataclass(frozen=True, slots=True)
+class WhyTold:
+    """then: what was said when the message passed, null for one that was handed over. now: what would be said now."""
+
+    then: Known | None
+    now: Explained
 
 
-def known(found: Judgement) -> KnownShape:
-    """The same with words."""
-    return {**judgement(found), "words": told_words(found.words)}
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """taken_back: votes. dry_run: they still stand."""
+
+    user: str
+    since: Moment
+    dry_run: bool
+    taken_back: int
+    receipts: Sequence[Receipt]
 
 
-def history(found: Found) -> HistoryShape:
-    """A page of them."""
-    return {"judgements": [judgement(one) for one in found.judgements], "following": found.following}
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """It is gone."""
+
+    id: str
+    deleted: bool
 
 
-def explanation(why: Explanation, words: int = WORDS) -> ExplanationShape:
-    """Parts that sum to the score, as `spamguard explain --json` tells them too. words: so many each way."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """As all the tokens that the word may become."""
+
+    words: Sequence[Counted]
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """What mail may be taught as, and whether that is unwanted."""
+
+    classes: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """wrong: a line for each thing, for operators."""
+
+    alive: bool
+    wrong: Sequence[str]
+
+
+def explained_by(why: Explanation, words: int = WORDS) -> Explained:
+    """Parts that sum to the score. words: so many each way."""
     shown, other = explained.strongest(why, words)
-    return {
-        **verdict(why.verdict),
-        "favoured": why.favoured,
-        "against": why.against,
-        "sum": why.log_odds,
-        "prior": why.prior,
-        "experts": {name: {"score": why.scores[name], "share": share} for name, share in why.shares.items()},
-        "words": [{"text": clue.text, "part": clue.part, "messages": dict(clue.counts)} for clue in shown],
-        "other_words": other,
-        "traits": dict(why.traits),
-        "numbers": dict(why.numbers),
-        "biases": why.biases,
-        "to_threshold": why.to_threshold,
-        "flip": why.flip,
-    }
+    return Explained(
+        why.verdict.label,
+        why.verdict.probability,
+        why.verdict.log_odds,
+        why.verdict.probabilities,
+        favoured=why.favoured,
+        against=why.against,
+        sum=why.log_odds,
+        prior=why.prior,
+        experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
+        words=[Clue(clue.text, clue.part, clue.counts) for clue in shown],
+        other_words=other,
+        traits=why.traits,
+        numbers=why.numbers,
+        biases=why.biases,
+        to_threshold=why.to_threshold,
+        flip=why.flip,
+    )
 
 
-def why(found: Why) -> WhyShape:
-    """Then and now."""
-    return {"then": None if found.then is None else known(found.then), "now": explanation(found.now)}
+# ---- for the commands
 
 
-def receipt(found: Receipt) -> ReceiptShape:
-    """Of a lesson."""
-    now = None if found.now is None else verdict(found.now)
-    return {"digest": found.digest, "label": found.label, "changed": found.changed, "was": found.was, "now": now}
+def explanation(why: Explanation, words: int) -> dict[str, Any]:
+    """As `spamguard explain --json` tells it."""
+    found: dict[str, Any] = told(Explained, explained_by(why, words))
+    return found
 
 
-def preview(found: Preview) -> PreviewShape:
-    """Of what a lesson would do."""
-    return {
-        "digest": found.digest,
-        "before": verdict(found.before),
-        "after": verdict(found.after),
-        "looked_at": found.looked_at,
-        "flips": [
-            {"judgement": judgement(one.judgement), "before": verdict(one.before), "after": verdict(one.after)} for one in found.flips
-        ],
-    }
+def verdict(found: Verdict) -> dict[str, Any]:
+    """Of a verdict."""
+    said: dict[str, Any] = told(Verdict, found)
+    return said
 
 
-def undone(user: str, since: float, done: Sequence[Receipt], *, dry: bool) -> UndoneShape:
-    """Of what was taken back."""
-    receipts = [receipt(one) for one in done]
-    return {"user": user, "since": time(since), "dry_run": dry, "taken_back": len(receipts), "receipts": receipts}
+def passed(row: Row) -> dict[str, Any]:
+    """Of what became of a message."""
+    said: dict[str, Any] = told(Passed, row)
+    return said
 
 
-def held(found: Held) -> HeldShape:
-    """Of a message in quarantine."""
-    return {
-        "id": found.id,
-        "time": time(found.time),
-        "from": found.sender,
-        "to": list(found.recipients),
-        "subject": found.subject,
-        "size": found.size,
-        "reason": found.reason,
-        "waiting": list(found.waiting),
-        "released": found.released,
-    }
-
-
-def held_back(found: HeldBack) -> QuarantineShape:
-    """Of a page of these."""
-    return {"messages": [held(one) for one in found.messages], "following": found.following}
-
-
-def released(found: Released) -> ReleasedShape:
-    """Of what became of it."""
-    told: list[ReplyShape] = [{"address": address, "reply": reply} for address, reply in found.replies.items()]
-    return {"id": found.id, "released": found.complete, "recipients": told, "taught": found.taught}
-
-
-def today(found: Today) -> TodayShape:
-    """Of the last hours."""
-    hours: list[HourShape] = [
-        {"start": time(one.start), "mail": dict(one.mail), "lessons": one.lessons, "corrections": one.corrections} for one in found.hours
-    ]
-    wrong: list[WrongShape] = [
-        {"said": said, "taught": taught, "messages": number} for (said, taught), number in sorted(found.wrong.items())
-    ]
-    return {"hours": hours, "passed": found.passed, "lessons": found.lessons, "wrong": wrong}
-
-
-def model(found: Model) -> ModelShape:
-    """Of what was learnt."""
-    return {
-        "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
-        "missing": missing(found.classes, found.unwanted),
-        "tables": {name: {"used": found.vocabulary.get(name, 0), "load": load} for name, load in found.load.items()},
-        "events": found.events,
-        "unsettled": found.unsettled,
-        "extractor": found.extractor,
-        "key": found.fingerprint,
-        "growth": [{"day": time(day)[:10], "lessons": number} for day, number in found.growth],
-        "calibration": [
-            {"low": one.low, "high": one.high, "messages": one.messages, "predicted": one.predicted, "unwanted": one.unwanted}
-            for one in found.calibration
-        ],
-        "users": [{"user": one.user, "lessons": dict(one.lessons), "last": time(one.last) if one.last else None} for one in found.users],
-    }
-
-
-def words(found: Sequence[Counted]) -> WordsShape:
-    """Of a word."""
-    return {"words": [{"text": one.where, "messages": dict(one.counts), "part": one.part} for one in found]}
-
-
-def classes(found: Mapping[str, bool]) -> ClassesShape:
-    """Of all classes."""
-    return {"classes": dict(found)}
-
-
-def time(seconds: float) -> str:
-    """A moment as RFC 3339 writes it; bounded to what has a date."""
-    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).isoformat(timespec="seconds")
-
-
-def told_words(found: Sequence[Word]) -> list[WordShape]:
+def told_words(found: Sequence[Word]) -> list[dict[str, Any]]:
     """Of words that weighed in a verdict."""
-    return [{"text": word.text, "part": word.part} for word in found]
+    return [told(WordPart, word) for word in found]

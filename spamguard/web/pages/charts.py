@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import floor, log10, sqrt
 
 from spamguard.web.pages import texts
-from spamguard.web.service.values import Bin, Hour
+from spamguard.web.service.values import Bin, Growth, Hour
 
 WIDTH, HEIGHT = 420, 180
 """Of every chart, in its own units, which are about as wide as a pixel."""
@@ -65,13 +65,13 @@ def lessons(hours: Sequence[Hour]) -> Chart:
     return _bars([hour.start for hour in hours], columns)
 
 
-def growth(points: Sequence[tuple[float, int]]) -> Chart:
-    """Lessons in all, by day. points: (seconds since 1970, number), oldest first."""
+def growth(points: Sequence[Growth]) -> Chart:
+    """Lessons in all, by day. points: oldest first."""
     if len(points) < 2:
         return Chart((), ())
-    first, last = points[0][0], points[-1][0]
-    most = top(max(number for _, number in points))
-    places = [(_between((when - first) / ((last - first) or 1)), _height(number / most)) for when, number in points]
+    first, last = points[0].day, points[-1].day
+    most = top(max(one.lessons for one in points))
+    places = [(_between((one.day - first) / ((last - first) or 1)), _height(one.lessons / most)) for one in points]
     return Chart(_days(first, last), _upwards(most), line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
 
 

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.errors import UsageError
-from spamguard.policy import missing
 from spamguard.records import LATEST
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
@@ -31,7 +30,6 @@ async def shown(house: House, request: Request) -> Response:
         request,
         "model.html",
         found=found,
-        missing=missing(found.classes, found.unwanted),
         growth=charts.growth(found.growth),
         calibration=charts.calibration(found.calibration),
         told=house.told(request),

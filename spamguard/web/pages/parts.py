@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.records import Explanation
 from spamguard.web.pages import charts, texts
-from spamguard.web.service.values import Judgement
+from spamguard.web.service.values import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Told:
     flip: str
 
 
-def told(why: Explanation, then: Judgement | None, words: int) -> Told:
+def told(why: Explanation, then: Known | None, words: int) -> Told:
     """words: how many each way."""
     shown, other = strongest(why, words)
     before = {word.text: word.part for word in then.words} if then else {}

@@ -25,8 +25,8 @@ async def listed(house: House, request: Request) -> Response:
 
 async def shown(house: House, request: Request) -> Response:
     """One message, with its header section."""
-    held, header = await house.service.held(access.person(request), name_of(request))
-    return page(request, "held.html", one=held, header=header.replace("\r\n", "\n"), told=house.told(request))
+    held = await house.service.held(access.person(request), name_of(request))
+    return page(request, "held.html", one=held, told=house.told(request))
 
 
 async def released(house: House, request: Request) -> Response:
@@ -36,12 +36,12 @@ async def released(house: House, request: Request) -> Response:
         pass
     done = await house.service.release(person, name)
     told = house.tell(person, Notice(in_words(done), released=done))
-    return see("/quarantine" if done.complete else f"/quarantine/{name}", told)
+    return see("/quarantine" if done.released else f"/quarantine/{name}", told)
 
 
 async def asked(house: House, request: Request) -> Response:
     """Really?"""
-    held, _ = await house.service.held(access.person(request), name_of(request))
+    held = await house.service.held(access.person(request), name_of(request))
     return page(request, "delete.html", one=held)
 
 
@@ -56,8 +56,8 @@ async def deleted(house: House, request: Request) -> Response:
 
 def in_words(done: Released) -> str:
     """What releasing has done, in one sentence or two."""
-    if not done.replies:
+    if not done.recipients:
         return "It had been released before."
-    who = counted(len(done.replies), "recipient")
-    told = f"Released to {who}." if done.complete else "Not everybody has got it: the next server's answers are below. Try again later."
+    who = counted(len(done.recipients), "recipient")
+    told = f"Released to {who}." if done.released else "Not everybody has got it: the next server's answers are below. Try again later."
     return f"{told} Learnt as not spam." if done.taught else told

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spamguard.policy import missing
+from spamguard.policy import UNSURE
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page
 from spamguard.web.pages.house import House
 from spamguard.web.pages.texts import UNDECIDED, tone
-from spamguard.web.service.values import Person, Today
+from spamguard.web.service.values import Today, Wrong
 
 SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """Of the mail that people have spoken about. rows: what we said, what they say, how often: wrong ones first, right ones last."""
+    """Of the mail that people have spoken about. rows: wrong ones first, right ones last."""
 
     spoken: int
     wrong: int
     unsure: int
-    rows: list[tuple[str, str, int]]
+    rows: list[Wrong]
 
 
 async def shown(house: House, request: Request) -> Response:
@@ -52,23 +52,17 @@ async def shown(house: House, request: Request) -> Response:
         mistakes=mistakes(found),
         told=house.told(request),
         classes=unwanted,
-        missing=await _missing(house, person) if list(totals) == ["unsure"] else "",
+        missing=(await house.service.model(person)).missing if list(totals) == [UNSURE] else "",
         wrong=await house.monitor.wrong() if person.operator else (),
     )
 
 
 def mistakes(found: Today) -> Mistakes:
     """How often we were wrong, as far as anybody has told."""
-    rows = [(said, truth, count) for (said, truth), count in found.wrong.items() if count]
-    wrong = sum(count for said, truth, count in rows if said not in (*UNDECIDED, truth))
-    unsure = sum(count for said, _, count in rows if said == "unsure")
-    rows.sort(key=lambda row: (row[0] == row[1], row[0] in UNDECIDED, -row[2]))
-    return Mistakes(sum(count for _, _, count in rows), wrong, unsure, rows)
-
-
-async def _missing(house: House, person: Person) -> str:
-    found = await house.service.model(person)
-    return missing(found.classes, found.unwanted)
+    wrong = sum(one.messages for one in found.wrong if one.said not in (*UNDECIDED, one.taught))
+    unsure = sum(one.messages for one in found.wrong if one.said == UNSURE)
+    rows = sorted(found.wrong, key=lambda one: (one.said == one.taught, one.said in UNDECIDED, -one.messages))
+    return Mistakes(sum(one.messages for one in rows), wrong, unsure, rows)
 
 
 def _totals(found: Today) -> Mapping[str, int]:

@@ -25,6 +25,6 @@ async def shown(house: House, request: Request) -> Response:
     except UsageError as error:
         wrong = str(error)
     longest = max((abs(one.part) for one in found), default=0.0)
-    names = list(dict.fromkeys(name for one in found for name in one.counts))
+    names = list(dict.fromkeys(name for one in found for name in one.messages))
     rows = [(one, charts.bar(one.part, longest)) for one in found]
     return page(request, "words.html", 422 if wrong else 200, word=word, wrong=wrong, names=names, found=rows)

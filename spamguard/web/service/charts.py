@@ -6,6 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,12 @@ from spamguard.engine import Filter
 from spamguard.history.looks import Wanted
 from spamguard.ids import RANDOM_BYTES, new_id
 from spamguard.ledger.users import Cast
-from spamguard.policy import UNSURE
+from spamguard.policy import UNSURE, missing
 from spamguard.proxy.journal import NOT_SCANNED
-from spamguard.records import EXTRACTOR
+from spamguard.records import EXTRACTOR, Status
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import MOST_HOURS, Bin, Hour, Model, Person, Today, UserLessons
+from spamguard.web.service.values import MOST_HOURS, Bin, Class, Growth, Hour, Model, Person, Table, Today, User, Wrong
 
 _HOUR, _DAY = 3600, 86_400  # seconds
 _VOTES = 20_000  # the latest of the time, that are held against what had been said
@@ -44,7 +45,8 @@ def today(reading: Reading, scope: Scope, person: Person, hours: int) -> Today:
             wrong[said, taught] += number
     lessons, corrections = _lessons(reading, person, start, start + hours * _HOUR)
     told = [Hour(start + at * _HOUR, dict(mail[at]), lessons.get(at, 0), corrections[at]) for at in range(hours)]
-    return Today(told, sum(counts.total() for counts in mail.values()), sum(one.lessons for one in told), dict(wrong))
+    spoken = [Wrong(said, taught, number) for (said, taught), number in sorted(wrong.items())]
+    return Today(told, sum(counts.total() for counts in mail.values()), sum(one.lessons for one in told), spoken)
 
 
 def _lessons(reading: Reading, person: Person, start: int, end: int) -> tuple[Mapping[int, int], Counter[int]]:
@@ -71,23 +73,21 @@ def _corrects(vote: Cast, said: Iterable[tuple[str, Mapping[str, str]]]) -> bool
 class Taught:
     """What the ledger tells of the model. scores: by class, first-time scores of the last messages."""
 
-    growth: Sequence[tuple[float, int]]
-    users: Sequence[UserLessons]
+    growth: Sequence[Growth]
+    users: Sequence[User]
     scores: Mapping[str, list[bytes]]
 
 
 def taught(reading: Reading) -> Taught:
     """Once in a while: it goes through an index of all votes."""
     users = reading.ledger.users
-    growth, whole = [], 0
-    for day, number in users.by_day().items():
-        whole += number
-        growth.append((float(day * _DAY), whole))
+    days = users.by_day()
+    growth = [Growth(day * _DAY, whole) for day, whole in zip(days, accumulate(days.values()), strict=True)]
     scores: defaultdict[str, list[bytes]] = defaultdict(list)
     for label, scored in users.scored_after(reading.ledger.last_seq() - _SCORED, EXTRACTOR).values():
         scores[label].append(scored)
     last, lessons = users.last_times(), users.lessons()
-    told = [UserLessons(user, lessons[user], float(last.get(user, 0))) for user in sorted(lessons, key=lambda user: -last.get(user, 0))]
+    told = [User(user, lessons[user], last.get(user)) for user in sorted(lessons, key=lambda user: -last.get(user, 0))]
     return Taught(growth, told, dict(scores))
 
 
@@ -96,10 +96,9 @@ def model(spam_filter: Filter, found: Taught, person: Person) -> Model:
     status = spam_filter.status()
     own = [one for one in found.users if person.operator or one.user == voice(person)]
     return Model(
-        dict(status.classes),
-        status.unwanted,
-        dict(status.used),
-        dict(status.vocabulary),
+        classes(status),
+        missing(status.classes, status.unwanted),
+        tables(status),
         status.events,
         status.unsettled,
         status.extractor,
@@ -108,6 +107,16 @@ def model(spam_filter: Filter, found: Taught, person: Person) -> Model:
         _calibration(spam_filter, found.scores),
         own,
     )
+
+
+def classes(status: Status) -> Mapping[str, Class]:
+    """Lessons of each."""
+    return {name: Class(number, name in status.unwanted) for name, number in status.classes.items()}
+
+
+def tables(status: Status) -> Mapping[str, Table]:
+    """How full each is."""
+    return {name: Table(status.vocabulary.get(name, 0), load) for name, load in status.used.items()}
 
 
 def _calibration(spam_filter: Filter, scores: Mapping[str, list[bytes]]) -> list[Bin]:

@@ -14,9 +14,8 @@ from spamguard.spool import Spool
 from spamguard.web.service.values import (
     Counted,
     Found,
-    Held,
     HeldBack,
-    Judgement,
+    Known,
     Model,
     Opinion,
     Person,
@@ -24,6 +23,7 @@ from spamguard.web.service.values import (
     Receipt,
     Released,
     Search,
+    Shown,
     Today,
     Why,
 )
@@ -50,7 +50,7 @@ class Service(Protocol):
     async def history(self, person: Person, search: Search) -> Found:
         """Messages that passed."""
 
-    async def judgement(self, person: Person, name: str) -> Judgement:
+    async def judgement(self, person: Person, name: str) -> Known:
         """One of them, with its words."""
 
     async def why(self, person: Person, name: str) -> Why:
@@ -81,8 +81,8 @@ class Service(Protocol):
     async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
         """What is held back, newest first."""
 
-    async def held(self, person: Person, name: str) -> tuple[Held, str]:
-        """One of them, and its header section."""
+    async def held(self, person: Person, name: str) -> Shown:
+        """One of them, with its header section."""
 
     async def release(self, person: Person, name: str) -> Released:
         """Hand it on to those who have not got it (for who is no operator only if all who wait are theirs), and learn it as ham."""

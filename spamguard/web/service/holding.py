@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable, readable
@@ -17,7 +18,7 @@ from spamguard.settings import Hop, Settings
 from spamguard.spool import Spool
 from spamguard.web.service.paging import AFTER_ALL, onward
 from spamguard.web.service.scope import Scope, operators_only
-from spamguard.web.service.values import MOST, Held, HeldBack, Person, Released
+from spamguard.web.service.values import MOST, Held, HeldBack, Person, Released, Reply, Shown
 
 _AT_ONCE = 500  # entries that are looked at before it is asked how long it took
 _SECONDS = 2.0  # for a list
@@ -53,11 +54,12 @@ class Holding:
             if not following or (time.monotonic() >= deadline and following < start):
                 return HeldBack(found, following)
 
-    def one(self, person: Person, name: str) -> tuple[Held, str]:
-        """A message and its header section."""
+    def one(self, person: Person, name: str) -> Shown:
+        """A message with its header section."""
         entry = self.entry(person, name)
         lines = self._head(entry).decode("utf-8", "replace").split("\r\n")  # nothing else ends a line here, whatever Unicode says
-        return self._held(person, entry), "\n".join(readable(line.replace("\t", " "), _TEXT) for line in lines)
+        header = "\n".join(readable(line.replace("\t", " "), _TEXT) for line in lines)
+        return Shown(**asdict(self._held(person, entry)), header=header)
 
     def entry(self, person: Person, name: str) -> Entry:
         """NotThereError: there is none, or it is not theirs."""
@@ -100,7 +102,7 @@ class Holding:
         finally:
             await hop.close()
         _log.info("quarantine id=%s by=%s: released to %d, %d wait", entry.id, person.name, len(replies), len(now.waiting))
-        told = {printable(one.address, _TEXT): printable(f"{reply.code} {_text(reply.lines)}", _TEXT) for one, reply in replies}
+        told = [Reply(printable(one.address, _TEXT), printable(f"{reply.code} {_text(reply.lines)}", _TEXT)) for one, reply in replies]
         return now, Released(entry.id, told, now.released, taught=False)
 
     def _hop(self, entry: Entry) -> Hop:

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -44,9 +44,9 @@ from spamguard.web.service.scope import Scope, operators_only, voice
 from spamguard.web.service.values import (
     Counted,
     Found,
-    Held,
     HeldBack,
     Judgement,
+    Known,
     Model,
     Opinion,
     Person,
@@ -54,8 +54,10 @@ from spamguard.web.service.values import (
     Receipt,
     Released,
     Search,
+    Shown,
     Today,
     Why,
+    WordPart,
 )
 
 _SECONDS = 10.0  # that numbers of the last hours are good for
@@ -120,7 +122,16 @@ class LocalService:
         said = await self._reading.do(lambda reading: reading.ledger.users.standing([scan.digest], voice(person)))
         standing = said.get(scan.digest, UNHEARD)
         verdict = scan.personal.get(self._judged_for(person), scan.verdict)
-        return Opinion(verdict, scan.digest.hex(), standing.label or "", standing.own or "", scan.words)
+        return Opinion(
+            verdict.label,
+            verdict.probability,
+            verdict.log_odds,
+            verdict.probabilities,
+            digest=scan.digest.hex(),
+            taught=standing.label or "",
+            own=standing.own or "",
+            words=[WordPart(word.text, word.part) for word in scan.words],
+        )
 
     async def explain(self, person: Person, message: Spool) -> Why:
         scan = await self._scan(person, message)
@@ -176,7 +187,7 @@ class LocalService:
     async def history(self, person: Person, search: Search) -> Found:
         return await self._look(lambda reading: self._passed.search(reading, person, search))
 
-    async def judgement(self, person: Person, name: str) -> Judgement:
+    async def judgement(self, person: Person, name: str) -> Known:
         return (await self._row(person, name))[1]
 
     async def why(self, person: Person, name: str) -> Why:
@@ -191,8 +202,8 @@ class LocalService:
         row, _ = await self._row(person, name)
         return await self._forget(person, lambda found: digest_of(found, row), PASSED)
 
-    async def _row(self, person: Person, name: str) -> tuple[Row, Judgement]:
-        def found(reading: Reading) -> tuple[Row, Judgement]:
+    async def _row(self, person: Person, name: str) -> tuple[Row, Known]:
+        def found(reading: Reading) -> tuple[Row, Known]:
             row = self._passed.one(reading, person, name)
             return row, self._passed.judgements(reading, person, [row])[0]
 
@@ -266,7 +277,7 @@ class LocalService:
             raise UsageError("before: that is no id of a message")
         return await self._look(lambda _: self._holding.list(person, before, limit))
 
-    async def held(self, person: Person, name: str) -> tuple[Held, str]:
+    async def held(self, person: Person, name: str) -> Shown:
         return await self._look(lambda _: self._holding.one(person, name))
 
     async def release(self, person: Person, name: str) -> Released:
@@ -318,11 +329,11 @@ def _status(spam_filter: Filter) -> dict[str, Any]:
     return {
         "key": found.fingerprint,
         "versions": {"program": __version__, "extractor": found.extractor},
-        "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
+        "classes": {name: asdict(one) for name, one in charts.classes(found).items()},
         "events": found.events,
         "unsettled": found.unsettled,
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
-        "tables": {name: {"used": found.vocabulary[name], "load": load} for name, load in found.used.items()},
+        "tables": {name: asdict(one) for name, one in charts.tables(found).items()},
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }

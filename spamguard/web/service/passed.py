@@ -16,7 +16,7 @@ from spamguard.settings import History as Kept
 from spamguard.web.service.paging import AFTER_ALL, onward
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import MOST, Found, Judgement, Person, Search
+from spamguard.web.service.values import MOST, Found, Judgement, Known, Person, Search, WordPart
 
 _SECONDS = 2.0  # for a search; what was found until then is a page too
 
@@ -75,35 +75,35 @@ class Passed:
         sought = fold(search.recipient)
         return person.operator or any(sought in fold(one) for one in self._scope.theirs(person, row.recipients))
 
-    def judgements(self, reading: Reading, person: Person, rows: Sequence[Row]) -> list[Judgement]:
+    def judgements(self, reading: Reading, person: Person, rows: Sequence[Row]) -> list[Known]:
         """Rows that they may see, as they may see them."""
         digests = [row.digest for row in rows if row.was_scanned]
         standing = reading.ledger.users.standing(digests, voice(person))
         fingerprint = reading.ledger.fingerprint
         return [self._judgement(person, row, standing.get(row.digest, UNHEARD), fingerprint) for row in rows]
 
-    def _judgement(self, person: Person, row: Row, standing: Standing, fingerprint: str) -> Judgement:
+    def _judgement(self, person: Person, row: Row, standing: Standing, fingerprint: str) -> Known:
         recipients = self._scope.theirs(person, row.recipients)
         alone = person.operator or len(recipients) == len(row.recipients) < RECIPIENTS  # what the next hop said may name others
-        return Judgement(
-            row.id,
-            row.time,
-            row.listener,
-            row.client,
-            row.sender,
-            recipients,
-            row.subject,
-            row.size,
-            row.label,
-            row.probability,
-            row.log_odds,
-            row.action,
-            row.reply if alone else "",
-            standing.label or "",
-            standing.own or "",
-            row.words,
-            can_teach(row, fingerprint),
-            {user: label for user, label in row.personal.items() if person.operator or user == person.name},
+        return Known(
+            time=row.time,
+            listener=row.listener,
+            client=row.client,
+            sender=row.sender,
+            recipients=recipients,
+            subject=row.subject,
+            size=row.size,
+            label=row.label,
+            probability=row.probability,
+            log_odds=row.log_odds,
+            personal={user: label for user, label in row.personal.items() if person.operator or user == person.name},
+            action=row.action,
+            reply=row.reply if alone else "",
+            id=row.id,
+            taught=standing.label or "",
+            own=standing.own or "",
+            can_teach=can_teach(row, fingerprint),
+            words=[WordPart(word.text, word.part) for word in row.words],
         )
 
     def latest(self, reading: Reading, person: Person, number: int) -> Iterator[tuple[Judgement, bytes]]:

@@ -1,4 +1,5 @@
-"""What the service tells and is told. Data only.
+"""What the service tells and is told. Data only. The API says it as it stands here (`api.schema`): names are those of the commands'
+--json where they tell the same, and a docstring is what its description says.
 
 Texts are as strangers wrote them, made printable: whoever shows them must still escape them.
 """
@@ -7,8 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from spamguard.records import Explanation, Verdict, Word
+from spamguard.records import Explanation, Verdict
+
+NAME = "name"
+"""Of a field, in its metadata: what the API calls it, where Python has no such name or another one is better here."""
+Moment = Annotated[float, "moment"]
+"""Seconds since 1970; the API writes it as RFC 3339 does, in UTC."""
+Day = Annotated[float, "day"]
+"""The same of the beginning of a day, which is all that the API tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +54,55 @@ MOST_HOURS = 31 * 24
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """One message that passed. label, probability: what was said then. taught: the class that holds for it now as everybody's votes
-    have it, "" for none; own: what the person who asks has said. recipients: of an operator all, of others their own addresses only.
-    words: strongest first; only where one judgement is asked for. can_teach: its features are there and of this version.
-    """
+class WordPart:
+    """part: what a word adds to the log-odds of being unwanted."""
 
-    id: str
-    time: float
+    text: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What became of a message, as `spamguard explain --json ID` tells it too. label, probability, log_odds: what was said then,
+    personal: to whom something else. next_hop: its answer. to: of others than operators their own addresses only."""
+
+    time: Moment
     listener: str
     client: str
-    sender: str
-    recipients: tuple[str, ...]
+    sender: str = field(metadata={NAME: "from"})
+    recipients: tuple[str, ...] = field(metadata={NAME: "to"})
     subject: str
     size: int
     label: str
     probability: float
     log_odds: float
+    personal: Mapping[str, str]
     action: str
-    reply: str
-    taught: str = ""
-    own: str = ""
-    words: tuple[Word, ...] = ()
-    can_teach: bool = True
-    personal: Mapping[str, str] = field(default_factory=dict)
+    reply: str = field(metadata={NAME: "next_hop"})
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement(Passed):
+    """A message that passed. taught: the class that holds for it now as everybody's votes have it, "" for none; own: what the person who
+    asks has said. can_teach: its features are there and of this version."""
+
+    id: str
+    taught: str
+    own: str
+    can_teach: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Judgement):
+    """The same with its words, strongest first."""
+
+    words: Sequence[WordPart]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of the history, newest first. following: `Search.before` of the next page, "" when this is the last. A page that is not
-    full, or is empty, with more to follow was not looked for any longer."""
+    """A page of the history, newest first. following: `before` of the next page, "" when this is the last. A page that is not full, or is
+    empty, with more to follow was not looked for any longer."""
 
     judgements: Sequence[Judgement]
     following: str = ""
@@ -84,25 +112,25 @@ class Found:
 class Why:
     """then: what was said when it passed, None for a message that was handed over now. now: what would be said now."""
 
-    then: Judgement | None
+    then: Known | None
     now: Explanation
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """What is made of a message that was handed over. digest: hex. taught, own: as in `Judgement`. words: strongest first."""
+class Opinion(Verdict):
+    """What is made of a message that was handed over. digest: names it, for forget. taught, own: as of a judgement. words: strongest
+    first."""
 
-    verdict: Verdict
     digest: str
     taught: str
     own: str
-    words: tuple[Word, ...]
+    words: Sequence[WordPart]
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What teaching has done. digest: hex; with it the lesson is forgotten. label: the class, "" when taken back. changed: False if it
-    was so already. was: what the person had said before. now: what the message would be called now."""
+    """What teaching has done. digest: with it the lesson is forgotten. label: the class, "" when taken back. changed: false if it was so
+    already. was: what the person had said before. now: what the message would be called now."""
 
     digest: str
     label: str
@@ -133,33 +161,41 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """start: seconds since 1970. mail: by label. lessons: votes cast. corrections: of these, against what had been said of the mail."""
+    """mail: messages by label. lessons: votes cast. corrections: of these, against what had been said of the mail."""
 
-    start: float
+    start: Moment
     mail: Mapping[str, int]
     lessons: int
     corrections: int
 
 
 @dataclass(frozen=True, slots=True)
+class Wrong:
+    """said: our label; taught: what people say; which may be the same."""
+
+    said: str
+    taught: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Today:
-    """hours: oldest first, without gaps. wrong: of the mail that passed in this time and that people have spoken about: by what we said and
-    what they say, {(label, class): number}. passed: messages in all."""
+    """hours: oldest first, without gaps. passed: messages in all. wrong: of those that people have spoken about, agreement included."""
 
     hours: Sequence[Hour]
     passed: int
     lessons: int
-    wrong: Mapping[tuple[str, str], int]
+    wrong: Sequence[Wrong]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message in quarantine. recipients: as in `Judgement`. waiting: those who have not got it. subject: if its header tells."""
+    """A message in quarantine. to: as of a judgement. waiting: those who have not got it. subject: if its header tells."""
 
     id: str
-    time: float
-    sender: str
-    recipients: tuple[str, ...]
+    time: Moment
+    sender: str = field(metadata={NAME: "from"})
+    recipients: tuple[str, ...] = field(metadata={NAME: "to"})
     waiting: tuple[str, ...]
     subject: str
     size: int
@@ -168,35 +204,65 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown(Held):
+    """The same with its header section; its lines end in LF."""
+
+    header: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A page of the quarantine, newest first. following: as in `Found`."""
+    """A page of the quarantine, newest first. following: as of the history."""
 
     messages: Sequence[Held]
     following: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """What the next hop has answered for a recipient."""
+
+    address: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
-    """replies: the next hop's, by recipient. complete: everybody has it now. taught: it was learnt as ham too."""
+    """released: everybody has it now. taught: it was learnt as ham too."""
 
     id: str
-    replies: Mapping[str, str]
-    complete: bool
+    recipients: Sequence[Reply]
+    released: bool
     taught: bool
 
 
 @dataclass(frozen=True, slots=True)
-class UserLessons:
-    """What one user has taught: lessons by class that stand now; last: when, seconds since 1970, 0 for never."""
+class Class:
+    """messages: lessons."""
 
-    user: str
-    lessons: Mapping[str, int]
-    last: float
+    messages: int
+    unwanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """used: buckets in use, load: their share."""
+
+    used: int
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """lessons: in all, at the end of that day."""
+
+    day: Day
+    lessons: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Of what was predicted between low and high: how many messages people have spoken about, their mean prediction, share of unwanted."""
+    """Of what was predicted between low and high: messages people have spoken about, mean prediction, share of unwanted."""
 
     low: float
     high: float
@@ -206,28 +272,36 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """classes: lessons of each; unwanted: which of them are. load: share of buckets in use, by token set. growth: by day (seconds
-    since 1970), lessons in all. calibration: first-time predictions against what people said. users: of an operator all."""
+class User:
+    """What one user has taught: lessons by class that stand now. last: when they last taught, None for never."""
 
-    classes: Mapping[str, int]
-    unwanted: frozenset[str]
-    load: Mapping[str, float]
-    vocabulary: Mapping[str, int]
+    user: str
+    lessons: Mapping[str, int]
+    last: Moment | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What has been learnt. missing: what keeps much mail unsure, or empty. tables: by set of tokens. key: its fingerprint. calibration:
+    first-time predictions against what people said. users: of an operator all."""
+
+    classes: Mapping[str, Class]
+    missing: str
+    tables: Mapping[str, Table]
     events: int
     unsettled: int
     extractor: int
-    fingerprint: str
-    growth: Sequence[tuple[float, int]]
+    key: str
+    growth: Sequence[Growth]
     calibration: Sequence[Bin]
-    users: Sequence[UserLessons]
+    users: Sequence[User]
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One token that a word becomes. where: as explanations name it, such as "subject:viagra". part: what it adds, alone, to the log-odds
-    of spam."""
+    """One token that a word becomes. text: as explanations name it, such as "subject:viagra". messages: taught ones that have it, by
+    class. part: what it adds, alone, to the log-odds of spam."""
 
-    where: str
-    counts: Mapping[str, int]
+    text: str
+    messages: Mapping[str, int]
     part: float

@@ -68,7 +68,7 @@ def counted(spam_filter: Filter, word: str, fewest: int = 1) -> Sequence[Counted
     if not wanted or wanted != readable(wanted, _LONGEST):
         raise UsageError(f"a word has 1 to {_LONGEST} letters")
     found = [_one(spam_filter, token, text) for token, text in _tokens(Preparer(spam_filter.key), wanted).items()]
-    return sorted((one for one in found if _lessons(one.counts) >= fewest), key=lambda one: (-_lessons(one.counts), one.where))
+    return sorted((one for one in found if _lessons(one.messages) >= fewest), key=lambda one: (-_lessons(one.messages), one.text))
 
 
 def without_few(why: Explanation) -> Explanation:

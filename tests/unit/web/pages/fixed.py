@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.errors import NotThereError, SpamguardError, UsageError
-from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
 from spamguard.web import pages
 from spamguard.web.access import contract as access
 from spamguard.web.access import problems
 from spamguard.web.service.values import (
     Bin,
+    Class,
     Counted,
     Flip,
     Found,
+    Growth,
     Held,
     HeldBack,
     Hour,
-    Judgement,
+    Known,
     Model,
     Opinion,
     Person,
     Preview,
     Receipt,
     Released,
+    Reply,
     Search,
+    Shown,
+    Table,
     Today,
-    UserLessons,
+    User,
     Why,
+    WordPart,
+    Wrong,
 )
 
 NOW = 1_790_000_000.0
@@ -47,13 +54,14 @@ TOKEN = "form-token"
 OPERATOR, ANNA = Person("", True), Person("anna")
 SPAM = Verdict("spam", 0.99871, 6.658, {"ham": 0.00129, "spam": 0.99871})
 HAM = Verdict("ham", 0.02, -3.9, {"ham": 0.98, "spam": 0.02})
+WRONG = [Wrong("spam", "spam", 8), Wrong("ham", "spam", 2), Wrong("unsure", "ham", 1)]
 DIGEST = "31b1a3cbc2f1" + "0" * 20
 
 
-def judgement(name: str = NAME, **changes: Any) -> Judgement:
-    usual = Judgement(
-        name, NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "hello@roofs.example", ("anna@example.net",), "Solar panels", 5321,
-        "spam", 0.99871, 6.658, "passed", "250 2.0.0 Ok", words=(Word(7, "solar", 2.5),),
+def judgement(name: str = NAME, **changes: Any) -> Known:
+    usual = Known(
+        NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "hello@roofs.example", ("anna@example.net",), "Solar panels", 5321,
+        "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", name, "", "", True, [WordPart("solar", 2.5)],
     )  # fmt: skip
     return replace(usual, **changes)
 
@@ -87,7 +95,7 @@ class Monitor:
 class Fixed:
     """What `spamguard.web.service.contract.Service` asks for; calls: what was asked to be changed."""
 
-    judgements: list[Judgement] = field(default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()])
+    judgements: list[Known] = field(default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()])
     held_back: list[Held] = field(
         default_factory=lambda: [Held(NAME, NOW, "a@b.example", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)]
     )
@@ -100,7 +108,7 @@ class Fixed:
     changed: bool = True
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
-    growth: Sequence[tuple[float, int]] = ((NOW - 2 * 86400, 10), (NOW - 86400, 50), (NOW, 120))
+    growth: Sequence[Growth] = (Growth(NOW - 2 * 86400, 10), Growth(NOW - 86400, 50), Growth(NOW, 120))
     empty: bool = False
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -110,7 +118,7 @@ class Fixed:
 
     async def judge(self, person: Person, message: Spool) -> Opinion:
         self.messages.append(message.read())
-        return Opinion(SPAM, DIGEST, "", "", ())
+        return Opinion(SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ())
 
     async def explain(self, person: Person, message: Spool) -> Why:
         return Why(None, self.reasons)
@@ -131,7 +139,7 @@ class Fixed:
         self.searches.append(search)
         return Found(self.judgements, OTHER if len(self.judgements) > 1 else "")
 
-    async def judgement(self, person: Person, name: str) -> Judgement:
+    async def judgement(self, person: Person, name: str) -> Known:
         found = next((one for one in self.judgements if one.id == name), None)
         if found is None:
             raise NotThereError("there is no such message")
@@ -157,30 +165,19 @@ class Fixed:
 
     async def today(self, person: Person, hours: int = 24) -> Today:
         if self.empty:
-            return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, {})
+            return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
         found = [Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2) for n in reversed(range(hours))]
         passed = sum(sum(hour.mail.values()) for hour in found)
-        return Today(found, passed, sum(hour.lessons for hour in found), {("spam", "spam"): 8, ("ham", "spam"): 2, ("unsure", "ham"): 1})
+        return Today(found, passed, sum(hour.lessons for hour in found), WRONG)
 
     async def model(self, person: Person) -> Model:
         if self.empty:
-            return Model({}, frozenset(("spam",)), {"words": 0.0}, {"words": 0}, 0, 0, 1, "c3d38961", (), (), ())
+            return Model({}, "", {"words": Table(0, 0.0)}, 0, 0, 1, "c3d38961", (), (), ())
         bins = [Bin(0.0, 0.1, 90, 0.02, 0.011), Bin(0.9, 1.0, 60, 0.99, 0.98)]
-        users = [UserLessons("anna", {"spam": 3}, NOW), UserLessons("", {"ham": 60, "spam": 57}, 0)]
-        known = {"words": 40_000, "pairs": 90_000}
-        return Model(
-            {"ham": 60, "spam": 60},
-            frozenset(("spam",)),
-            {"words": 0.02, "pairs": 0.09},
-            known,
-            150,
-            4,
-            1,
-            "c3d38961",
-            self.growth,
-            bins,
-            users,
-        )
+        users = [User("anna", {"spam": 3}, NOW), User("", {"ham": 60, "spam": 57}, None)]
+        tables = {"words": Table(40_000, 0.02), "pairs": Table(90_000, 0.09)}
+        classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
+        return Model(classes, "", tables, 150, 4, 1, "c3d38961", self.growth, bins, users)
 
     async def words(self, person: Person, word: str) -> Sequence[Counted]:
         return [] if self.empty else [Counted(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5), Counted(word, {"ham": 9, "spam": 2}, -0.5)]
@@ -191,12 +188,12 @@ class Fixed:
     async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
         return HeldBack(self.held_back, self.following)
 
-    async def held(self, person: Person, name: str) -> tuple[Held, str]:
-        return self.held_back[0], self.header
+    async def held(self, person: Person, name: str) -> Shown:
+        return Shown(**asdict(self.held_back[0]), header=self.header)
 
     async def release(self, person: Person, name: str) -> Released:
         self.calls.append(("release", person.name, name))
-        return Released(name, {"anna@example.net": "250 Ok"}, self.changed, True)
+        return Released(name, [Reply("anna@example.net", "250 Ok")], self.changed, True)
 
     async def delete(self, person: Person, name: str) -> None:
         self.calls.append(("delete", person.name, name))

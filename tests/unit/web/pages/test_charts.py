@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.web.pages import charts, texts
-from spamguard.web.service.values import Bin, Hour
+from spamguard.web.service.values import Bin, Growth, Hour
 
 TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
 
@@ -48,20 +48,20 @@ def test_corrections_are_part_of_lessons() -> None:
 
 def test_growth_takes_two_days() -> None:
     assert not charts.growth([]).line
-    assert not charts.growth([(0, 1)]).line
-    assert charts.growth([(0, 0), (86400, 10)]).line == f"{charts.LEFT}.0,{charts.BOTTOM}.0 {charts.RIGHT}.0,{charts.TOP}.0"
-    assert charts.growth([(5, 1), (5, 2)]).line  # no width, no fault
+    assert not charts.growth([Growth(0, 1)]).line
+    assert charts.growth([Growth(0, 0), Growth(86400, 10)]).line == f"{charts.LEFT}.0,{charts.BOTTOM}.0 {charts.RIGHT}.0,{charts.TOP}.0"
+    assert charts.growth([Growth(5, 1), Growth(5, 2)]).line  # no width, no fault
 
 
 def test_days_stand_as_far_apart_as_they_are() -> None:
     """Whatever was taught when: all mail of some years at once, and then some of it daily."""
     day = 86_400.0
-    drawn = charts.growth([(0.0, 900), *((day * (700 + number), 900 + number) for number in range(30))])
+    drawn = charts.growth([Growth(0.0, 900), *(Growth(day * (700 + number), 900 + number) for number in range(30))])
     places = [tick.at for tick in drawn.across]
     assert len(places) >= 4
     assert min(after - before for before, after in pairwise(places)) > 50
     assert drawn.across[0].text == "1970-03"
-    assert [tick.text for tick in charts.growth([(0.0, 1), (day, 2)]).across] == ["01 Jan", "02 Jan"]
+    assert [tick.text for tick in charts.growth([Growth(0.0, 1), Growth(day, 2)]).across] == ["01 Jan", "02 Jan"]
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")])

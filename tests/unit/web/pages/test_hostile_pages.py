@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from spamguard.errors import UsageError
-from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
-from spamguard.web.service.values import Counted, Held, Model, Person, Receipt, Released, UserLessons, Why
+from spamguard.web.service.values import Class, Counted, Held, Model, Person, Receipt, Released, Reply, Table, User, Why, WordPart
 from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, TOKEN, Fixed, asking, explanation, judgement
 from tests.unit.web.pages.test_views import MAIL, PAGES
 
@@ -45,7 +45,7 @@ class Hostile(Fixed):
         people = (WORDS, *EVIL)
         one = judgement(
             subject=WORDS, sender=WORDS, recipients=people, client=WORDS, listener=WORDS, reply=WORDS, action=WORDS, label=WORDS,
-            taught=WORDS, words=tuple(Word(7, text, 1.0) for text in EVIL), personal={WORDS: WORDS},
+            taught=WORDS, words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
         held = Held(NAME, NOW, WORDS, people, people, WORDS, 99, WORDS, released=False)
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
@@ -62,13 +62,15 @@ class Hostile(Fixed):
 
     async def model(self, person: Person) -> Model:
         found = await super().model(person)
-        return replace(found, users=[UserLessons(WORDS, {WORDS: 3}, NOW)], classes={WORDS: 3}, load={WORDS: 0.5})
+        return replace(
+            found, users=[User(WORDS, {WORDS: 3}, NOW)], classes={WORDS: Class(3, unwanted=False)}, tables={WORDS: Table(9, 0.5)}
+        )
 
     async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
         return Receipt(WORDS, WORDS, True, WORDS, Verdict(WORDS, 0.5, 0.0, {}))
 
     async def release(self, person: Person, name: str) -> Released:
-        return Released(name, dict.fromkeys(EVIL, WORDS), complete=False, taught=True)
+        return Released(name, [Reply(text, WORDS) for text in EVIL], released=False, taught=True)
 
     @staticmethod
     def explained() -> Explanation:

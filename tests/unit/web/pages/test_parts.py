@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spamguard.records import Clue, Word
+from spamguard.records import Clue
 from spamguard.web.pages import parts
+from spamguard.web.service.values import WordPart
 from tests.unit.web.pages.fixed import SPAM, explanation, judgement
 
 
@@ -26,7 +27,7 @@ def test_of_what_the_sum_is() -> None:
 
 
 def test_what_a_word_added_then() -> None:
-    told = parts.told(explanation(), judgement(words=(Word(1, "solar", 2.5),)), 12)
+    told = parts.told(explanation(), judgement(words=[WordPart("solar", 2.5)]), 12)
     assert {row.name: row.then for row in told.words} == {"solar": 2.5, "meeting": None}
 
 

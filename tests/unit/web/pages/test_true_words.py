@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from spamguard.errors import NotAllowedError, UsageError
+from spamguard.policy import missing
 from spamguard.records import Clue
 from spamguard.settings import Action
 from spamguard.web.pages.texts import done
 from spamguard.web.pages.today import mistakes
-from spamguard.web.service.values import Counted, Hour, Model, Person, Today, UserLessons
+from spamguard.web.service.values import Class, Counted, Hour, Model, Person, Today, User, Wrong
 from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_views import get
 
@@ -82,10 +83,12 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
         lessons = 2
 
         async def today(self, person: Person, hours: int = 24) -> Today:
-            return Today([Hour(NOW, {"unsure": 3}, 0, 0)], 3, 0, {})
+            return Today([Hour(NOW, {"unsure": 3}, 0, 0)], 3, 0, ())
 
         async def model(self, person: Person) -> Model:
-            return replace(await super().model(person), classes={"ham": self.lessons, "spam": 60})
+            classes = {"ham": Class(self.lessons, unwanted=False), "spam": Class(60, unwanted=True)}
+            lacking = missing({"ham": self.lessons, "spam": 60}, frozenset(("spam",)))
+            return replace(await super().model(person), classes=classes, missing=lacking)
 
     service = Unsure()
     assert "Everything is unsure until 3 good messages" in get(service, tmp_path, "/")[0].text
@@ -96,7 +99,7 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
 def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
     class Unscanned(Fixed):
         async def today(self, person: Person, hours: int = 24) -> Today:
-            return replace(await super().today(person, hours), wrong={("not-scanned", "spam"): 7, ("unsure", "spam"): 5})
+            return replace(await super().today(person, hours), wrong=[Wrong("not-scanned", "spam", 7), Wrong("unsure", "spam", 5)])
 
     page = get(Unscanned(), tmp_path, "/")[0].text
     assert "of 5 we were unsure" in page
@@ -105,8 +108,8 @@ def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
 
 
 def test_what_was_wrong_comes_first_and_what_was_right_last() -> None:
-    wrong = {("spam", "spam"): 90, ("unsure", "spam"): 50, ("ham", "spam"): 2, ("spam", "ham"): 3}
-    assert [row[:2] for row in mistakes(Today([], 0, 0, wrong)).rows] == [
+    wrong = [Wrong("spam", "spam", 90), Wrong("unsure", "spam", 50), Wrong("ham", "spam", 2), Wrong("spam", "ham", 3)]
+    assert [(row.said, row.taught) for row in mistakes(Today([], 0, 0, wrong)).rows] == [
         ("spam", "ham"),
         ("ham", "spam"),
         ("unsure", "spam"),
@@ -119,7 +122,7 @@ def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
 
     class Many(Fixed):
         async def model(self, person: Person) -> Model:
-            users = [UserLessons(f"user{number}@example.net", {"spam": 1}, NOW) for number in range(10_000)]
+            users = [User(f"user{number}@example.net", {"spam": 1}, NOW) for number in range(10_000)]
             return replace(await super().model(person), users=users)
 
     (page,) = get(Many(), tmp_path, "/model", person=OPERATOR)

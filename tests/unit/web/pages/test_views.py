@@ -15,6 +15,7 @@ import pytest
 from jinja2 import PackageLoader
 
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
+from spamguard.policy import missing
 from spamguard.web import pages
 from spamguard.web.pages import drawing
 from spamguard.web.pages.routing import VIEWS
@@ -343,7 +344,7 @@ def test_what_was_not_looked_through_leads_on(tmp_path: Path, service: Fixed) ->
 
 def test_the_model_says_what_is_missing(service: Fixed, tmp_path: Path) -> None:
     async def lopsided(_person: Person) -> Model:
-        return replace(await Fixed().model(OPERATOR), classes={"ham": 20, "spam": 300})
+        return replace(await Fixed().model(OPERATOR), missing=missing({"ham": 20, "spam": 300}, frozenset(("spam",))))
 
     assert "unsure" not in get(service, tmp_path, "/model")[0].text.partition("<main")[2]
     service.model = lopsided  # type: ignore[method-assign]

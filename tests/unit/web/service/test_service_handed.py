@@ -12,16 +12,21 @@ import pytest
 
 from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.mail.rewrite import rewritten_head
+from spamguard.records import Verdict
 from spamguard.settings import History, Scoring, Teach
 from spamguard.spool import IN_MEMORY
 from spamguard.undo import ORIGIN
 from spamguard.web.service import scanning
 from spamguard.web.service.contract import Service
-from spamguard.web.service.values import Flip, Person, Search
+from spamguard.web.service.values import Flip, Opinion, Person, Search
 from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import ANNA, BEN, MAIL, OPERATOR, PASSED, asked, digest, name, serving, settings, spooled, votes
 
 NEW = [raw for _, raw in MAIL[100:]]
+
+
+def verdict_of(opinion: Opinion) -> Verdict:
+    return Verdict(opinion.label, opinion.probability, opinion.log_odds, opinion.probabilities)
 
 
 def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
@@ -30,7 +35,7 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         why = await service.explain(ANNA, spooled(state, NEW[0]))
         with opened(state) as one:
             expected = one.explain(NEW[0])
-        assert opinion.verdict == why.now.verdict == expected.verdict
+        assert verdict_of(opinion) == why.now.verdict == expected.verdict
         assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0], state), "", "")
         assert why.then is None
         assert why.now.log_odds == expected.log_odds
@@ -62,7 +67,7 @@ def test_in_a_file_too(state: Path) -> None:
     with closing(spooled(state, long)) as message:
         opinion = asked(state, lambda service: service.judge(ANNA, message))
     with opened(state) as one:
-        assert opinion.verdict == one.judge(long)
+        assert verdict_of(opinion) == one.judge(long)
 
 
 def test_teaching_and_forgetting(state: Path) -> None:
@@ -70,13 +75,13 @@ def test_teaching_and_forgetting(state: Path) -> None:
         receipt = await service.learn(ANNA, spooled(state, NEW[0]), "spam")
         assert (receipt.digest, receipt.label, receipt.changed, receipt.was) == (digest(NEW[0], state), "spam", True, "")
         opinion = await service.judge(ANNA, spooled(state, NEW[0]))
-        assert (opinion.taught, opinion.own, opinion.verdict) == ("spam", "spam", receipt.now)
+        assert (opinion.taught, opinion.own, verdict_of(opinion)) == ("spam", "spam", receipt.now)
         assert (await service.judge(BEN, spooled(state, NEW[0]))).own == ""
         assert (await service.learn(ANNA, spooled(state, NEW[0]), "ham")).was == "spam"
         assert not (await service.forget(BEN, receipt.digest)).changed
         back = await service.forget(ANNA, receipt.digest)
         assert (back.label, back.changed, back.was) == ("", True, "ham")
-        assert back.now == (await service.judge(ANNA, spooled(state, NEW[0]))).verdict
+        assert back.now == verdict_of(await service.judge(ANNA, spooled(state, NEW[0])))
         assert (await service.forget(ANNA, receipt.digest)).now is None
 
     asked(state, work)
@@ -112,7 +117,7 @@ def test_the_first_lesson_of_all(tmp_path: Path) -> None:
         assert (await service.classes(ANNA)) == {"ham": False, "spam": True}
         assert (await service.history(OPERATOR, Search())).judgements == []
         assert (await service.model(OPERATOR)).growth == []
-        assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).verdict.label == "unsure"
+        assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
         assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
 
     asked(tmp_path / "new", work)
@@ -166,7 +171,7 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
             verdict
             for person in (OPERATOR, ANNA)
             for verdict in (
-                (await service.judge(person, spooled(state, NEW[3]))).verdict,
+                verdict_of(await service.judge(person, spooled(state, NEW[3]))),
                 (await service.explain(person, spooled(state, NEW[3]))).now.verdict,
             )
         ]

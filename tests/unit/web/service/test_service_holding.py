@@ -51,9 +51,9 @@ def test_everybody_sees_their_own(held: Path) -> None:
         assert [one.id for one in (await service.quarantine(OPERATOR, name(0), 1)).messages] == [name(1)]
         (first, *_) = (await service.quarantine(ANNA)).messages
         assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
-        found, header = await service.held(ANNA, name(1))
+        found = await service.held(ANNA, name(1))
         assert found.recipients == ("anna@example.org",)
-        assert header == RAW.partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n").replace("\t", " ")
+        assert found.header == RAW.partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n").replace("\t", " ")
         for person, which in ((ANNA, name(2)), (ANNA, name(9)), (ANNA, "../../key"), (OPERATOR, name(9)), (OPERATOR, "")):
             for call in (service.held, service.release):
                 with pytest.raises(NotThereError, match="no message with that id is held here, or it is not yours"):
@@ -110,9 +110,9 @@ def test_a_long_list_is_looked_through_in_pieces(held: Path, monkeypatch: pytest
 def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
     """What only Unicode calls the end of a line begins no line that was never there; joiners are a part of what is written."""
     hold(state, 0, "Subject: می\u200cخواهم\r\nX: a\x85From: b\u2028Received: c\r\n\r\nbody".encode(), "anna@example.org")
-    found, header = asked(state, lambda service: service.held(OPERATOR, name(0)))
+    found = asked(state, lambda service: service.held(OPERATOR, name(0)))
     assert found.subject == "می\u200cخواهم"
-    assert header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
+    assert found.header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
 
 
 def test_strangers_text_is_printable(state: Path) -> None:
@@ -121,10 +121,10 @@ def test_strangers_text_is_printable(state: Path) -> None:
     )
 
     async def work(service: Service) -> None:
-        found, header = await service.held(OPERATOR, name(0))
-        for text in (found.subject, *found.recipients, *found.waiting, *header.splitlines()):
+        found = await service.held(OPERATOR, name(0))
+        for text in (found.subject, *found.recipients, *found.waiting, *found.header.splitlines()):
             assert text.isprintable()
-        assert len(header.splitlines()) == 2
+        assert len(found.header.splitlines()) == 2
 
     asked(state, work)
 
@@ -135,11 +135,11 @@ def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path, old: bool) 
 
     async def work(service: Service) -> None:
         released = await service.release(ANNA, name(0))
-        assert (released.id, released.complete, released.taught) == (name(0), True, True)
-        assert list(released.replies) == ["anna@example.org"]
-        assert released.replies["anna@example.org"].startswith("250 ")
+        assert (released.id, released.released, released.taught) == (name(0), True, True)
+        assert [one.address for one in released.recipients] == ["anna@example.org"]
+        assert released.recipients[0].reply.startswith("250 ")
         again = await service.release(ANNA, name(0))
-        assert (again.complete, again.taught, dict(again.replies)) == (True, False, {})
+        assert (again.released, again.taught, again.recipients) == (True, False, [])
         assert (await service.quarantine(ANNA)).messages[0].released
 
     asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
@@ -161,8 +161,8 @@ def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:
         with pytest.raises(NotAllowedError, match="others wait"):
             await service.release(ANNA, name(1))
         assert not delivered(tmp_path / "Maildir")
-        assert (await service.release(OPERATOR, name(1))).complete
-        assert (await service.held(ANNA, name(1)))[0].waiting == ()
+        assert (await service.release(OPERATOR, name(1))).released
+        assert (await service.held(ANNA, name(1))).waiting == ()
 
     asked(settings(held, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
     assert delivered(tmp_path / "Maildir") == 2
@@ -177,22 +177,22 @@ def test_where_it_goes(state: Path, tmp_path: Path) -> None:
     hops = (f"maildir:{tmp_path / 'first'}", f"maildir:{tmp_path / 'second'}")
 
     async def work(service: Service) -> None:
-        assert (await service.release(OPERATOR, name(0))).complete
+        assert (await service.release(OPERATOR, name(0))).released
         assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (0, 1)
-        assert (await service.release(OPERATOR, name(2))).complete
+        assert (await service.release(OPERATOR, name(2))).released
         assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (1, 1)
         with pytest.raises(UsageError, match="--next-hop"):
             await service.release(OPERATOR, name(1))
 
     asked(settings(state, hops=hops), work)
-    assert asked(settings(state, hops=hops[:1] * 2), lambda service: service.release(OPERATOR, name(1))).complete
+    assert asked(settings(state, hops=hops[:1] * 2), lambda service: service.release(OPERATOR, name(1))).released
 
 
 def test_a_next_hop_that_is_down_teaches_nothing(state: Path, tmp_path: Path) -> None:
     hold(state, 0, RAW, "anna@example.org")
     released = asked(settings(state, hops=(f"lmtp:{tmp_path / 'nobody'}",)), lambda service: service.release(ANNA, name(0)))
-    assert (released.complete, released.taught) == (False, False)
-    assert released.replies["anna@example.org"].startswith("451 ")
+    assert (released.released, released.taught) == (False, False)
+    assert released.recipients[0].reply.startswith("451 ")
     assert label(state, RAW, "anna") is None
 
 
@@ -203,7 +203,7 @@ def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_
     async def work(service: Service) -> None:
         await service.learn_passed(ANNA, name(3), "spam")
         released = await service.release(ANNA, name(0))
-        assert (released.complete, released.taught) == (True, False)
+        assert (released.released, released.taught) == (True, False)
 
     asked(told, work)
 

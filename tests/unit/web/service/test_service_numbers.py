@@ -13,7 +13,7 @@ from spamguard.errors import NotAllowedError, UsageError
 from spamguard.settings import History
 from spamguard.web.service import words
 from spamguard.web.service.contract import Service
-from spamguard.web.service.values import Person, Search
+from spamguard.web.service.values import Person, Search, Wrong
 from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import ANNA, CARL, MAIL, OPERATOR, PASSED, TAUGHT, asked, name, settings, spooled
 
@@ -46,21 +46,21 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
         said = {label: [one for one in mail if one.label == label] for label in ("spam", "ham", "unsure")}
         assert said["spam"]
         assert said["ham"]
-        assert (await service.today(ANNA)).wrong == {}
+        assert (await service.today(ANNA)).wrong == []
         await service.learn_passed(ANNA, said["spam"][0].id, "ham")
         await service.learn_passed(ANNA, said["ham"][0].id, "ham")
         for one in said["unsure"][:1]:
             await service.learn_passed(ANNA, one.id, "spam")
         today = await service.today(ANNA)
         unsure = len(said["unsure"][:1])
-        assert today.wrong == {("spam", "ham"): 1, ("ham", "ham"): 1} | ({("unsure", "spam"): 1} if unsure else {})
+        assert today.wrong == [Wrong("ham", "ham", 1), Wrong("spam", "ham", 1), *[Wrong("unsure", "spam", 1)] * bool(unsure)]
         assert (today.lessons, sum(hour.corrections for hour in today.hours)) == (2 + unsure, 1)
         of_all = await service.today(OPERATOR)
         assert of_all.wrong == today.wrong
         assert of_all.lessons == today.lessons + len(TAUGHT)
         assert (await service.today(CARL)).lessons == 0
         await service.forget_passed(ANNA, said["spam"][0].id)
-        assert ("spam", "ham") not in (await service.today(ANNA)).wrong
+        assert Wrong("spam", "ham", 1) not in (await service.today(ANNA)).wrong
 
     asked(state, work)
 
@@ -78,21 +78,21 @@ def test_the_model(state: Path) -> None:
         model = await service.model(OPERATOR)
         labels = Counter(label for label, _ in TAUGHT)
         labels.update(label for label, _ in MAIL[100:105])
-        assert dict(model.classes) == labels
-        assert model.unwanted == {"spam"}
-        assert [number for _, number in model.growth][-1] == labels.total()
-        assert all(day % 86_400 == 0 for day, _ in model.growth)
+        assert {name: one.messages for name, one in model.classes.items()} == labels
+        assert [name for name, one in model.classes.items() if one.unwanted] == ["spam"]
+        assert model.growth[-1].lessons == labels.total()
+        assert all(one.day % 86_400 == 0 for one in model.growth)
         assert {one.user: sum(one.lessons.values()) for one in model.users} == {"": 70, "anna": 5}
         assert all(abs(one.last - time.time()) < 600 for one in model.users)
         assert sum(one.messages for one in model.calibration) == labels.total()
         assert all(one.low <= one.predicted <= one.high and 0 <= one.unwanted <= 1 for one in model.calibration)
-        assert 0 < model.load["words"] < 1
+        assert 0 < model.tables["words"].load < 1
         assert [one.user for one in (await service.model(ANNA)).users] == ["anna"]
         assert [one.user for one in (await service.model(Person("carl"))).users] == []
         await service.learn_passed(ANNA, name(0), "spam")
-        assert (await service.model(OPERATOR)).growth[-1][1] == labels.total() + 1
+        assert (await service.model(OPERATOR)).growth[-1].lessons == labels.total() + 1
         await service.undo(ANNA, "anna", 0.0)
-        assert (await service.model(OPERATOR)).growth[-1][1] == len(TAUGHT)
+        assert (await service.model(OPERATOR)).growth[-1].lessons == len(TAUGHT)
 
     asked(state, work)
 
@@ -108,16 +108,16 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
 
     async def work(service: Service) -> None:
         found = await service.words(OPERATOR, " Zyxwort ")
-        assert {one.where for one in found} >= texts
-        assert all(one.counts == {"ham": 0, "spam": 1} for one in found if one.where in texts)
-        assert all(one.part > 0 for one in found if one.where in texts)
-        assert [one.where for one in await service.words(OPERATOR, "zyxwort now")] == ["subject:zyxwort now"]
-        assert "host:zyxwort_example" in {one.where for one in await service.words(OPERATOR, "zyxwort.example")}
+        assert {one.text for one in found} >= texts
+        assert all(one.messages == {"ham": 0, "spam": 1} for one in found if one.text in texts)
+        assert all(one.part > 0 for one in found if one.text in texts)
+        assert [one.text for one in await service.words(OPERATOR, "zyxwort now")] == ["subject:zyxwort now"]
+        assert "host:zyxwort_example" in {one.text for one in await service.words(OPERATOR, "zyxwort.example")}
         assert await service.words(ANNA, "zyxwort") == []  # it may stand in somebody else's mail
         assert await service.words(OPERATOR, "nowhere") == []
         for number in range(words.FEWEST - 1):
             await service.learn(OPERATOR, spooled(state, raw + b"%d\n" % number), "spam")
-        assert {one.where for one in await service.words(ANNA, "zyxwort")} == texts
+        assert {one.text for one in await service.words(ANNA, "zyxwort")} == texts
 
     asked(state, work)
 
