@@ -72,12 +72,17 @@ def cache_explained(what: str, path: Path, error_type: type[SpamguardError]) -> 
         raise error_type(f"{what} {path}: {_remedy(error)} [{reported(error)}]") from error
 
 
+def is_damage(error: BaseException | None) -> bool:
+    """Whether what SQLite says is that there is no sense in the file."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
 def _remedy(error: Exception) -> str:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_FULL") or is_full(error):
         return "the disk is full: make room"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another process kept the file locked for too long: try again"
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
+    if is_damage(error) or name.startswith("SQLITE_ERROR"):
         return "the file is damaged: move it away and restart the daemon, a new one will be made"
     return "the file cannot be read or written: check its directory, its permissions and the disk"

@@ -2,7 +2,7 @@
 
 Must never let an error of SQLite or the system out as anything but a `SightingsError`, and never keep more in memory than the 64-bit
 keys of the names. A power cut may cost the last sightings, not the file (WAL, synchronous NORMAL): what they taught comes out again
-as it was.
+as it was. Whoever learns from it has it mended: a damaged one is set aside, and all is looked at as if for the first time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -18,11 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.errors import SpamguardError
-from spamguard.files import create_private
+from spamguard.folders.sightingsfile import SightingsError, opened, set_aside
 from spamguard.folders.values import Copy
-from spamguard.owner import as_owner_of
-from spamguard.sqlitefile import cache_explained, connect, transaction
+from spamguard.sqlitefile import cache_explained, is_damage, transaction
 
 FILE = "sightings.sqlite"
 """Its name in the state directory."""
@@ -31,36 +29,14 @@ GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear els
 
 Names = NDArray[np.int64]
 
-_APPLICATION = 0x7367_7369  # "sgsi" in the file's header
-_VERSION = 1
-_BUSY_SECONDS = 5.0
-_TABLES = (
-    "CREATE TABLE mailboxes (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE folders (id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name))",
-    """CREATE TABLE sightings (
-        folder INTEGER NOT NULL, name INTEGER NOT NULL, digest BLOB NOT NULL, delivery INTEGER NOT NULL, origin BLOB,
-        waiting INTEGER NOT NULL, followed INTEGER NOT NULL, seen INTEGER NOT NULL, gone INTEGER NOT NULL, PRIMARY KEY (folder, name)
-    ) WITHOUT ROWID""",
-    "CREATE INDEX digests ON sightings (digest) WHERE digest != x''",
-    "CREATE INDEX gone ON sightings (gone) WHERE gone > 0",
-)
-_LATER_TABLES = (  # of files that were made before there was a use for them
-    # of messages that show evidence: 0: nothing more is to be learnt from it; else when they were first seen read
-    "CREATE TABLE IF NOT EXISTS marks (folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (folder, name)) "
-    "WITHOUT ROWID",
-    # of mailboxes: the evidence that has been asked for since everything in them was looked at
-    "CREATE TABLE IF NOT EXISTS weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL)",
-    # of mailboxes that are not there any more: since when
-    "CREATE TABLE IF NOT EXISTS missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL)",
-)
 _SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
 _OF_NAMED = "folder IN (SELECT f.id FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?)"
 
 
-class SightingsError(SpamguardError):
-    """The sightings cannot be opened, read or written."""
+class BegunAnewError(SightingsError):
+    """They were damaged, which is mended, and know nothing now."""
 
 
 class Marks(NamedTuple):
@@ -89,31 +65,33 @@ _NO_MARKS = Marks(np.empty(0, np.int64), np.empty(0, np.int64))
 class Sightings:
     """Sightings by mailbox, which any string names. Belongs to one thread of one process; every method raises SightingsError."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, *, mend: bool) -> None:
         """Use `open`."""
         self.path = path
+        self.damaged = 0  # how often they were, and began anew
         self._db = db
+        self._mend = mend
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._folders: dict[str, dict[str, int]] = {}  # of a mailbox, to their number
         self._names: dict[int, Names] = {}  # of a folder, by its number
         self._marks: dict[int, Marks] = {}  # likewise
 
     @classmethod
-    def open(cls, path: Path) -> Sightings:
-        """The sightings at `path`, created (mode 0600) when there are none."""
-        with _explained(path), as_owner_of(path.parent):
-            with suppress(FileExistsError):
-                create_private(path).close()
-            db = connect(path, _BUSY_SECONDS)
-            try:
-                _prepare(db, path)
-            except BaseException:
-                db.close()
+    def open(cls, path: Path, *, mend: bool = False) -> Sightings:
+        """The sightings at `path`, created (mode 0600) when there are none. mend: a damaged file, now or later, is set aside."""
+        try:
+            return cls(path, opened(path), mend=mend)
+        except SightingsError as error:
+            if not (mend and is_damage(error.__cause__)):
                 raise
-        return cls(path, db)
+        set_aside(path)
+        return cls(path, opened(path), mend=mend)
 
     def close(self) -> None:
         """Give the file back."""
-        with _explained(self.path):
+        with self._explained():
             self._db.close()
 
     def __enter__(self) -> Sightings:
@@ -126,28 +104,28 @@ class Sightings:
 
     def mailboxes(self) -> list[str]:
         """All that were seen."""
-        with _explained(self.path):
+        with self._explained():
             return sorted(os.fsdecode(name) for (name,) in self._db.execute("SELECT name FROM mailboxes"))
 
     def scanned(self, mailbox: str) -> bool:
         """Whether its first scan was finished."""
-        with _explained(self.path):
+        with self._explained():
             return self._db.execute("SELECT 1 FROM mailboxes WHERE name = ? AND scanned", (os.fsencode(mailbox),)).fetchone() is not None
 
     def folders(self, mailbox: str) -> list[str]:
         """Those in which messages were when they were last scanned."""
-        with _explained(self.path):
+        with self._explained():
             return sorted(folder for folder, number in self._numbers(mailbox).items() if len(self._present(number)))
 
     def names(self, mailbox: str, folder: str) -> Names:
         """Keys of the base names that were in a folder when it was last scanned, sorted. Not to be written to."""
-        with _explained(self.path):
+        with self._explained():
             number = self._numbers(mailbox).get(folder)
             return np.empty(0, np.int64) if number is None else self._present(number)
 
     def copies(self, mailbox: str, digests: Iterable[bytes], gone: Iterable[tuple[str, int]]) -> list[Copy]:
         """All sightings of these digests, of these files (folder, key), and of the digests of those files."""
-        with _explained(self.path):
+        with self._explained():
             numbers = self._numbers(mailbox)
             missed = [(numbers[folder], name) for folder, name in gone if folder in numbers]
             rows = [row for key in missed for row in self._db.execute(f"{_SELECT} WHERE folder = ? AND name = ?", key)]
@@ -162,7 +140,7 @@ class Sightings:
 
     def digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """Of files that are there, by their keys, as far as their messages could be read and nothing about them is waiting."""
-        with _explained(self.path):
+        with self._explained():
             number = self._numbers(mailbox).get(folder)
             query = "SELECT digest FROM sightings WHERE folder = ? AND name = ? AND gone = 0 AND waiting = 0 AND digest != x''"
             found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
@@ -174,19 +152,19 @@ class Sightings:
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id JOIN mailboxes m ON f.mailbox = m.id "
             "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT ?"
         )
-        with _explained(self.path):
+        with self._explained():
             rows = [(digest, row) for digest in digests for row in self._db.execute(query, (digest, most))]
         return [(digest, (os.fsdecode(mailbox), os.fsdecode(folder), name)) for digest, (mailbox, folder, name) in rows]
 
     def marks(self, mailbox: str, folder: str) -> Marks:
         """What is known about evidence in a folder. Not to be written to."""
-        with _explained(self.path):
+        with self._explained():
             number = self._numbers(mailbox).get(folder)
             return _NO_MARKS if number is None else self._marks_of(number)
 
     def weighed(self, mailbox: str) -> str:
         """The evidence that has been asked for since all of a mailbox was looked at for it; empty: it never was."""
-        with _explained(self.path):
+        with self._explained():
             query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
             row = self._db.execute(query, (os.fsencode(mailbox),)).fetchone()
             return str(row[0]) if row else ""
@@ -260,7 +238,7 @@ class Sightings:
 
     def miss(self, there: Collection[str], now: int) -> list[str]:
         """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those are. there: all that are not missing."""
-        with _explained(self.path):
+        with self._explained():
             query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
             known = [(os.fsdecode(name), number, since) for name, number, since in self._db.execute(query)]
         back = [(number,) for name, number, since in known if name in there and since is not None]
@@ -312,28 +290,28 @@ class Sightings:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _explained(self.path), transaction(self._db):
+        with self._explained(), transaction(self._db):
             yield
 
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """BegunAnewError: the file was damaged; another is in its place."""
+        try:
+            with cache_explained("sightings", self.path, SightingsError):
+                yield
+        except SightingsError as error:
+            if not (self._mend and is_damage(error.__cause__)):
+                raise
+            self._begin_anew()
+            raise BegunAnewError(f"sightings {self.path}: they begin anew") from error
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("BEGIN IMMEDIATE")
-    if not _number(db, "SELECT count(*) FROM sqlite_master") and not _number(db, "PRAGMA application_id"):
-        for table in _TABLES:
-            db.execute(table)
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    db.execute("COMMIT")
-    if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
-        raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")
-    for table in _LATER_TABLES:
-        db.execute(table)
-
-
-def _number(db: sqlite3.Connection, query: str) -> int:
-    return int(db.execute(query).fetchone()[0])
+    def _begin_anew(self) -> None:
+        with suppress(sqlite3.Error):
+            self._db.close()
+        set_aside(self.path)
+        self._db = opened(self.path)
+        self._forget_all()
+        self.damaged += 1
 
 
 def _row(copy: Copy, folder: int) -> tuple[object, ...]:
@@ -352,7 +330,3 @@ def _copies(rows: Iterable[_Row], folders: dict[int, str]) -> list[Copy]:
             came = None if origin is None else os.fsdecode(origin)
             found[folder, name] = Copy(folders[folder], name, digest, delivery, came, bool(waiting), bool(followed), seen, gone)
     return list(found.values())
-
-
-def _explained(path: Path) -> AbstractContextManager[None]:
-    return cache_explained("sightings", path, SightingsError)

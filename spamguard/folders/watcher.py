@@ -27,7 +27,7 @@ from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import display, doubtful_of, is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.schedule import Box, Schedule, Work
-from spamguard.folders.sightings import FILE, Sightings
+from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
 from spamguard.folders.values import Arrival, Copy, Kind, Role
 from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
@@ -67,7 +67,8 @@ class Watcher:
         self._mailboxes = mailboxes
         self._settle = settle
         self._once = Once()
-        self._sightings = Sightings.open(settings.state / FILE)
+        self._sightings = Sightings.open(settings.state / FILE, mend=True)
+        self._damaged = 0
         self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
         self._notes = Notes(settings.state, self._once)
         allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
@@ -91,6 +92,8 @@ class Watcher:
         """Wait until something is to be done, for so many seconds at most, and do that; whether there was anything."""
         waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
         self._note(self._mailboxes.changes(min(waiting, 3600.0)))
+        if self._damaged != self._sightings.damaged:
+            self._look_at_all_anew()
         now = time.monotonic()
         busy = self._users_due <= now
         if busy:
@@ -170,6 +173,8 @@ class Watcher:
         except MailboxesError:  # told where mailboxes are looked for
             self._users_due = 0.0
             self._give_up(box, time.monotonic() + RETRY_SECONDS)
+        except BegunAnewError:  # of which it is told, and which the next turn sees
+            self._give_up(box, 0.0)
         except SpamguardError as error:  # of our own files
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
             self._give_up(box, time.monotonic() + RETRY_SECONDS)
@@ -180,6 +185,13 @@ class Watcher:
             self._once.over(box.mailbox)
         box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)
         self._schedule.plan(box)
+
+    def _look_at_all_anew(self) -> None:
+        """Nothing is known of any of them any more."""
+        self._damaged = self._sightings.damaged
+        for box in self._schedule.boxes.values():
+            self._give_up(box, 0.0)
+            self._schedule.plan(box)
 
     def _give_up(self, box: Box, again: float) -> None:
         """What is under way: the same lessons, and the same evidence, are found at the next look."""

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from spamguard.errors import SpamguardError
-from spamguard.folders.sightings import FILE, GONE_SECONDS, Sightings, SightingsError
+from spamguard.folders.sightings import FILE, GONE_SECONDS, BegunAnewError, Sightings
+from spamguard.folders.sightingsfile import ASIDE, SightingsError
 from spamguard.folders.values import Copy
 
 ROOT = Path(__file__).parents[3]
@@ -178,6 +179,36 @@ def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path: Path, content: 
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(SpamguardError, match=r"^sightings .*damaged: move it away and restart the daemon[^\n]*$"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_who_learns_from_it_has_a_damaged_file_set_aside(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+        sightings.update("anna", [PLAIN], [])
+    assert (tmp_path / (FILE + ASIDE)).read_bytes() == content
+    (told,) = caplog.records
+    assert told.levelname == "ERROR"
+    with opened(tmp_path) as sightings:
+        assert sightings.mailboxes() == ["anna"]
+
+
+def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
+    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+        sightings.mark_scanned("anna")
+        sightings.update("anna", [PLAIN], [])
+        sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        sightings._db.execute("PRAGMA shrink_memory")
+        with (tmp_path / FILE).open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * ((tmp_path / FILE).stat().st_size - 4096))
+        with pytest.raises(BegunAnewError):
+            sightings.mark_scanned("ben")
+        assert (sightings.mailboxes(), sightings.damaged) == ([], 1)
+        assert sightings.names("anna", PLAIN.folder).tolist() == []
+        sightings.update("anna", [PLAIN], [])
+    with opened(tmp_path) as sightings:
+        assert sightings.mailboxes() == ["anna"]
 
 
 def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import time
 from itertools import pairwise
@@ -320,6 +321,25 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     while len(watched.votes()) < 2 and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
+
+
+def test_damaged_sightings_begin_anew_and_moves_teach_again(watched, caplog):
+    """Of all mailboxes at once: else the next move in each would be its first look."""
+    ben = maildir(watched.place / "home" / "ben", ".Junk")
+    messages = [deliver(watched.box, MAIL[0]), deliver(watched.box, MAIL[1]), deliver(ben, MAIL[2])]
+    watched.rest()
+    sightings = watched.watcher._sightings
+    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    sightings._db.execute("PRAGMA shrink_memory")
+    os.truncate(sightings.path, 4096)
+    move(messages[0], watched.box / ".Junk")
+    watched.rest()
+    assert watched.votes() == {}
+    assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["ERROR"]
+    move(messages[1], watched.box / ".Junk")
+    move(messages[2], ben / ".Junk")
+    watched.rest()
+    assert watched.votes() == {"anna 1": "spam", "ben 2": "spam"}
 
 
 def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatch):
