@@ -10,7 +10,7 @@ from spamguard import explained
 from spamguard.history import Row
 from spamguard.records import Explanation, Verdict, Word
 from spamguard.web.api.schema import time, told
-from spamguard.web.service.values import Counted, Known, Moment, Passed, Receipt, WordPart
+from spamguard.web.service.values import Counted, Known, Moment, Outcome, Receipt, WordPart
 
 __all__ = ["explanation", "passed", "time", "told_words", "verdict"]
 
@@ -130,20 +130,17 @@ def explained_by(why: Explanation, words: int = WORDS) -> Explained:
 
 def explanation(why: Explanation, words: int) -> dict[str, Any]:
     """As `spamguard explain --json` tells it."""
-    found: dict[str, Any] = told(Explained, explained_by(why, words))
-    return found
+    return dict(told(Explained, explained_by(why, words)))
 
 
 def verdict(found: Verdict) -> dict[str, Any]:
     """Of a verdict."""
-    said: dict[str, Any] = told(Verdict, found)
-    return said
+    return dict(told(Verdict, found))
 
 
 def passed(row: Row) -> dict[str, Any]:
     """Of what became of a message."""
-    said: dict[str, Any] = told(Passed, row)
-    return said
+    return dict(told(Outcome, row))
 
 
 def told_words(found: Sequence[Word]) -> list[dict[str, Any]]:

@@ -99,14 +99,14 @@ def signed(part: float) -> str:
 
 def moment(seconds: float, *, exact: bool = False) -> Markup:
     """A point in time, in UTC; the script puts it into the reader's own zone. seconds: since 1970."""
-    when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
+    when = _utc(seconds)
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
 
 
 def day(seconds: float) -> str:
     """The day of a point in time, in UTC."""
-    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).strftime("%Y-%m-%d")
+    return _utc(seconds).strftime("%Y-%m-%d")
 
 
 def quoted(text: str) -> str:
@@ -116,5 +116,10 @@ def quoted(text: str) -> str:
 
 def clock(seconds: float, span: float) -> str:
     """What stands on an axis of time, in UTC: the hour, or the day on one that spans two or more, or the month. span: seconds."""
-    when = datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
+    when = _utc(seconds)
     return when.strftime("%H:%M" if span < 2 * 86400 else "%d %b" if span <= 300 * 86400 else "%Y-%m")
+
+
+def _utc(seconds: float) -> datetime:
+    """Bounded to what has a date."""
+    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)

@@ -33,7 +33,7 @@ from spamguard.spool import Spool
 from spamguard.teaching.lesson import PASSED, WEB
 from spamguard.undo import BATCH, Chosen
 from spamguard.undo import messages as messages_of
-from spamguard.web.service import charts, scanning, teaching, words
+from spamguard.web.service import numbers, scanning, teaching, words
 from spamguard.web.service.holding import Holding
 from spamguard.web.service.lane import PATIENCE, Lane
 from spamguard.web.service.passed import Passed, can_teach
@@ -247,13 +247,13 @@ class LocalService:
     def _forget_numbers(self) -> None:
         """Somebody has taught here: they will want to see it."""
         self._today: OrderedDict[Hashable, Lately[Today]] = OrderedDict()
-        self._learnt = Lately(lambda: self._reading.do(charts.taught), _LONGER, PATIENCE)
+        self._learnt = Lately(lambda: self._reading.do(numbers.taught), _LONGER, PATIENCE)
 
     async def today(self, person: Person, hours: int = 24) -> Today:
         self._passed.refuse(person, Search())
         key = (person.operator or person.name, hours)
         if key not in self._today:
-            look = partial(charts.today, scope=self._scope, person=person, hours=hours)
+            look = partial(numbers.today, scope=self._scope, person=person, hours=hours)
             self._today[key] = Lately(lambda: self._look(look), _SECONDS, PATIENCE)
         while len(self._today) > _MOST_KNOWN:
             self._today.popitem(last=False)
@@ -261,7 +261,7 @@ class LocalService:
 
     async def model(self, person: Person) -> Model:
         learnt = await _in_time(self._learnt.get())
-        return await self._filter.do(lambda found: charts.model(found, learnt, person))
+        return await self._filter.do(lambda found: numbers.model(found, learnt, person))
 
     async def words(self, person: Person, word: str) -> Sequence[Counted]:
         return await self._filter.do(partial(words.counted, word=word, fewest=1 if person.operator else words.FEWEST))
@@ -329,11 +329,11 @@ def _status(spam_filter: Filter) -> dict[str, Any]:
     return {
         "key": found.fingerprint,
         "versions": {"program": __version__, "extractor": found.extractor},
-        "classes": {name: asdict(one) for name, one in charts.classes(found).items()},
+        "classes": {name: asdict(one) for name, one in numbers.classes(found).items()},
         "events": found.events,
         "unsettled": found.unsettled,
         "receipts": not spam_filter.adopted,
         "buckets": found.buckets,
-        "tables": {name: asdict(one) for name, one in charts.tables(found).items()},
+        "tables": {name: asdict(one) for name, one in numbers.tables(found).items()},
         "bytes": {"ledger": found.ledger_bytes, "tables": found.tables_bytes},
     }

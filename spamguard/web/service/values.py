@@ -62,7 +62,7 @@ class WordPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Outcome:
     """What became of a message, as `spamguard explain --json ID` tells it too. label, probability, log_odds: what was said then,
     personal: to whom something else. next_hop: its answer. to: of others than operators their own addresses only."""
 
@@ -82,7 +82,7 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement(Passed):
+class Judgement(Outcome):
     """A message that passed. taught: the class that holds for it now as everybody's votes have it, "" for none; own: what the person who
     asks has said. can_teach: its features are there and of this version."""
 
