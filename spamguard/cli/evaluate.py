@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from spamguard import sources
 from spamguard.cli import rim
 from spamguard.errors import UsageError
+from spamguard.teaching.lesson import is_class
 
 if TYPE_CHECKING:
     from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
@@ -148,6 +149,8 @@ def _labelled(paths: Sequence[str]) -> Iterable[sources.Message]:
     for message in rim.messages(paths):
         if message.label is None:
             raise UsageError(f"{message.name}: has no label: name a TREC index, or use --ham and --spam")
+        if not is_class(message.label):
+            raise UsageError(f"{message.name}: its class, {message.label!r}, has a name that none may have: write another one in the index")
         yield message
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spamguard import secret
+from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import Filter
 from spamguard.evaluation.report import Scored
 from spamguard.prepare import Preparer, Teaching
@@ -55,6 +56,7 @@ class _Pupil:
         self._filter = subject
         self._preparer = Preparer(subject.key)
         self._number = 0
+        self._classes = {*BASE_CLASSES}
 
     def judge(self, message: Message, *, taught: bool | None) -> tuple[Trial, Teaching]:
         """Judge a message. taught: whether it will be taught; None: only if the verdict is wrong or unsure."""
@@ -68,15 +70,22 @@ class _Pupil:
 
     def teach(self, ready: Teaching, label: str) -> None:
         """Teach it, and settle when the running daemon would."""
-        self._filter.learn_ready([ready], label)
+        self._learn(ready, label)
         self._filter.settle_if_due()
 
     def teach_first(self, messages: Iterable[Message]) -> None:
         """Teach messages without judging them, then settle."""
         for message in messages:
-            self._filter.learn_ready([self._preparer.ready(message.raw)], str(message.label))
+            self._learn(self._preparer.ready(message.raw), str(message.label))
             self._number += 1
         self._filter.settle()
+
+    def _learn(self, ready: Teaching, label: str) -> None:
+        """Whatever class a corpus has is meant, however much it looks like another one."""
+        if label not in self._classes:
+            self._filter.define_class(label, unwanted=False)
+            self._classes.add(label)
+        self._filter.learn_ready([ready], label)
 
 
 def _online(pupil: _Pupil, messages: Callable[[], Iterable[Message]], _settings: Settings) -> Iterator[Trial]:

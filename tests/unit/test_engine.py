@@ -314,7 +314,7 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
         ("any", "cannot be a class"),
         ("a" * 33, "cannot be a class"),
         ("a b", "cannot be a class"),
-        ("spma", "did you mean 'spam'.*define_class"),
+        ("spma", r"did you mean 'spam'.*define_class"),
         (b"spam", "cannot be a class"),
         (None, "cannot be a class"),
     ],

@@ -67,6 +67,14 @@ def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(run, state,
     assert "1-ROCA" in done.out
 
 
+@pytest.mark.parametrize("label", ["News", "unsure"])
+def test_a_class_that_none_may_be_is_told_with_its_message(run, state, corpus, tmp_path, label):
+    lines = (corpus / "index").read_text().splitlines()
+    first, second = (corpus / line.split()[1] for line in lines[:2])
+    (tmp_path / "index").write_text(f"ham {first}\n{label} {second}\n")
+    assert run(state, "evaluate", tmp_path / "index").failed(f"{second}: its class, '{label}'")
+
+
 def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for once in ("-", tmp_path / "pipe"):

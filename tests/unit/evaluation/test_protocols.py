@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,12 @@ def test_no_mail_gives_no_rows(protocol: str) -> None:
 @every
 def test_the_same_mail_gives_the_same_figures(protocol: str) -> None:
     assert tried(protocol) == tried(protocol)
+
+
+@every
+def test_classes_of_similar_names_are_each_a_class_of_their_own(protocol: str) -> None:
+    named = [replace(one, label="ham2") if one.label == "ham" and number % 2 else one for number, one in enumerate(MAIL)]
+    assert {trial.row.gold for trial in tried(protocol, mail=named)} == {"ham", "ham2", "spam"}
 
 
 def test_a_profile_is_tried_by_name() -> None:
