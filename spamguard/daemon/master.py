@@ -72,6 +72,7 @@ class Master:
             stack.callback(self._close_sockets)
             self._open_first(settings)
             privileges.settle_in(settings)
+            privileges.check_program()
             self._claim = alone.Claim(settings.state)
             stack.callback(self._claim.release)
             wakeups = stack.enter_context(signals.received(_SIGNALS))

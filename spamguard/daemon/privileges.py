@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import sys
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,7 @@ from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.settings import Certificate, Settings
 
 _OURS = ("key", "ledger.sqlite")
+_ELSEWHERE = "install spamguard where every user gets to, as in /opt, and with a Python like that"
 _log = logging.getLogger("spamguard.daemon")
 
 
@@ -105,6 +107,14 @@ def _refuse_exposed(settings: Settings) -> None:
         raise StartError(
             f"will not run as root with {exposed[0]} open to others: name a user with `user`, or give {settings.state} to one with chown"
         )
+
+
+def check_program() -> None:
+    """StartError where whoever we are now may not run this program once more, as one under /root: no worker would start."""
+    if not os.access(sys.executable, os.X_OK):
+        raise StartError(f"{sys.executable}: {_me()}, whom the daemon runs as, cannot run it: {_ELSEWHERE}")
+    if not os.access(__file__, os.R_OK):
+        raise StartError(f"{Path(__file__).parents[1]}: {_me()}, whom the daemon runs as, cannot read it: {_ELSEWHERE}")
 
 
 def _make(state: Path, account: pwd.struct_passwd | None) -> None:

@@ -150,6 +150,19 @@ def test_what_only_root_can_read_is_told_at_the_start(place: Path, monkeypatch: 
     assert settle_in(place / "state", "nobody").stdout == IDS
 
 
+def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> None:
+    """Installed under /root, say: it was told of the interpreter that permission is denied, and to run it as root."""
+    closed = place / "closed" / "python3"
+    closed.parent.mkdir(mode=0o700)
+    closed.symlink_to("/bin/true")
+    try_it = f"import os, sys; os.setresuid(*[{NOBODY.pw_uid}] * 3); sys.executable = {str(closed)!r}"
+    try_it = f"from spamguard.daemon import privileges; {try_it}; privileges.check_program()"
+    done = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False, timeout=60)
+    assert f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where every user gets to" in done.stderr
+    closed.parent.chmod(0o755)
+    assert "cannot run it" not in subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False).stderr
+
+
 def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
     listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 1), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)))
     with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
