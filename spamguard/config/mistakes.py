@@ -10,48 +10,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from spamguard.config import checks, values
-from spamguard.config.schema import (
-    CertificatePart,
-    FilePart,
-    HamEvidencePart,
-    HistoryPart,
-    HopPart,
-    LimitsPart,
-    ListenerPart,
-    Part,
-    RulePart,
-    ScannerLimitsPart,
-    ScannerPart,
-    ScoringPart,
-    TeachByMailPart,
-    TeachPart,
-    WatchPart,
-    WebLimitsPart,
-    WebPart,
-    WebProxyPart,
-)
+from spamguard.config.schema import FilePart, ListenerPart, Part, ScannerPart, WebPart
 from spamguard.config.tree import Path, Place, Tree
 from spamguard.config.units import shown
 from spamguard.errors import ConfigError
 from spamguard.settings import Settings
 
 Sound = TypeVar("Sound", bound=Part)
-
-_INSIDE: dict[type[Part], dict[str, type[Part]]] = {
-    FilePart: {
-        "listeners": ListenerPart,
-        "scanners": ScannerPart,
-        "scoring": ScoringPart,
-        "history": HistoryPart,
-        "watch": WatchPart,
-        "teach": TeachPart,
-        "web": WebPart,
-    },
-    ScannerPart: {"limits": ScannerLimitsPart},
-    ListenerPart: {"next_hop": HopPart, "rules": RulePart, "limits": LimitsPart, "tls": CertificatePart, "teach": TeachByMailPart},
-    WebPart: {"tls": CertificatePart, "proxy": WebProxyPart, "limits": WebLimitsPart},
-    WatchPart: {"ham_evidence": HamEvidencePart},
-}
 
 
 @dataclass(slots=True)
@@ -188,7 +153,7 @@ def _meant(key: str, known: list[str]) -> str:
     """What somebody who wrote this unknown key may have wanted."""
     if key == "<<":
         return ": write out what it stands for"
-    inside = [name for parts in _INSIDE.values() for name, part in parts.items() if key in _keys(part)]
+    inside = [name for model in Part.__subclasses__() for name, part in model.parts().items() if key in _keys(part)]
     if places := [*(["at the top level"] if key in _keys(FilePart) else []), *(f"in {name}" for name in dict.fromkeys(inside))]:
         return f" here: it stands {' or '.join(places)}"
     return values.near(key, known) or f": expected one of {', '.join(known)}"
@@ -235,7 +200,7 @@ def _model(path: Sequence[str | int]) -> type[Part] | None:
     model: type[Part] | None = FilePart
     for part in path:
         if isinstance(part, str) and model is not None:
-            model = _INSIDE.get(model, {}).get(part)
+            model = model.parts().get(part)
     return model
 
 

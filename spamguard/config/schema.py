@@ -7,7 +7,7 @@ is in config/spamguard.yaml.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -46,6 +46,19 @@ class Part(BaseModel):
 
     def _built(self) -> dict[str, Any]:
         return {name: _settled(getattr(self, name)) for name in self.model_fields_set}
+
+    @classmethod
+    def parts(cls) -> dict[str, type[Part]]:
+        """The parts inside this one, by their keys in the file."""
+        found = {str(one.alias): _part_in(one.annotation) for one in cls.model_fields.values()}
+        return {key: part for key, part in found.items() if part is not None}
+
+
+def _part_in(annotation: Any) -> type[Part] | None:
+    """The part that a field holds, in one of its forms, or a list of."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    return next((part for one in get_args(annotation) if (part := _part_in(one)) is not None), None)
 
 
 def _named(alias: str, about: str) -> Any:

@@ -7,11 +7,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from spamguard import log
+from spamguard.daemon import children
 from spamguard.daemon.words import SETTLE
+from spamguard.metrics.counters import Board
+from spamguard.settings import Settings
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -21,6 +24,19 @@ def begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.configure(os.environ)
+
+
+@contextmanager
+def begun(arguments: Sequence[str]) -> Iterator[tuple[Settings, socket.socket, Board]]:
+    """The same for one that stands beside the workers, and ends with the master. arguments: as `kept.Kept` gives them.
+
+    What the master says: the settings, the channel to it, and the counters.
+    """
+    begin()
+    channel, settings, master, counters = map(int, arguments)
+    end_with(master)
+    with socket.socket(fileno=channel) as to_master:
+        yield children.read(settings), to_master, Board(counters)
 
 
 def wish_to_settle(channel: socket.socket) -> Callable[[], None]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
 
 from spamguard import __version__
-from spamguard.daemon import children, parent
+from spamguard.daemon import parent
 from spamguard.errors import SpamguardError
 from spamguard.hostname import hostname
 from spamguard.lately import Lately
@@ -97,15 +96,11 @@ def _told(wrong: list[str], well: str) -> Answer:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until ended."""
-    parent.begin()
-    channel, descriptor, master, counters = map(int, arguments)
-    parent.end_with(master)
-    os.nice(5)  # mail that flows goes first
-    settings = children.read(descriptor)
-    if settings.metrics is not None:
-        reporter = Reporter(settings, Board(counters))
-        pages = {"/metrics": reporter.metrics, "/healthz": reporter.health, "/readyz": reporter.ready}
-        with socket.socket(fileno=channel):
+    with parent.begun(arguments) as (settings, _, board):
+        os.nice(5)  # mail that flows goes first
+        if settings.metrics is not None:
+            reporter = Reporter(settings, board)
+            pages = {"/metrics": reporter.metrics, "/healthz": reporter.health, "/readyz": reporter.ready}
             asyncio.run(_serve(settings.metrics, Server(pages)))
     return 1
 

@@ -11,7 +11,6 @@ import errno
 import logging
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 
-from spamguard.daemon import children, desk, parent
+from spamguard.daemon import desk, parent, sockets
 from spamguard.daemon.reporting import Reporter
 from spamguard.doors.smtp.tls import Certificates
 from spamguard.errors import SpamguardError
@@ -34,7 +33,6 @@ from spamguard.web.service.local import LocalService
 
 RETRY_SECONDS = 15.0  # when the address cannot be had, or the certificate not be read
 _BEAT_SECONDS = 1.0
-_BACKLOG = 256
 _SPOOL = "spool"  # in the state directory: messages that are being handed over
 _LOW_PORT = "page and API open their port without root's rights: take one from 1024 on, and let a reverse proxy or a firewall lead to it"
 
@@ -64,17 +62,12 @@ class Monitor:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until ended."""
-    parent.begin()
-    channel, descriptor, master, counters = map(int, arguments)
-    parent.end_with(master)
-    os.nice(5)  # mail that flows goes first
-    settings = children.read(descriptor)
-    if settings.web is None:
-        return 1
-    tempfile.tempdir = str(settings.state / _SPOOL)  # for what forms bring: /tmp may be memory, and is not where mail is kept apart
-    with socket.socket(fileno=channel) as to_master:
-        monitor = Monitor(settings, Board(counters))
-        asyncio.run(_serve(settings, settings.web, monitor, parent.wish_to_settle(to_master)))
+    with parent.begun(arguments) as (settings, to_master, board):
+        os.nice(5)  # mail that flows goes first
+        if settings.web is None:
+            return 1
+        tempfile.tempdir = str(settings.state / _SPOOL)  # for what forms bring: /tmp may be memory, and is not where mail is kept apart
+        asyncio.run(_serve(settings, settings.web, Monitor(settings, board), parent.wish_to_settle(to_master)))
     return 0
 
 
@@ -102,7 +95,7 @@ async def _serve(settings: Settings, web: Web, monitor: Monitor, settle: Callabl
 async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable[[], None]) -> AsyncIterator[Certificates | None]:
     """Everything that is needed, and the server that answers with it."""
     certificates = Certificates(web.tls) if web.tls else None
-    with closing(Store.open(settings.state)) as store, closing(_listening(web)) as listening:
+    with closing(Store.open(settings.state)) as store, closing(sockets.listening(web.place.host, web.place.port)) as listening:
         service = LocalService(settings, settle, partial(desk.ask, settings.state))
         server = Server(application(web, settings.state / _SPOOL, service, store, monitor))
         await service.start()
@@ -112,22 +105,6 @@ async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable
         finally:
             await server.end()
             await service.close()
-
-
-def _listening(web: Web) -> socket.socket:
-    """OSError."""
-    found = socket.socket(socket.AF_INET6 if ":" in web.place.host else socket.AF_INET)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if found.family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((web.place.host, web.place.port))
-        found.listen(_BACKLOG)
-        found.setblocking(False)
-    except BaseException:
-        found.close()
-        raise
-    return found
 
 
 def _in_words(web: Web, error: Exception) -> str:

@@ -100,13 +100,18 @@ def _listening(endpoint: Endpoint) -> socket.socket:
         found = unixsocket.listening(endpoint.path, _MODE)
         found.setblocking(False)
         return found
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    return listening(endpoint.host, endpoint.port)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A new socket at an IP address, which of IPv6 takes nothing of IPv4. OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((endpoint.host, endpoint.port))
+        found.bind((host, port))
         found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:

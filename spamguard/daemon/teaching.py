@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 import threading
 import time
@@ -17,12 +16,12 @@ from math import inf
 from pathlib import Path
 
 from spamguard.bayes.tables import BASE_CLASSES
-from spamguard.daemon import children, parent
+from spamguard.daemon import parent
 from spamguard.daemon.learning import Box, Learner
 from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
-from spamguard.metrics.counters import TEACHER, Board, Slot
+from spamguard.metrics.counters import TEACHER, Slot
 from spamguard.settings import Settings, Teach
 from spamguard.teaching.dropped import DropBox, learnt_by_nobody
 from spamguard.teaching.queue import DIRECTORY, Queue
@@ -38,12 +37,8 @@ _log = logging.getLogger("spamguard.teaching")
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until ended."""
-    parent.begin()
-    channel, descriptor, master, counters = map(int, arguments)
-    parent.end_with(master)
-    settings = children.read(descriptor)
-    with socket.socket(fileno=channel) as to_master:
-        asyncio.run(_serve(settings, parent.wish_to_settle(to_master), Board(counters).slot(TEACHER)))
+    with parent.begun(arguments) as (settings, to_master, board):
+        asyncio.run(_serve(settings, parent.wish_to_settle(to_master), board.slot(TEACHER)))
     return 1
 
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from math import inf
 
-from spamguard.daemon import children, parent
+from spamguard.daemon import parent
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import reach
 from spamguard.folders.watcher import Watcher
-from spamguard.metrics.counters import WATCHER, Board, Slot
+from spamguard.metrics.counters import WATCHER, Slot
 from spamguard.settings import Settings
 
 _log = logging.getLogger("spamguard.folders")
@@ -28,18 +28,14 @@ _log = logging.getLogger("spamguard.folders")
 
 def main(arguments: Sequence[str]) -> int:
     """Watch until ended."""
-    parent.begin()
-    channel, descriptor, master, counters = map(int, arguments)
-    parent.end_with(master)
-    os.nice(5)  # mail that flows goes first
-    settings = children.read(descriptor)
-    try:
-        with socket.socket(fileno=channel) as to_master, Filter.open(settings.state) as spam_filter:
-            _watch(settings, spam_filter, to_master, Board(counters).slot(WATCHER))
-    except (SpamguardError, OSError) as error:
-        _log.error("%s", error)
-        return 1
-    return 0
+    with parent.begun(arguments) as (settings, to_master, board):
+        os.nice(5)  # mail that flows goes first
+        try:
+            with Filter.open(settings.state) as spam_filter:
+                _watch(settings, spam_filter, to_master, board.slot(WATCHER))
+        except (SpamguardError, OSError) as error:
+            _log.error("%s", error)
+    return 1
 
 
 def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket, slot: Slot) -> None:
