@@ -39,9 +39,9 @@ def filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleOf) -> list[Filed]:
     found: list[Filed] = []
     with suppress(FileNotFoundError):
         for place in mailboxes.folders(mailbox):
-            kind, label = role(place.directory)
-            if kind is Kind.CLASS:
-                found += _filed_in(mailboxes, place, label)
+            here = role(place.directory)
+            if here.kind is Kind.CLASS:
+                found += _filed_in(mailboxes, place, here.label)
     return sorted(found, key=lambda one: (one.label == "ham", one.place.directory, one.file.name))
 
 

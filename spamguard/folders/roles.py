@@ -1,7 +1,8 @@
 """What each folder of a mailbox is for: as configured, as Dovecot says, as folders of that name usually are. Pure.
 
-A folder nobody spoke of, of no usual name, is neutral: people keep mail there, and what they move on from there is known by it. What
-they write themselves (sent mail, drafts) is ignored: it is no mail that came, and must never be taught as spam by a slip of the hand.
+A folder nobody spoke of, of no usual name, is neutral: people keep mail there, and what they move on from there is known by it. If its
+name speaks of spam all the same, that is in doubt. What they write themselves (sent mail, drafts) is ignored: it is no mail that came, and
+must never be taught as spam by a slip of the hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ HAM = Role(Kind.CLASS, "ham")
 SPAM = Role(Kind.CLASS, "spam")
 TRASH = Role(Kind.TRASH)
 NEUTRAL = Role(Kind.NEUTRAL)
+DOUBTFUL = Role(Kind.NEUTRAL, doubtful=True)
 IGNORED = Role(Kind.IGNORED)
 
 SPECIAL_USES = {  # RFC 6154, RFC 8457
@@ -232,20 +234,11 @@ def role(name: tuple[str, ...], configured: Mapping[str, Role] | None = None, sp
     where the names below it say something else: Archive/Spam is neutral. Dots part levels, too, where the whole name says nothing:
     OfflineIMAP makes directories such as INBOX.Spam and Archive.2026.
     """
-    return _known_role(name, configured, special) or NEUTRAL
-
-
-def is_doubtful(
-    name: tuple[str, ...], configured: Mapping[str, Role] | None = None, special: Mapping[tuple[str, ...], str] | None = None
-) -> bool:
-    """Whether people may mean a folder for spam of which nothing says so: what they move there teaches nothing. As `role`."""
-    return _known_role(name, configured, special) is None and _LIKE_SPAM.search(_folded(name[-1:])) is not None
-
-
-def _known_role(name: tuple[str, ...], configured: Mapping[str, Role] | None, special: Mapping[tuple[str, ...], str] | None) -> Role | None:
     dotted = tuple(name[0].split(".")) if len(name) == 1 else name
     found = _nearest_role(name, configured, special)
-    return _nearest_role(dotted, configured, special) if found is None and "" not in dotted else found
+    if found is None and "" not in dotted:
+        found = _nearest_role(dotted, configured, special)
+    return found or (DOUBTFUL if _LIKE_SPAM.search(_folded(name[-1:])) else NEUTRAL)
 
 
 def _nearest_role(

@@ -17,7 +17,7 @@ RoleOf = Callable[[str], Role]
 
 def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
     """special: as in `roles.role`."""
-    configured = _configured(watch)
+    configured = {pattern: roles.parse_role(text) for pattern, text in watch.folders}
 
     @lru_cache(_ROLES)
     def role(directory: str) -> Role:
@@ -25,22 +25,6 @@ def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
         return roles.role(name, configured, special) if name else roles.IGNORED
 
     return role
-
-
-def doubtful_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> Callable[[str], bool]:
-    """Of folders by their directories, what `roles.is_doubtful` says."""
-    configured = _configured(watch)
-
-    @lru_cache(_ROLES)
-    def is_doubtful(directory: str) -> bool:
-        name = names.parts(directory)
-        return name is not None and roles.is_doubtful(name, configured, special)
-
-    return is_doubtful
-
-
-def _configured(watch: Watch) -> dict[str, Role]:
-    return {pattern: roles.parse_role(text) for pattern, text in watch.folders}
 
 
 def is_filed(watch: Watch, settings: Settings) -> bool:

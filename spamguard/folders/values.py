@@ -27,10 +27,11 @@ class Kind(StrEnum):
 
 
 class Role(NamedTuple):
-    """label: name of the class when kind is CLASS, else empty."""
+    """label: name of the class when kind is CLASS, else empty. doubtful: nobody says so, and people may mean the folder for spam."""
 
     kind: Kind
     label: str = ""
+    doubtful: bool = False
 
 
 class Name(NamedTuple):

@@ -24,7 +24,7 @@ from spamguard.folders.notes import Notes
 from spamguard.folders.once import Once
 from spamguard.folders.reconcile import Into, Key, Rules, reconcile, target
 from spamguard.folders.renewing import Renewer
-from spamguard.folders.rules import display, doubtful_of, is_filed, role_of
+from spamguard.folders.rules import display, is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.schedule import Box, Schedule, Work
 from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
@@ -80,7 +80,6 @@ class Watcher:
         for note in server.notes:
             _log.info("%s", note)
         self._roles = [role_of(watch, server.special) for watch in settings.watch]
-        self._doubtful = [doubtful_of(watch, server.special) for watch in settings.watch]
         self._doubts: set[str] = set()
         self._schedule = Schedule()
         self._users_due = 0.0
@@ -247,7 +246,7 @@ class Watcher:
     def _tell_doubtful(self, place: Place) -> None:
         """Once for each name, whoever's it is, and for some names only: people call folders what they like."""
         name = display(place.directory)
-        if len(self._doubts) < _MOST_DOUBTS and name not in self._doubts and self._doubtful[place.mailbox.watch](place.directory):
+        if len(self._doubts) < _MOST_DOUBTS and name not in self._doubts and self._role(place).doubtful:
             self._doubts.add(name)
             _log.warning(_DOUBTFUL, place.mailbox.path, name, name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from spamguard.folders.rules import display, doubtful_of, is_filed, role_of
+from spamguard.folders.rules import display, is_filed, role_of
 from spamguard.folders.values import Kind, Role
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 
@@ -15,14 +15,9 @@ def test_the_role_of_a_directory():
     assert role(".Lists.Python") == role("Lists/Python") == Role(Kind.CLASS, "newsletter")
     assert role("Junk") == Role(Kind.CLASS, "spam")
     assert role(".Bin").kind is Kind.TRASH
-    assert role(".Projects").kind is Kind.NEUTRAL
+    assert role(".Projects").kind is role(".Junk-2024").kind is Kind.NEUTRAL
+    assert [one for one in ("", ".Projects", ".Junk-2024", ".Lists.spam", "..", ".Junk") if role(one).doubtful] == [".Junk-2024"]
     assert role(".Sent").kind is role("..").kind is Kind.IGNORED
-
-
-def test_doubts_about_a_directory():
-    is_doubtful = doubtful_of(Watch("/x", folders=(("Spam-Lists/*", "neutral"),)), {("Spamordner",): "\\Junk"})
-    assert is_doubtful(".Junk-2024")
-    assert not any(map(is_doubtful, ("", ".Spamordner", ".Spam-Lists.spam", "..", ".Junk")))
 
 
 def test_names_for_people():
