@@ -32,6 +32,8 @@ PAGE_BYTES = 16384
 #     16,384   3,228    3,981                  43,462    chosen: the file is the larger cost
 #     32,768   3,020    3,991                  44,627    but each small commit writes twice as much as at 16,384
 
+_LOGS = ("-wal", "-journal")  # SQLite would write what is in them into any new file of that name
+
 _TABLES = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY,
@@ -57,7 +59,10 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connection:
     """A checked connection to the ledger at `path`, created when there is none; LedgerError says why not."""
     with explained(path), as_owner_of(path.parent):
+        left = [name for end in _LOGS if (name := path.with_name(path.name + end)).exists()]
         if not path.exists():
+            if left:  # looked for first: whoever creates the ledger meanwhile has made the file before its log
+                raise LedgerError(f"ledger {path}: it is gone, but its log {left[0]} is not: put the ledger back, or move its log away")
             _create(path, fingerprint)
         if not path.is_file() or not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
             raise LedgerError(f"ledger {path}: it must be a file that this user may read and write, in a directory that it may write")

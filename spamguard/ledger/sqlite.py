@@ -49,6 +49,7 @@ class SqliteLedger:
         with explained(path):
             self.node = self._meta("ledger.node")
             self._seen = self._state()
+            self._file = self._found()
 
     @classmethod
     def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
@@ -348,8 +349,19 @@ class SqliteLedger:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
         self._refuse_fork()
-        with explained(self.path), transaction(self._db, begin):
-            yield
+        with explained(self.path):
+            if begin != "BEGIN" and self._found() != self._file:  # nobody would ever read what was written, with success for an answer
+                raise LedgerError(f"ledger {self.path}: it was moved, removed or replaced while it was open: restart what uses it")
+            with transaction(self._db, begin):
+                yield
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file is found by the ledger's name now."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _ask(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         self._refuse_fork()

@@ -224,7 +224,29 @@ def test_with_permission_the_same_child_opens(public):
     assert run(OPEN_AS_ANOTHER, str(public / "receipts.ledger")).stdout == "opened\n"
 
 
+@pytest.mark.parametrize("end", ["-wal", "-journal"])
+def test_a_log_without_its_ledger_gets_into_no_new_one(path, end):
+    log = path.with_name(path.name + end)
+    log.write_bytes(b"what SQLite would believe")
+    assert f"it is gone, but its log {log} is not" in refusal(path)
+    assert [one.name for one in path.parent.iterdir()] == [log.name]
+
+
 # Failures while writing
+
+
+def test_nothing_is_written_into_a_file_that_nobody_finds_any_more(path, ledger):
+    ledger.append([new_vote(b"kept")])
+    aside = path.rename(path.with_name("aside"))
+    writes = (lambda: ledger.append([new_vote(b"d")]), lambda: ledger.set_meta("note", "x"), lambda: ledger.compact(1))
+    for _ in range(2):
+        for write in writes:
+            with pytest.raises(LedgerError, match="while it was open: restart what uses it"):
+                write()
+        path.write_bytes(b"another one")
+    assert ledger.last_seq() == 1  # reading goes on
+    aside.replace(path)
+    assert ledger.append([new_vote(b"d")]) == [True]
 
 
 def test_a_full_disk_loses_the_batch_and_nothing_else(ledger):
