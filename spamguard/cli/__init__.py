@@ -33,7 +33,7 @@ COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
 _ABOUT = """A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
 
 PATH, wherever it is asked for, is a message, an mbox, a Maildir, a directory tree, a TREC index, or - for standard input.
-`spamguard COMMAND --help` tells all about a command, with examples."""
+`spamguard COMMAND --help` tells all about a command, with examples. The options below may stand behind it, too."""
 
 _EPILOG = """exit status:
   0    done
@@ -90,8 +90,7 @@ def parser() -> argparse.ArgumentParser:
         "--state",
         type=rim.directory,
         metavar="DIR",
-        help="directory of the filter, here or behind the command (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, "
-        "or ~/.local/state/spamguard)",
+        help="directory of the filter (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
     )
     top.add_argument(
         "--profile", default="default", metavar="NAME", help="how to judge; `status` lists the names (default: all experts together)"

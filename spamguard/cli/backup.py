@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         spam_filter.refuse_without_receipts()
         fingerprint = spam_filter.ledger.fingerprint
     name = str(options.file)
-    beside = Path(name).parent if output.is_file(name) else Path(tempfile.gettempdir())
+    beside = output.directory_of(name) if output.is_file(name) else Path(tempfile.gettempdir())
     with (
         making.copies(rim.state_directory(options), beside) as files,
         output.output(name, lambda file: archive.Archive(name, file).check()) as to,

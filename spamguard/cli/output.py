@@ -10,12 +10,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from spamguard.errors import UsageError
 from spamguard.files import naming, sync_directory
 
 
 def is_file(name: str) -> bool:
     """Whether it is, or will be, a regular file."""
     return name != "-" and (not Path(name).exists() or Path(name).is_file())
+
+
+def directory_of(name: str) -> Path:
+    """Where a file is to be made. UsageError: it cannot be."""
+    found = Path(name).parent
+    if not found.is_dir():
+        raise UsageError(f"{found}: there is no such directory: make it, or name another file")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise UsageError(f"{found}: no file can be made there by who we are: give us the right to, or name another file")
+    return found
 
 
 @contextmanager
@@ -28,7 +39,7 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
         with naming(path), path.open("wb") as stream:
             yield stream
     else:
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+        draft = directory_of(name) / f".{path.name}.{secrets.token_hex(8)}.new"
         try:
             with naming(path), open(draft, "xb", opener=_private) as stream:
                 yield stream
@@ -37,7 +48,7 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
             with draft.open("rb") as written:
                 check(written)
             draft.replace(path)
-            sync_directory(path.parent)
+            sync_directory(draft.parent)
         finally:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)

@@ -41,6 +41,9 @@ _NEW = "is a new filter; another one, such as the daemon's, is named by --state 
 _ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
     **dict.fromkeys(NO_ROOM, "make room and try again"),
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file",
     errno.EFBIG: "raise the limit on file size",
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: _ANOTHER_USER,
@@ -54,13 +57,20 @@ def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], 
         name, description=about, epilog=f"example:\n{example}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(run=run, wrong_usage=parser.error)
-    _add_state(parser)
+    _add_shared(parser)
     return parser
 
 
-def _add_state(parser: argparse.ArgumentParser) -> None:
-    """--state behind a command, where most people write it first, says the same as before it."""
-    parser.add_argument("--state", type=directory, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    """What is for all commands says behind one, where most people write it first, the same as before it."""
+    parser.add_argument(
+        "--state",
+        type=directory,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="directory of the filter (default: see `spamguard --help`)",
+    )
+    parser.add_argument("--profile", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_action(
@@ -69,7 +79,7 @@ def add_action(
     """One of several things that a command does; `work` of the options is what does it."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
     parser.set_defaults(work=work, wrong_usage=parser.error)
-    _add_state(parser)
+    _add_shared(parser)
     add_json(parser, json_about)
     return parser
 

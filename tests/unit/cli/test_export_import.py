@@ -113,6 +113,16 @@ def test_a_pipe(run, taught, tmp_path):
     assert run(tmp_path / "new", "import", "-", stdin=out.raw).out == "imported 120 receipts, 120 of them new\n"
 
 
+def test_a_directory_that_is_not_there(run, taught, tmp_path):
+    """It is named, not a draft in it of which nobody has heard."""
+    told = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
+    for command in ("export", "backup"):
+        failed = run(taught, command, tmp_path / "nowhere" / "file")
+        assert failed.status == 2
+        assert failed.err == f"spamguard: {told}\n"
+    assert run(taught, "backup", tmp_path).failed("Is a directory: name a file")
+
+
 def test_what_is_no_file_is_not_replaced(run, taught):
     assert run(taught, "export", "/dev/null").status == 0
     assert Path("/dev/null").is_char_device()

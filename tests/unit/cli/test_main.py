@@ -163,6 +163,7 @@ def test_where_the_filter_is_may_be_said_behind_the_command_too(run, tmp_path, m
     assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(tmp_path / "behind")
     assert run(tmp_path / "behind", "status", "--json").json["classes"]["ham"]["messages"] == 1
     assert run(None, "token", "list", "--json", "--state", tmp_path / "behind").json == []
+    assert run(None, "judge", "-", "--profile", "x", stdin=b"Subject: x\n\nx\n").failed("no profile 'x'")
     assert not (tmp_path / "named").exists()
 
 
