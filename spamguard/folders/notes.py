@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.folders.contract import Mailbox, Place
-from spamguard.folders.once import Once, Warned
+from spamguard.folders.once import Matter, Once, Warned, mailbox_of
 from spamguard.folders.refusals import Refusals, Refused, read_refused, write
 
 FILE = "watching.json"
@@ -112,11 +112,8 @@ def troubles(standing: Mapping[Hashable, Warned], now: int) -> Iterable[Trouble]
     """What was warned of and stands in the way of learning. A single file does so for a day: nobody comes to say that it is well."""
     found = []
     for key, (text, since) in standing.items():
-        match key:
-            case Mailbox(user=user) | Place(mailbox=Mailbox(user=user)):
-                found.append(Trouble(user, text, int(since)))
-            case (Place(mailbox=Mailbox(user=user)), _) if now - since < _DAY:
-                found.append(Trouble(user, text, int(since)))
-            case str():
-                found.append(Trouble("", text, int(since)))
+        mailbox = mailbox_of(key)
+        lasting = isinstance(key, Mailbox | Place | Matter | str)
+        if lasting or (mailbox and now - since < _DAY):
+            found.append(Trouble(mailbox.user if mailbox else "", text, int(since)))
     return sorted(found, key=lambda one: one.since)[-_MOST_TROUBLES:]

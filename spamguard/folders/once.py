@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
+
+from spamguard.folders.contract import Mailbox, Place
 
 _MOST = 10_000  # things remembered; beyond that some are told again
 
@@ -17,6 +19,23 @@ class Warned(NamedTuple):
 
     text: str
     since: float
+
+
+class Matter(NamedTuple):
+    """What may be said about a mailbox as a whole, beside that it cannot be looked at."""
+
+    mailbox: Mailbox
+    what: str
+
+
+def mailbox_of(key: Hashable) -> Mailbox | None:
+    """The mailbox that something was said about, or about a folder or a file of it."""
+    match key:
+        case Mailbox():
+            return key
+        case Place(mailbox=mailbox) | Matter(mailbox=mailbox) | (Place(mailbox=mailbox), _):
+            return mailbox
+    return None
 
 
 class Once:
@@ -37,6 +56,11 @@ class Once:
     def over(self, key: Hashable) -> None:
         """It is well again: should it come back, that is news."""
         self._told.pop(key, None)
+
+    def over_where(self, is_over: Callable[[Hashable], bool]) -> None:
+        """All of these are well again, or nobody's concern any more."""
+        for key in list(filter(is_over, self._told)):
+            self.over(key)
 
     def standing(self) -> Mapping[Hashable, Warned]:
         """What is not over."""

@@ -21,7 +21,7 @@ from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
-from spamguard.folders.once import Once
+from spamguard.folders.once import Matter, Once, mailbox_of
 from spamguard.folders.reconcile import Into, Key, Rules, reconcile, target
 from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import display, is_filed, role_of
@@ -39,6 +39,7 @@ SETTLE_SECONDS = 60.0  # between two wishes to settle
 _OURS = "our own files"
 _RENEWING = "lessons of an older version"
 _OTHERS = "whoever opens mailboxes"
+_FILING, _FOLDERS = "filing", "folders"  # of a mailbox
 _NOT_FILED = (
     "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into Junk on delivery: see the log of what "
     "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
@@ -150,11 +151,11 @@ class Watcher:
             return
         self._once.over(_OTHERS)
         known = set(self._schedule.boxes)
-        for mailbox in known - found:
+        gone = known - found
+        for mailbox in gone:
             self._schedule.remove(mailbox)
             self._scanner.forget(mailbox)
-            for told in (mailbox, _filing_of(mailbox), _empty(mailbox)):
-                self._once.over(told)
+        self._once.over_where(lambda about: mailbox_of(about) in gone)
         for mailbox in sorted(found - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
@@ -231,6 +232,8 @@ class Watcher:
             found, self._users_due = [], 0.0
         else:
             self._tell_empty(box.mailbox, now_empty=not found, was_empty=not known)
+        there = set(found)
+        self._once.over_where(lambda about: isinstance(about, Place) and about.mailbox == box.mailbox and about not in there)
         box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
         for place in found:
             self._tell_doubtful(place)
@@ -239,9 +242,9 @@ class Watcher:
     def _tell_empty(self, mailbox: Mailbox, *, now_empty: bool, was_empty: bool) -> None:
         """Told until there are folders again, though what was in them has been missed by then."""
         if not now_empty:
-            self._once.over(_empty(mailbox))
+            self._once.over(Matter(mailbox, _FOLDERS))
         elif not was_empty:
-            self._once.warn(_empty(mailbox), _EMPTY, mailbox.path)
+            self._once.warn(Matter(mailbox, _FOLDERS), _EMPTY, mailbox.path)
 
     def _tell_doubtful(self, place: Place) -> None:
         """Once for each name, whoever's it is, and for some names only: people call folders what they like."""
@@ -324,9 +327,9 @@ class Watcher:
         """Whether spam is filed, as it should be, by what was seen so far; if not, that is told."""
         box.filing.see(arrivals, partial(self._sightings.known, box.mailbox.path), rules)
         if box.filing.fails:
-            self._once.warn(_filing_of(box.mailbox), _NOT_FILED, box.mailbox.path)
+            self._once.warn(Matter(box.mailbox, _FILING), _NOT_FILED, box.mailbox.path)
         elif box.filing.works:
-            self._once.over(_filing_of(box.mailbox))
+            self._once.over(Matter(box.mailbox, _FILING))
         return box.filing.works
 
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
@@ -384,13 +387,3 @@ class Watcher:
             self._settled, self._votes = now, self._teacher.votes
             if self._filter.settling_due():
                 self._settle()
-
-
-def _filing_of(mailbox: Mailbox) -> str:
-    """What is told about filing goes by this name."""
-    return f"filing {mailbox.path}"
-
-
-def _empty(mailbox: Mailbox) -> str:
-    """Likewise about one without folders."""
-    return f"empty {mailbox.path}"

@@ -119,6 +119,22 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
     watched.filter.close()
 
 
+def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
+    """A folder and a mailbox that could not be looked at, and are not there any more."""
+    ben = maildir(tmp_path / "home" / "ben", ".Junk")
+    forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
+    forbid(monkeypatch, ben / ".Junk" / "cur")
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+    watched = Watched(tmp_path)
+    turn_until(watched, lambda: (noted := notes.read(watched.state)) and len(noted.troubles) == 2)
+    (watched.box / ".Closed").rename(tmp_path / "closed")
+    turn_until(watched, lambda: len(notes.read(watched.state).troubles) == 1)
+    ben.rename(tmp_path / "ben")
+    turn_until(watched, lambda: not notes.read(watched.state).troubles)
+    watched.stop()
+    watched.filter.close()
+
+
 def turn_until(watched, check):
     until = time.monotonic() + 20
     while not check():
