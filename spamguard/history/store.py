@@ -33,7 +33,13 @@ _DAY = 86_400
 
 _TIME = COLUMNS.index("time")
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements JOIN contents ON judgement = judgements.rowid"  # noqa: S608  names of our own
-_OLDEST = f"SELECT rowid FROM (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS}) WHERE ? OR time < ?"  # noqa: S608
+# What tells a time to come is as old as what came after it: the clock was ahead for a while.
+_OLDEST = f"""
+WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS})
+SELECT number FROM first WHERE :all OR time < :oldest
+    OR time > :newest AND (:older OR number < (SELECT max(number) FROM first WHERE time < :oldest))"""  # noqa: S608
+_AFTER = "SELECT time FROM judgements WHERE rowid >= (SELECT min(rowid) FROM judgements) + ? ORDER BY rowid LIMIT 1"
+_STEPS = [0, *(1 << power for power in range(32))]  # of `_AFTER`: each twice as far
 _PRUNE = ("DELETE FROM contents WHERE judgement = ?", "DELETE FROM judgements WHERE rowid = ?")
 
 
@@ -88,9 +94,9 @@ class History:
         with _explained(self.path):
             with transaction(self._db):
                 schema.insert(self._db, list(rows), repeat(None))
-            oldest = max(row[_TIME] for row in rows) - self._days * _DAY
+            newest = max(row[_TIME] for row in rows)
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
-                if not self._prune(oldest):
+                if not self._prune(newest):
                     break
             self._give_back()
 
@@ -122,14 +128,26 @@ class History:
 
     # Staying small
 
-    def _prune(self, oldest: float) -> bool:
+    def _prune(self, newest: float) -> bool:
         """Remove some of the oldest rows if there are too many bytes, else those of them that are too old; whether there were any."""
+        oldest = newest - self._days * _DAY
         too_much = self._pragma("page_count") - self._pragma("freelist_count") > self._size * _ROWS_SHARE / schema.PAGE
         with transaction(self._db):
-            old = self._db.execute(_OLDEST, (too_much, oldest)).fetchall()
+            older = self._begins_ahead(newest, oldest)
+            old = self._db.execute(_OLDEST, {"all": too_much, "oldest": oldest, "newest": newest, "older": older}).fetchall()
             for statement in _PRUNE:
                 self._db.executemany(statement, old)
         return bool(old)
+
+    def _begins_ahead(self, newest: float, oldest: float) -> bool:
+        """Whether the first row tells a time to come, and one that came well after it, which is looked for here and there, is too old."""
+        for step in _STEPS:
+            row = self._db.execute(_AFTER, (step,)).fetchone()
+            if row is None or (step == 0 and row[0] <= newest):
+                return False
+            if row[0] < oldest:
+                return True
+        return False
 
     def _give_back(self) -> None:
         """Some of the free pages, if they are more than the next rows will take."""

@@ -153,6 +153,26 @@ def test_rows_grow_old(tmp_path: Path) -> None:
         assert [one.time for one in history.recent(100)] == [number * DAY / 10 for number in range(99, 78, -1)]
 
 
+def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None:
+    """Rows of the future are never too old by what they say, and stand before all that came after them."""
+    with opened(tmp_path, days=2) as history:
+        history.append([row(number, time=(3650 + number) * DAY) for number in range(100)])
+        for number in range(100, 1100):
+            history.append([row(number, time=number * DAY / 10)])
+        assert [one.time for one in history.recent(1100)] == [number * DAY / 10 for number in range(1099, 1078, -1)]
+
+
+def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) -> None:
+    """As of a machine that begins in 1970 until it is told better: what came before is no older for it."""
+    with opened(tmp_path, days=30) as history:
+        history.append([row(number, time=1e9 + number) for number in range(300)])
+        history.append([row(number, time=number) for number in range(300, 600)])
+        for number in range(600, 700):
+            history.append([row(number, time=1e9 + number)])
+        kept = {int(one.time - 1e9) for one in history.recent(1000)}
+    assert kept >= set(range(300)) | set(range(600, 700))
+
+
 def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
         for start in range(0, 10_000, 500):
