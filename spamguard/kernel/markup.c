@@ -9,11 +9,23 @@ typedef struct {
     PyObject *breaks; /* the names of tags at which a reader sees a gap */
 } Page;
 
-/* What has been found so far. Names and attributes are keys of dictionaries: each once, in order. */
+#define REMEMBERED 256
+enum { BREAK = 1, LINK = 2, LINK_END = 4, IMAGE = 8 }; /* what a name stands for */
+
+/* A name, or attributes, found before. */
+typedef struct {
+    const char *bytes;
+    size_t size;
+    unsigned means;
+} Known;
+
+/* What has been found so far. Names and attributes are keys of dictionaries: each once, in order. Those of late are known without
+ * making an object of them, since most come again and again. */
 typedef struct {
     char *visible;
     size_t size;
     PyObject *names, *attributes;
+    Known names_known[REMEMBERED], attributes_known[REMEMBERED];
     size_t images;
     int within, linked; /* within a link; whether an image stood there */
 } Found;
@@ -53,15 +65,26 @@ static void show(Found *found, const char *bytes, size_t size) {
 
 static int is(const char *bytes, size_t size, const char *name) { return size == strlen(name) && memcmp(bytes, name, size) == 0; }
 
-static void follow_links(Found *found, const char *name, size_t size) {
-    if (is(name, size, "a"))
-        found->within = 1;
-    else if (is(name, size, "/a"))
-        found->within = 0;
-    else if (is(name, size, "img")) {
+static void follow_links(Found *found, unsigned means) {
+    if (means & (LINK | LINK_END))
+        found->within = means & LINK;
+    if (means & IMAGE) {
         found->images++;
         found->linked |= found->within;
     }
+}
+
+/* Where this is remembered, or something else that has to make room for it. */
+static Known *place_of(Known *known, const char *bytes, size_t size) {
+    uint64_t first = 0, last = 0;
+    size_t some = size < sizeof first ? size : sizeof first;
+    memcpy(&first, bytes, some);
+    memcpy(&last, bytes + size - some, some);
+    return known + ((first ^ (last + size) * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xD6E8FEB86659FD93) >> 56);
+}
+
+static int is_known(const Known *known, const char *bytes, size_t size) {
+    return known->bytes != NULL && known->size == size && memcmp(known->bytes, bytes, size) == 0;
 }
 
 /* Keeps a text as a key; what it is, or NULL with an error set. The caller owns it. */
@@ -74,17 +97,44 @@ static PyObject *keep(PyObject *keys, const char *bytes, size_t size) {
 }
 
 /* -1 with an error set. */
+static int keep_attributes(Found *found, const char *bytes, size_t size) {
+    Known *known = place_of(found->attributes_known, bytes, size);
+    if (is_known(known, bytes, size))
+        return 0;
+    PyObject *text = keep(found->attributes, bytes, size);
+    if (text == NULL)
+        return -1;
+    Py_DECREF(text);
+    *known = (Known){bytes, size, 0};
+    return 0;
+}
+
+/* What a name stands for, or -1 with an error set. */
+static int keep_name(Found *found, const Page *page, const char *bytes, size_t size) {
+    Known *known = place_of(found->names_known, bytes, size);
+    if (is_known(known, bytes, size))
+        return (int)known->means;
+    PyObject *text = keep(found->names, bytes, size);
+    int means = text == NULL ? -1 : PySet_Contains(page->breaks, text);
+    Py_XDECREF(text);
+    if (means < 0)
+        return -1;
+    means |= is(bytes, size, "a") ? LINK : is(bytes, size, "/a") ? LINK_END : is(bytes, size, "img") ? IMAGE : 0;
+    *known = (Known){bytes, size, (unsigned)means};
+    return means;
+}
+
+/* -1 with an error set. */
 static int add(Found *found, const Page *page, size_t start, const Tag *tag) {
-    const char *name = page->bytes + start;
-    PyObject *attributes = keep(found->attributes, page->bytes + tag->name_end, tag->end - tag->name_end);
-    PyObject *key = attributes == NULL ? NULL : keep(found->names, name, tag->name_end - start);
-    int gap = key == NULL ? -1 : PySet_Contains(page->breaks, key);
-    Py_XDECREF(attributes);
-    Py_XDECREF(key);
-    if (gap > 0)
+    if (keep_attributes(found, page->bytes + tag->name_end, tag->end - tag->name_end) < 0)
+        return -1;
+    int means = keep_name(found, page, page->bytes + start, tag->name_end - start);
+    if (means < 0)
+        return -1;
+    if (means & BREAK)
         show(found, " ", 1);
-    follow_links(found, name, tag->name_end - start);
-    return gap < 0 ? -1 : 0;
+    follow_links(found, (unsigned)means);
+    return 0;
 }
 
 /* Everything between the tags is shown; what is shown is never longer than the page. -1 with an error set. */

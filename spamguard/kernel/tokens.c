@@ -164,14 +164,21 @@ static size_t gram_size(const uint16_t *starts) {
     return GRAM_BYTES;
 }
 
+/* The same as `hash_token` for a gram, behind which as many bytes may be read as a gram has at most. */
+static uint64_t hash_gram(const Hasher *hasher, const uint8_t *start, size_t size) {
+    uint64_t value;
+    memcpy(&value, start, sizeof value);
+    value &= UINT64_MAX >> (8 * (GRAM_BYTES - size));
+    return fold(fold((value ^ hasher->letters) * hasher->by[FIRST]) * hasher->by[FINAL]);
+}
+
 /* The grams of one section that are kept, with repeats. There is room for `most_grams` of them. */
 static size_t grams(const Hasher *hasher, const Section *section, uint32_t *out) {
-    uint8_t bytes[GRAM_TEXT];
+    uint8_t bytes[GRAM_TEXT + GRAM_BYTES] = {0};
     uint16_t starts[GRAM_TEXT + 1];
-    const Section text = {.bytes = bytes, .size = put_together(section, bytes), .seed = hasher->letters};
-    size_t count = 0, last = characters(bytes, text.size, starts);
+    size_t count = 0, size = put_together(section, bytes), last = characters(bytes, size, starts);
     for (size_t at = 0; at + GRAM_CHARACTERS <= last; at++) {
-        uint64_t hash = hash_token(hasher, bytes + starts[at], gram_size(starts + at), &text);
+        uint64_t hash = hash_gram(hasher, bytes + starts[at], last == size ? GRAM_CHARACTERS : gram_size(starts + at));
         out[count] = narrow(hash, KIND_GRAM);
         count += (hash & GRAM_MASK) == 0;
     }
