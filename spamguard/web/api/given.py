@@ -1,11 +1,11 @@
-"""The query of a request, checked against what an operation takes. Values in, values out; RefusalError (400), UsageError (422)."""
+"""The query of a request: what it may hold, and what it holds. Values in, values out; RefusalError (400), UsageError (422)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from spamguard.errors import UsageError
@@ -13,17 +13,31 @@ from spamguard.history.row import readable
 from spamguard.ids import is_id
 from spamguard.records import LATEST
 from spamguard.web.access.problems import refusal
-from spamguard.web.api.operations import Parameter, Type
 from spamguard.web.service.values import MOST, MOST_HOURS
 
 LONGEST = 4096  # bytes of a query
 _LONGEST_TEXT = 500
 _MOST_FIELDS = 20
-_CLASS = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_DIGEST = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _DAY = re.compile(r"(?:19|20)[0-9]{6}")  # 20261117: as seconds it would be in 1970, and undo take back everything
 _WHOLE = re.compile(r"[0-9]{1,6}")
+
+
+class Type(NamedTuple):
+    """What a parameter holds. read: its value, None: it is none. expected: in words. schema: what a description says of it."""
+
+    read: Callable[[str], Any]
+    expected: str
+    schema: dict[str, Any]
+
+
+class Parameter(NamedTuple):
+    """One of the query. default: None: it must be given."""
+
+    name: str
+    type: Type
+    about: str
+    default: Any = None
 
 
 def read(query: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
@@ -54,9 +68,9 @@ def _value(parameter: Parameter, given: Mapping[str, str]) -> Any:
         if parameter.default is None:
             raise refusal(400, f"the parameter {parameter.name} is missing: {parameter.about}")
         return parameter.default
-    value = _READ[parameter.type](text)
+    value = parameter.type.read(text)
     if value is None:
-        raise UsageError(f"{parameter.name}: expected {_EXPECTED[parameter.type]}")
+        raise UsageError(f"{parameter.name}: expected {parameter.type.expected}")
     return value
 
 
@@ -74,42 +88,25 @@ def _time(text: str) -> float | None:
         return None
 
 
-def _within(most: int) -> Callable[[str], int | None]:
-    return lambda text: int(text) if _WHOLE.fullmatch(text) and 1 <= int(text) <= most else None
+def _is_id(text: str) -> str | None:
+    return text if is_id(text) else None
 
 
-def _matching(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
-    return lambda text: text if pattern.fullmatch(text) else None
+def _matched(pattern: re.Pattern[str], expected: str) -> Type:
+    return Type(lambda text: text if pattern.fullmatch(text) else None, expected, {"type": "string", "pattern": f"^{pattern.pattern}$"})
 
 
-_READ: dict[Type, Callable[[str], Any]] = {
-    Type.TEXT: _text,
-    Type.CLASS: _matching(_CLASS),
-    Type.ID: lambda text: text if is_id(text) else None,
-    Type.DIGEST: _matching(_DIGEST),
-    Type.TIME: _time,
-    Type.COUNT: _within(MOST),
-    Type.HOURS: _within(MOST_HOURS),
-    Type.FLAG: {"true": True, "false": False}.get,
-}
-_EXPECTED = {
-    Type.TEXT: f"printable text of at most {_LONGEST_TEXT} letters",
-    Type.CLASS: "the name of a class, such as spam or ham",
-    Type.ID: "an id of 16 letters and digits",
-    Type.DIGEST: "32 hexadecimal digits",
-    Type.TIME: "seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",
-    Type.COUNT: f"a whole number from 1 to {MOST}",
-    Type.HOURS: f"a whole number from 1 to {MOST_HOURS}",
-    Type.FLAG: "true or false",
-}
-SCHEMAS: dict[Type, dict[str, Any]] = {
-    Type.TEXT: {"type": "string", "maxLength": _LONGEST_TEXT},
-    Type.CLASS: {"type": "string", "pattern": f"^{_CLASS.pattern}$"},
-    Type.ID: {"type": "string", "pattern": "^[0-9a-v]{16}$"},
-    Type.DIGEST: {"type": "string", "pattern": f"^{_DIGEST.pattern}$"},
-    Type.TIME: {"type": "string"},
-    Type.COUNT: {"type": "integer", "minimum": 1, "maximum": MOST},
-    Type.HOURS: {"type": "integer", "minimum": 1, "maximum": MOST_HOURS},
-    Type.FLAG: {"type": "boolean"},
-}
-"""What a description says of them."""
+def _whole(most: int) -> Type:
+    def read(text: str) -> int | None:
+        return int(text) if _WHOLE.fullmatch(text) and 1 <= int(text) <= most else None
+
+    return Type(read, f"a whole number from 1 to {most}", {"type": "integer", "minimum": 1, "maximum": most})
+
+
+TEXT = Type(_text, f"printable text of at most {_LONGEST_TEXT} letters", {"type": "string", "maxLength": _LONGEST_TEXT})
+CLASS = _matched(re.compile(r"[a-z][a-z0-9_-]{0,31}"), "the name of a class, such as spam or ham")
+ID = Type(_is_id, "an id of 16 letters and digits", {"type": "string", "pattern": "^[0-9a-v]{16}$"})
+DIGEST = _matched(re.compile(r"[0-9a-f]{32}"), "32 hexadecimal digits")
+TIME = Type(_time, "seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z", {"type": "string"})
+COUNT, HOURS = _whole(MOST), _whole(MOST_HOURS)
+FLAG = Type({"true": True, "false": False}.get, "true or false", {"type": "boolean"})

@@ -7,8 +7,8 @@ from typing import Any
 
 from spamguard import __version__
 from spamguard.web.api import ROOT
-from spamguard.web.api.given import SCHEMAS
-from spamguard.web.api.operations import OPERATIONS, Operation, Parameter, Text
+from spamguard.web.api.given import ID, Parameter
+from spamguard.web.api.operations import OPERATIONS, Operation, Text
 from spamguard.web.api.schema import WHERE, schema
 
 MESSAGE = "message/rfc822"
@@ -53,8 +53,7 @@ def description() -> dict[str, Any]:
 def _operation(one: Operation, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     parameters = [_parameter(parameter) for parameter in one.parameters]
     if "{id}" in one.path:
-        path_id = {"type": "string", "pattern": "^[0-9a-v]{16}$"}
-        parameters.insert(0, {"name": "id", "in": "path", "required": True, "description": "As X-Spamguard has it", "schema": path_id})
+        parameters.insert(0, {"name": "id", "in": "path", "required": True, "description": "As X-Spamguard has it", "schema": ID.schema})
     found: dict[str, Any] = {
         "operationId": one.name,
         "summary": one.about + (" (operators)" if one.operators else ""),
@@ -68,7 +67,7 @@ def _operation(one: Operation, known: dict[str, dict[str, Any]]) -> dict[str, An
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
-    value = dict(SCHEMAS[one.type])
+    value = dict(one.type.schema)
     if one.default == "" and "pattern" in value:  # empty is as if it were not there
         value["pattern"] = f"^({value['pattern'][1:-1]})?$"
     if one.default not in (None, "", 0.0) or one.default is False:

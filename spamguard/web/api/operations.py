@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, get_type_hints
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
-from spamguard.web.api import shapes
+from spamguard.web.api import given, shapes
 from spamguard.web.service.contract import Monitor, Service
 from spamguard.web.service.values import (
     MOST,
@@ -33,29 +32,6 @@ from spamguard.web.service.values import (
 )
 
 
-class Type(StrEnum):
-    """What a parameter holds."""
-
-    TEXT = "text"
-    CLASS = "class"
-    ID = "id"
-    DIGEST = "digest"
-    TIME = "time"  # seconds since 1970, or a date, or date and time (RFC 3339)
-    COUNT = "count"
-    HOURS = "hours"
-    FLAG = "flag"
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One of the query. default: None: it must be given."""
-
-    name: str
-    type: Type
-    about: str
-    default: Any = None
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request, checked. given: by name of the parameter. name: the id in the path. message: of those that take one."""
@@ -66,7 +42,6 @@ class Asked:
     given: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     spool: Spool | None = None
-    described: Callable[[], dict[str, Any]] = dict
 
     @property
     def message(self) -> Spool:
@@ -93,7 +68,7 @@ class Operation:
     name: str
     about: str
     run: Callable[[Asked], Awaitable[Any]]
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[given.Parameter, ...] = ()
     takes_message: bool = False
     operators: bool = False
 
@@ -127,8 +102,8 @@ async def _forget(asked: Asked) -> Receipt:
 
 
 async def _history(asked: Asked) -> Found:
-    given = dict(asked.given)
-    return await asked.service.history(asked.person, Search(sender=given.pop("from"), recipient=given.pop("to"), **given))
+    asked_for = {_FIELDS.get(name, name): value for name, value in asked.given.items()}
+    return await asked.service.history(asked.person, Search(**asked_for))
 
 
 async def _judgement(asked: Asked) -> Known:
@@ -203,36 +178,39 @@ async def _health(asked: Asked) -> shapes.Health:
     return shapes.Health(not wrong, wrong if asked.person.operator else [])
 
 
-async def _described(asked: Asked) -> dict[str, Any]:
-    return asked.described()
+async def _described(_: Asked) -> dict[str, Any]:
+    from spamguard.web.api.openapi import description  # noqa: PLC0415  # made from the table below
+
+    return description()
 
 
 # ---- the table
 
 
-_CLASS = Parameter("class", Type.CLASS, "What the message is: spam, ham, or a class of your own")
+_CLASS = given.Parameter("class", given.CLASS, "What the message is: spam, ham, or a class of your own")
 _PAGE = (
-    Parameter("before", Type.ID, "Only older ones than this id", ""),
-    Parameter("limit", Type.COUNT, f"How many, at most {MOST}", 50),
+    given.Parameter("before", given.ID, "Only older ones than this id", ""),
+    given.Parameter("limit", given.COUNT, f"How many, at most {MOST}", 50),
 )
 _SEARCH = (
-    Parameter("from", Type.TEXT, "Part of the sender's address", ""),
-    Parameter("to", Type.TEXT, "Part of a recipient's address", ""),
-    Parameter("subject", Type.TEXT, "Part of the subject", ""),
-    Parameter("label", Type.CLASS, "A class, unsure or not-scanned: what was said", ""),
-    Parameter("taught", Type.CLASS, "A class, or any: what people have said", ""),
-    Parameter("since", Type.TIME, "Not older than this", 0.0),
-    Parameter("until", Type.TIME, "Older than this", 0.0),
+    given.Parameter("from", given.TEXT, "Part of the sender's address", ""),
+    given.Parameter("to", given.TEXT, "Part of a recipient's address", ""),
+    given.Parameter("subject", given.TEXT, "Part of the subject", ""),
+    given.Parameter("label", given.CLASS, "A class, unsure or not-scanned: what was said", ""),
+    given.Parameter("taught", given.CLASS, "A class, or any: what people have said", ""),
+    given.Parameter("since", given.TIME, "Not older than this", 0.0),
+    given.Parameter("until", given.TIME, "Older than this", 0.0),
     *_PAGE,
 )
-_WORD = Parameter("word", Type.TEXT, "A word, or a token as explanations name it")
-_DIGEST = Parameter("digest", Type.DIGEST, "Which message, as judge and learn tell it")
+_FIELDS = {"from": "sender", "to": "recipient"}  # of `Search`
+_WORD = given.Parameter("word", given.TEXT, "A word, or a token as explanations name it")
+_DIGEST = given.Parameter("digest", given.DIGEST, "Which message, as judge and learn tell it")
 _UNDO = (
-    Parameter("user", Type.TEXT, "Whose word; others than operators name themselves; empty: the site's"),
-    Parameter("since", Type.TIME, "From when on"),
-    Parameter("dry_run", Type.FLAG, "true: only tell what it would do", False),
+    given.Parameter("user", given.TEXT, "Whose word; others than operators name themselves; empty: the site's"),
+    given.Parameter("since", given.TIME, "From when on"),
+    given.Parameter("dry_run", given.FLAG, "true: only tell what it would do", False),
 )
-_HOURS = Parameter("hours", Type.HOURS, "How many of the last hours", 24)
+_HOURS = given.Parameter("hours", given.HOURS, "How many of the last hours", 24)
 
 OPERATIONS = (
     Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, takes_message=True),

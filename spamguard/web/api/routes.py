@@ -52,7 +52,7 @@ def _asked(request: Request, operation: Operation, service: Service, monitor: Mo
         raise NotAllowedError("this is for operators")
     name = checked_id(request.path_params["id"]) if "id" in request.path_params else ""
     values = given.read(request.scope["query_string"], operation.parameters)
-    return Asked(service, monitor, person, values, name, described=openapi.description)
+    return Asked(service, monitor, person, values, name)
 
 
 async def _in_time(run: Callable[[Asked], Awaitable[Any]], asked: Asked) -> Any:
