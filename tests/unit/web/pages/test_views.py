@@ -394,7 +394,9 @@ def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> 
     assert 'name="link" value="good"' in page.text
     assert "set-cookie" not in page.headers
     answer = post(service, tmp_path, "/login", {"link": "good"}, token="", person=None)
-    assert (answer.status_code, answer.headers["location"], "session=x" in answer.headers["set-cookie"]) == (303, "/", True)
+    assert (answer.status_code, answer.headers["location"], "session=x" in answer.headers["set-cookie"]) == (303, "/history", True)
+    answer = post(service, tmp_path, "/login", {"link": "good"}, token="", person=None, gate=Gate(OPERATOR))
+    assert answer.headers["location"] == "/"
     assert post(service, tmp_path, "/login", {"link": "old"}, token="", person=None).status_code == 401
 
 
