@@ -138,7 +138,7 @@ def _is_strange(text: str, shown: str) -> bool:
 
 
 def _compared(text: str) -> set[str]:
-    return {word for one in text.split() if len(word := one.strip(_MARKS)[:_LETTERS]) > _LONG and word.isalpha()}
+    return {word for one in set(text.split()) if len(word := one.strip(_MARKS)[:_LETTERS]) > _LONG and word.isalpha()}
 
 
 def _is_text(leaf: Leaf) -> bool:

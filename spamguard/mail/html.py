@@ -79,7 +79,7 @@ def _parts(source: str) -> tuple[Markup, _Shown]:
     found = markup.plainly(source)
     if found is not None:
         shown = _shown(found.source)
-        if not markup.is_odd(found.source, shown.names, shown.attributes):
+        if not markup.is_odd(found.source, shown.text, shown.names, shown.attributes):
             return found, shown
     found = markup.exactly(source)
     return found, _shown(found.source)

@@ -22,8 +22,7 @@ _UNSEEN = re.compile(
 )
 # Signs of tags may stand in quoted values, where they begin and end none. What is not closed ends with the page.
 _QUOTED = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-_NO_TAG = re.compile(r"<(?![/!?a-z])")  # within a tag it ends none either
-_IN_TAG = re.compile(rf"<[/!?a-z][^<>]*+{_NO_TAG.pattern}")
+_IN_TAG = re.compile(r"<[/!?a-z][^<>]*+<(?![/!?a-z])")  # a sign that begins no tag ends none either
 _SIGNS = str.maketrans("<>", "  ")
 
 _VALUE = rf"{_BLANK}*+={_BLANK}*+(?:\"[^\"]*+\"?|'[^']*+'?|[^ \t\n\r\f>\"'][^ \t\n\r\f>]*+|)"
@@ -87,14 +86,21 @@ def _is_in_force(attributes: str) -> bool:
 
 def _ends_within(markup: str) -> bool:
     """Whether markup ends within a tag, or a quoted value: what is found there begins nothing."""
-    return markup.rfind("<") > markup.rfind(">") or any(markup.rpartition(quote)[0].rstrip().endswith("=") for quote in "\"'")
+    return markup.rfind("<") > markup.rfind(">") or _ends_in_value(markup, '"') or _ends_in_value(markup, "'")
 
 
-def is_odd(source: str, names: Collection[str], attributes: Collection[str]) -> bool:
-    """Whether browsers take it for something else. names, attributes: of its tags, as if quotes had no meaning."""
+def _ends_in_value(markup: str, quote: str) -> bool:
+    """Whether the last quote of a kind begins a value. A copy of all in front of it is made only where blanks stand between."""
+    place = markup.rfind(quote)
+    before = markup[place - 1 : place] if place > 0 else ""
+    return before == "=" or (before.isspace() and markup[:place].rstrip().endswith("="))
+
+
+def is_odd(source: str, text: str, names: Collection[str], attributes: Collection[str]) -> bool:
+    """Whether browsers take it for something else. text: what is in no tag. names, attributes: of its tags, as if quotes had no meaning."""
     if not _ODD.isdisjoint(names) or _QUOTED.search("<".join((*attributes, ""))):
         return True
-    return _NO_TAG.search(source) is not None and _IN_TAG.search(source) is not None
+    return "<" in text and _IN_TAG.search(source) is not None
 
 
 def exactly(source: str) -> Markup:
