@@ -22,7 +22,7 @@ from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, read
-from spamguard.folders.reconcile import Key, compare, short_hash
+from spamguard.folders.reconcile import Key, among, compare, short_hash
 from spamguard.folders.rules import display
 from spamguard.folders.values import Arrival
 from spamguard.packed import UnreadableError
@@ -89,7 +89,6 @@ class Scanner:
             listed = self._mailboxes.names(place)
         except FileNotFoundError:
             listed = {}
-            self._listings.pop(place, None)
         except OSError as error:
             self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
             return
@@ -111,19 +110,15 @@ class Scanner:
         found = list(chain.from_iterable(listed.values()))
         hashes = np.fromiter(map(hash, found), np.int64, len(found))
         before = self._listings.get(place, _NOTHING)
-        at = np.minimum(np.searchsorted(before.hashes, hashes), len(before.hashes) - 1)
-        keys = np.where(before.hashes[at] == hashes, before.keys[at], 0)
-        same = (keys != 0) & np.isin(keys, known)
-        others = np.flatnonzero(~same)
-        keys[others] = np.fromiter((names.key_of(found[index]) for index in others), np.int64, len(others))
-        new, gone = compare(known[~np.isin(known, keys[same])], keys[others])
+        at = np.searchsorted(before.hashes, hashes)
+        fresh, keys = before.hashes[at] != hashes, before.keys[at]
+        keys[fresh] = np.fromiter((names.key_of(found[index]) for index in np.flatnonzero(fresh)), np.int64)
         order = np.argsort(hashes)
         self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
-        renamed = others[keys[others] != 0] if weighed else others[:0]
-        new_ones, changed = (
-            [Found(place, File(parts[index], found[index]), int(keys[index])) for index in some] for some in (others[new], renamed)
-        )
-        return new_ones, gone, changed
+        new, gone = compare(known, keys)
+        renamed = np.flatnonzero((keys != 0) & (fresh | ~among(keys, known))).tolist() if weighed else []
+        of_new, of_renamed = ([Found(place, File(parts[one], found[one]), int(keys[one])) for one in some] for some in (new, renamed))
+        return of_new, gone, of_renamed
 
     def look_anew(self, place: Place) -> None:
         """Take all names of a folder, at the next look, for such as have changed."""
