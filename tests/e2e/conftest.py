@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ from tests.e2e import daemon
 
 @pytest.fixture(scope="session")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Taught once, for copies only."""
+    """Not to be changed."""
     return daemon.taught(tmp_path_factory.mktemp("taught") / "state")
 
 
 @pytest.fixture
-def state(taught: Path, tmp_path: Path) -> Path:
-    """A copy for one test."""
-    return Path(shutil.copytree(taught, tmp_path / "state"))
+def state(tmp_path: Path) -> Path:
+    """The same for one test, to do with as it likes."""
+    return daemon.taught(tmp_path / "state")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from corpora import synthetic
@@ -53,7 +57,14 @@ class Daemon:
 
 def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:
     """A filter that knows the mail of `corpora.synthetic`; its key is a known one, so that verdicts repeat."""
-    state.mkdir(mode=0o700)
+    return Path(shutil.copytree(_taught_once(messages, seed), state))
+
+
+@cache
+def _taught_once(messages: int, seed: int) -> Path:
+    """As many tests begin with the same filter, they copy one that nobody uses."""
+    state = Path(tempfile.mkdtemp(prefix="spamguard-taught-"))
+    atexit.register(shutil.rmtree, state)
     secret.store(state / "key", KEY)
     with Filter.open(state, bits=BITS, durable=False) as spam_filter:
         for label, raw in synthetic.generate(messages, seed):
