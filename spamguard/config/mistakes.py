@@ -107,7 +107,7 @@ def _sound(value: Any, key: str, kind: type[Sound]) -> dict[int, Sound]:
 
 def _of_web(given: Any) -> Iterator[tuple[Path, str]]:
     try:
-        yield from checks.of_web(WebPart.model_validate(values.web(given)))
+        yield from checks.of_web(WebPart.model_validate(values.in_one_word("listen")(given)))
     except ValidationError:  # told by what has looked at types
         return
 

@@ -155,7 +155,7 @@ class ListenerPart(Part):
 
     endpoint: values.Address = _needed("listen", "Where mail comes in: smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, with an IP address")
     position: values.Where = _needed("position", "Where it stands in the mail's way; decides what may be refused")
-    next_hop: Annotated[HopPart, BeforeValidator(values.next_hop, json_schema_input_type=values.Target | HopPart)] = _needed(
+    next_hop: Annotated[HopPart, BeforeValidator(values.in_one_word("to"), json_schema_input_type=values.Target | HopPart)] = _needed(
         "next_hop", "Where mail goes on: in one word, or with how"
     )
     speed_adjust: values.Flag = Field(
@@ -310,9 +310,9 @@ class FilePart(Part):
     scanners: list[ScannerPart] = Field(default=[], alias="scanners", description="Where other programs ask for verdicts")
     scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring", description="How messages are judged")
     history: HistoryPart = Field(default=HistoryPart(), alias="history", description="What is remembered of what was judged")
-    watch: list[Annotated[WatchPart, BeforeValidator(values.watch, json_schema_input_type=values.MaildirPattern | WatchPart)]] = Field(
-        default=[], alias="watch", description="Maildirs in which moving mail teaches: in one word, or with how"
-    )
+    watch: list[
+        Annotated[WatchPart, BeforeValidator(values.in_one_word("maildir"), json_schema_input_type=values.MaildirPattern | WatchPart)]
+    ] = Field(default=[], alias="watch", description="Maildirs in which moving mail teaches: in one word, or with how")
     watch_socket: values.SocketPath | None = _named("watch_socket", "Of the process that opens people's mailboxes for us; null: we do")
     teach: TeachPart | None = _named("teach", "A Unix socket on which programs of this machine hand lessons over; null: none")
     personal: values.Flag = _named("personal", "Whether mail is judged for each recipient by what that person has said")
@@ -320,8 +320,8 @@ class FilePart(Part):
         default={}, alias="aliases", description="Addresses, each with the user whose mail that is; empty: nobody's"
     )
     metrics: values.Monitored | None = _named("metrics", "Where monitors may ask by HTTP: ADDRESS:PORT; null: nowhere")
-    web: Annotated[WebPart, BeforeValidator(values.web, json_schema_input_type=values.Monitored | WebPart)] | None = _named(
-        "web", "Web page and HTTP API: where alone, or with how; null: there are none"
+    web: Annotated[WebPart, BeforeValidator(values.in_one_word("listen"), json_schema_input_type=values.Monitored | WebPart)] | None = (
+        _named("web", "Web page and HTTP API: where alone, or with how; null: there are none")
     )
 
     def _built(self) -> dict[str, Any]:

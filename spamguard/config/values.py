@@ -45,12 +45,13 @@ def near(word: object, known: list[str]) -> str:
     return f": did you mean {found[0]!r}?" if found else ""
 
 
-def _one_of(kind: type[Choice]) -> Callable[[object], Choice]:
-    names = [one.value for one in kind]
+def _one_of(kind: type[Choice], *unset: str) -> Callable[[object], Choice | None]:
+    """unset: words for None."""
+    names = [*unset, *(one.value for one in kind)]
 
-    def check(given: object) -> Choice:
+    def check(given: object) -> Choice | None:
         if isinstance(given, str) and given in names:
-            return kind(given)
+            return None if given in unset else kind(given)
         raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
 
     return check
@@ -86,14 +87,9 @@ def _probability(given: object) -> float:
     raise ValueError(f"expected a probability from 0 to 1 such as 0.95, found {shown(given)}{unquoted(given)}")
 
 
-def web(given: object) -> object:
-    """Page and API told by their place alone are a mapping with `listen` only."""
-    return given if given is None or isinstance(given, dict) else {"listen": given}
-
-
-def next_hop(given: object) -> object:
-    """A next hop told by its endpoint alone is a mapping with `to` only."""
-    return given if isinstance(given, dict) else {"to": given}
+def in_one_word(key: str) -> Callable[[object], object]:
+    """What is told in one word, as a next hop by its endpoint, is a mapping with one key."""
+    return lambda given: given if isinstance(given, dict) else {key: given}
 
 
 def _one_wrong_in(given: object) -> int:
@@ -108,22 +104,6 @@ def _one_wrong_in(given: object) -> int:
 
 def _one_wrong_in_text(value: int) -> str:
     return f"1 in {value}" if value else FIXED
-
-
-def _odd_bytes(given: object) -> OddBytes | None:
-    return None if given == AUTO else _odd(given)
-
-
-def _odd(given: object) -> OddBytes:
-    names = [AUTO, *(one.value for one in OddBytes)]
-    if isinstance(given, str) and given in names:
-        return OddBytes(given)
-    raise ValueError(f"expected one of {', '.join(names)}, found {shown(given)}{near(given, names)}")
-
-
-def watch(given: object) -> object:
-    """Maildirs told by their path alone are a mapping with `maildir` only."""
-    return given if isinstance(given, dict) else {"maildir": given}
 
 
 def _role(given: object) -> str:
@@ -201,7 +181,9 @@ Where = Annotated[Position, PlainValidator(_one_of(Position)), _told, _any_of(*P
 Secrecy = Annotated[Tls, PlainValidator(_one_of(Tls)), _told, _any_of(*Tls)]
 Deed = Annotated[Action, PlainValidator(_one_of(Action)), _told, _any_of(*Action)]
 Trouble = Annotated[OnError, PlainValidator(_one_of(OnError)), _told, _any_of(*OnError)]
-Odd = Annotated[OddBytes | None, PlainValidator(_odd_bytes), PlainSerializer(lambda value: str(value or AUTO)), _any_of(AUTO, *OddBytes)]
+Odd = Annotated[
+    OddBytes | None, PlainValidator(_one_of(OddBytes, AUTO)), PlainSerializer(lambda value: str(value or AUTO)), _any_of(AUTO, *OddBytes)
+]
 OneWrongIn = Annotated[int, PlainValidator(_one_wrong_in), PlainSerializer(_one_wrong_in_text), _text_like(f"{FIXED}|{_ONE_IN.pattern}")]
 Label = Annotated[str, PlainValidator(_matching(_VERDICT, "the name of a class, spam or unsure")), _text_like(_LABEL.pattern)]
 Mailbox = Annotated[
