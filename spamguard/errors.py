@@ -6,18 +6,22 @@ wrong, where, and the remedy. Commands print it and exit non-zero; nothing here 
 
 import errno
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where the disk, or somebody's share of it, is full."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_REMEDIES = {
+    **dict.fromkeys(_NO_ROOM, "make room and try again"),
+    errno.EFBIG: "raise the limit on file size",
+    errno.EROFS: "choose a place that can be written",
+}
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """What to do where something cannot be written: on a full disk that is always the same."""
-    return "make room" if is_full(error) else otherwise
+    """What to do where something cannot be written: whatever it is, on a full disk, say, that is always the same."""
+    return _REMEDIES.get(error.errno or 0, otherwise)
 
 
 def is_full(error: Exception) -> bool:
     """Whether the disk, or somebody's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in NO_ROOM
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
 def reported(error: Exception) -> str:

@@ -114,11 +114,10 @@ def _write(options: argparse.Namespace, trials: list[Trial], curve: LearningCurv
 def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, curve: LearningCurve, gain: Interval | None) -> None:
     from spamguard.evaluation import report
 
-    runs = {_name(options): measured}
     if options.json:
-        print(rim.as_json(report.document(runs, matrix, curve, gain)))
+        print(rim.as_json(report.document({_name(options): measured}, matrix, curve, gain)))
         return
-    print(report.table(runs, colour=rim.coloured()), report.confusion_table(matrix), sep="\n\n")
+    print(report.table(_name(options), measured), report.confusion_table(matrix), sep="\n\n")
     if gain is not None:
         print(f"\n{report.gained(gain, str(options.against))}")
 

@@ -18,7 +18,7 @@ ABOUT = """Write the filter to a file for another installation.
 With receipts (the default) everything can be taught, taken back and merged where it is imported. Without them the file holds only
 the tables as they are now: where they are imported the filter judges as this one does, but cannot learn. Either needs the same key
 there; --with-key puts it into the file, which then is as secret as the key."""
-EXAMPLE = """  spamguard export backup.spamguard
+EXAMPLE = """  spamguard export filter.spamguard
   spamguard export --without-receipts --with-key - | ssh gateway spamguard import -"""
 
 

@@ -31,8 +31,8 @@ Word lists are recognised by what is in them: bogofilter (`bogoutil -d wordlist.
 (popfile.db, or the corpus directory of older versions; buckets spam and junk are spam, all others are good mail). They are where the
 filter starts from, and fade as it is taught: after 50 messages they weigh half as much. `status` lists them, `undo --import` takes them
 back. SpamAssassin and rspamd keep hashes, no words: teach from the folders instead."""
-EXAMPLE = """  spamguard import backup.spamguard
-  spamguard --state /new/place import backup-with-key.spamguard
+EXAMPLE = """  spamguard import filter.spamguard
+  spamguard --state /new/place import filter-with-key.spamguard
   bogoutil -d ~/.bogofilter/wordlist.db | spamguard import -
   spamguard import --dry-run hammie.csv"""
 KINDS = ("bogofilter", "spambayes", "popfile")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spamguard import log, sources
-from spamguard.errors import NO_ROOM, ConfigError, SourceError, SpamguardError, UsageError, problems
+from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError, problems, remedy
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -40,12 +40,9 @@ ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for eac
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
 _ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
-    **dict.fromkeys(NO_ROOM, "make room and try again"),
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
-    errno.EFBIG: "raise the limit on file size",
-    errno.EROFS: "choose a place that can be written",
     errno.EACCES: _ANOTHER_USER,
     errno.EPERM: _ANOTHER_USER,
 }
@@ -180,8 +177,8 @@ def misconfigured(error: ConfigError) -> int:
 def in_words(error: OSError) -> str:
     """An error of the system in one line, with the remedy where there is a usual one."""
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    remedy = _REMEDIES.get(error.errno or 0)
-    return where + (error.strerror or str(error) or type(error).__name__) + (f": {remedy}" if remedy else "")
+    what_to_do = remedy(error, _REMEDIES.get(error.errno or 0, ""))
+    return where + (error.strerror or str(error) or type(error).__name__) + (f": {what_to_do}" if what_to_do else "")
 
 
 def _print_anything() -> None:

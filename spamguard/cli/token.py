@@ -50,7 +50,7 @@ def add(commands: rim.Commands) -> None:
 
 def add_person(parser: argparse.ArgumentParser) -> None:
     """The options --user and --operator; `person` reads them."""
-    parser.add_argument("--user", default="", metavar="USER", help="whose it is, as `watch` names users")
+    parser.add_argument("--user", default="", metavar="NAME", help="whose it is, as `watch` names users")
     parser.add_argument("--operator", action="store_true", help="sees and teaches everything, in the name of the site")
 
 
@@ -62,7 +62,7 @@ def person(options: argparse.Namespace, otherwise: str) -> Person:
         raise UsageError(f"{SITE} is no user: who teaches in its name is an operator: --operator")
     name = options.user or (otherwise if options.operator else "")
     if not name:
-        raise UsageError("say whose it is, with --user USER, or make it an operator's, with --operator")
+        raise UsageError("say whose it is, with --user NAME, or make it an operator's, with --operator")
     if not name.isprintable() or len(name) > _LONGEST_USER:
         raise UsageError(f"{name!r}: no user is called that")
     return Person(name, options.operator)
