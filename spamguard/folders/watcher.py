@@ -276,7 +276,7 @@ class Watcher:
             if weighed := asked.counts(self._into(place)):
                 self._weigher.prepare(place, asked)
             known = self._sightings.names(box.mailbox.path, place.directory)
-            self._scanner.look(place, known, looked, weighed=weighed)
+            yield from self._scanner.look(place, known, looked, weighed=weighed)
             if time.monotonic() > until:
                 yield
                 until = time.monotonic() + STEP_SECONDS
