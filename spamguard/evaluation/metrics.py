@@ -14,7 +14,7 @@ A measure that needs both kinds of message, or probabilities, is NaN where they 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+SPAM = "spam"
 UNSURE = "unsure"
 RESAMPLES = 1000
 BINS = 15
@@ -79,22 +80,17 @@ def measures(
     label: ArrayLike,
     *,
     probability: ArrayLike | None = None,
-    unwanted: Collection[str] = ("spam",),
     resamples: int = RESAMPLES,
-    seed: int = 1,
 ) -> Measures:
-    """All measures of one run. `unwanted` names the classes that count as spam when they are the label.
-
-    Raises UsageError where the arrays do not belong together or a number is NaN.
-    """
+    """All measures of one run. Raises UsageError where the arrays do not belong together or a number is NaN."""
     truth, scores = _pair(gold, score)
     labels = np.asarray(label, dtype=np.str_)
     if labels.shape != truth.shape:
         raise UsageError(f"{len(labels)} labels for {len(truth)} messages; give one label per message")
-    called_spam, unsure = np.isin(labels, list(unwanted)), labels == UNSURE
+    called_spam, unsure = labels == SPAM, labels == UNSURE
     ham, spam = int(np.sum(~truth)), int(np.sum(truth))
     lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
-    area = roca_interval(truth, scores, resamples=resamples, seed=seed)
+    area = roca_interval(truth, scores, resamples=resamples)
     return Measures(
         messages=len(truth),
         ham=ham,
@@ -343,14 +339,12 @@ class LearningCurve:
     error: Floats
 
 
-def learning_curve(
-    gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, window: int = 500, unwanted: Collection[str] = ("spam",)
-) -> LearningCurve:
+def learning_curve(gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, window: int = 500) -> LearningCurve:
     """How errors fall as teaching goes on; the last window may be shorter. Raises UsageError for a window below 1."""
     truth, scores = _pair(gold, score)
     if window < 1:
         raise UsageError(f"a window of {window} messages is too small; give at least 1")
-    wrong = np.isin(np.asarray(label, dtype=np.str_), list(unwanted)) != truth
+    wrong = (np.asarray(label, dtype=np.str_) == SPAM) != truth
     starts = range(0, len(truth), window)
     areas = [roca(truth[start : start + window], scores[start : start + window]) for start in starts]
     errors = [100 * float(wrong[start : start + window].mean()) for start in starts]

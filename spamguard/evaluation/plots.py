@@ -6,9 +6,9 @@ process or change its settings: figures are made directly, for the Agg canvas al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPAM, HAM, OTHER, GRID = "#c0392b", "#2471a3", "#7f8c8d", "#e3e6e8"  # red and blue differ for the colour-blind too
-_OTHERS = ("#7f8c8d", "#b9770e", "#117864", "#6c3483", "#5d6d7e", "#a04000")
-_DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 
 
 def save(figure: Figure, path: str | Path) -> Path:
@@ -43,20 +41,17 @@ def check_drawable(directory: str | Path) -> None:
     trial.unlink()
 
 
-def roc_figure(runs: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
-    """ROC curves near the corner, both axes logarithmic; `runs` maps names to (gold, score), the first being the one that matters.
+def roc_figure(gold: ArrayLike, score: ArrayLike, name: str) -> Figure:
+    """ROC curve near the corner, both axes logarithmic: lower and further left is better.
 
-    Lower and further left is better. Rates below the resolution of the corpus (half a message) lie on the border.
+    Rates below the resolution of the corpus (half a message) lie on the border.
     """
     figure, axes = _figure("ROC near the corner", "ham called spam, %", "spam not called spam, %")
-    floor_x = floor_y = 100.0
-    for place, (name, (gold, score)) in enumerate(runs.items()):
-        hm, sm = roc(gold, score)
-        least_hm, least_sm = _half_a_message(gold)
-        floor_x, floor_y = min(floor_x, least_hm), min(floor_y, least_sm)
-        label = f"{name}  (1-ROCA {roca(gold, score):.3f} %)"
-        axes.plot(np.maximum(hm, least_hm), np.maximum(sm, least_sm), label=label, **_curve_style(place))
-    axes.set(xscale="log", yscale="log", xlim=(floor_x, 100), ylim=(floor_y, 100))
+    hm, sm = roc(gold, score)
+    least_hm, least_sm = _half_a_message(gold)
+    label = f"{name}  (1-ROCA {roca(gold, score):.3f} %)"
+    axes.plot(np.maximum(hm, least_hm), np.maximum(sm, least_sm), label=label, color=SPAM, linewidth=2.2, zorder=3)
+    axes.set(xscale="log", yscale="log", xlim=(least_hm, 100), ylim=(least_sm, 100))
     for rate in (0.1, 0.5):
         axes.axvline(rate, color=OTHER, linewidth=0.8, linestyle=":", zorder=0)
     for axis in (axes.xaxis, axes.yaxis):
@@ -69,13 +64,6 @@ def _half_a_message(gold: ArrayLike) -> tuple[float, float]:
     """Half of the smallest rates other than zero that a corpus can show, %, for ham and for spam."""
     truth = np.asarray(gold, dtype=np.bool_)
     return 50 / max(1, int(np.sum(~truth))), 50 / max(1, int(np.sum(truth)))
-
-
-def _curve_style(place: int) -> dict[str, Any]:
-    """The first curve stands out; the others are told apart in grey-scale print as well."""
-    if place == 0:
-        return {"color": SPAM, "linewidth": 2.2, "zorder": 3}
-    return {"color": _OTHERS[(place - 1) % len(_OTHERS)], "linestyle": _DASHES[(place - 1) % len(_DASHES)], "linewidth": 1.2}
 
 
 def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
@@ -100,7 +88,7 @@ def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
     return figure
 
 
-def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[float] = (), bins: int = 60) -> Figure:
+def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[float] = ()) -> Figure:
     """Histogram of the scores of ham and of spam, counts logarithmic so that the few errors can be seen.
 
     `thresholds` are drawn as lines, in units of the score.
@@ -109,7 +97,7 @@ def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[floa
     finite = scores[np.isfinite(scores)]
     if not finite.size:
         raise UsageError("no finite scores to draw; judge some messages first")
-    edges = np.histogram_bin_edges(finite, bins=bins).tolist()
+    edges = np.histogram_bin_edges(finite, bins=60).tolist()
     scores = np.clip(scores, edges[0], edges[-1])  # infinite scores stand in the outermost bars
     figure, axes = _figure("Scores by class", "score (higher is more likely spam)", "messages")
     for name, chosen, colour in (("ham", ~truth, HAM), ("spam", truth, SPAM)):
@@ -152,7 +140,7 @@ def write_plots(
     folder, truth = Path(directory), np.asarray(gold, dtype=np.bool_)
     written, borders = [], () if probability is None else (logit(HAM_TO), logit(SPAM_FROM))
     if truth.any() and not truth.all():
-        written.append(save(roc_figure({name: (gold, score)}), folder / "roc.png"))
+        written.append(save(roc_figure(gold, score, name), folder / "roc.png"))
     if probability is not None:
         written.append(save(calibration_figure(gold, probability), folder / "calibration.png"))
     written.append(save(score_figure(gold, score, thresholds=borders), folder / "scores.png"))

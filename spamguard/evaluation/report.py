@@ -118,11 +118,10 @@ def _nullable(values: Iterable[float]) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of the table. best: the figure whose smallest value deserves the colour, if any."""
+    """One line of the table."""
 
     title: str
     cell: Callable[[Measures], str]
-    best: Callable[[Measures], float] | None = None
 
 
 def _rate(value: float, errors: int, messages: int) -> str:
@@ -139,45 +138,22 @@ def _bounds(low: float, high: float) -> str:
 
 _ROWS = (
     _Row("messages (ham, spam)", lambda m: f"{m.messages} ({m.ham}, {m.spam})"),
-    _Row("ham called spam (hm)", lambda m: _rate(m.hm, m.ham_as_spam, m.ham), lambda m: m.hm),
-    _Row("spam not called spam (sm)", lambda m: _rate(m.sm, m.spam_missed, m.spam), lambda m: m.sm),
+    _Row("ham called spam (hm)", lambda m: _rate(m.hm, m.ham_as_spam, m.ham)),
+    _Row("spam not called spam (sm)", lambda m: _rate(m.sm, m.spam_missed, m.spam)),
     _Row("  unsure (ham, spam)", lambda m: f"{m.unsure_ham}, {m.unsure_spam}"),
-    _Row("logistic average (lam)", lambda m: _number(m.lam, 2, " %"), lambda m: m.lam),
-    _Row("1-ROCA", lambda m: _number(m.roca, 4, " %"), lambda m: m.roca),
+    _Row("logistic average (lam)", lambda m: _number(m.lam, 2, " %")),
+    _Row("1-ROCA", lambda m: _number(m.roca, 4, " %")),
     _Row("  95 % interval", lambda m: _bounds(m.roca_low, m.roca_high)),
-    _Row("sm where hm <= 0.1 %", lambda m: _number(m.sm_at_hm_01, 2, " %"), lambda m: m.sm_at_hm_01),
-    _Row("sm where hm <= 0.5 %", lambda m: _number(m.sm_at_hm_05, 2, " %"), lambda m: m.sm_at_hm_05),
-    _Row("calibration error", lambda m: _number(m.calibration_error, 4), lambda m: m.calibration_error),
-    _Row("log-loss", lambda m: _number(m.log_loss, 4), lambda m: m.log_loss),
+    _Row("sm where hm <= 0.1 %", lambda m: _number(m.sm_at_hm_01, 2, " %")),
+    _Row("sm where hm <= 0.5 %", lambda m: _number(m.sm_at_hm_05, 2, " %")),
+    _Row("calibration error", lambda m: _number(m.calibration_error, 4)),
+    _Row("log-loss", lambda m: _number(m.log_loss, 4)),
 )
 
 
-def table(runs: Mapping[str, Measures], *, colour: bool = False) -> str:
-    """One or several runs side by side, a line per measure; with `colour` (for terminals) the best of several stands out."""
-    if not runs:
-        raise UsageError("no runs to show; evaluate at least one")
-    lines = [["", *runs]] + [[row.title, *map(row.cell, runs.values())] for row in _ROWS]
-    padded = _aligned(lines)
-    if colour:
-        padded[0] = [_bold(cell) for cell in padded[0]]
-        for line, row in zip(padded[1:], _ROWS, strict=True):
-            _mark_best(line, row, list(runs.values()))
-    return _text(padded)
-
-
-def _mark_best(line: list[str], row: _Row, runs: Sequence[Measures]) -> None:
-    """Make the smallest figures of a line bold, where there is something to compare."""
-    values = [math.nan if row.best is None else row.best(run) for run in runs]
-    known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2 or min(known) == max(known):
-        return
-    for place, value in enumerate(values, 1):
-        if value == min(known):
-            line[place] = _bold(line[place])
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if text.strip() else text
+def table(name: str, run: Measures) -> str:
+    """A run, a line per measure."""
+    return _text(_aligned([["", name], *([row.title, row.cell(run)] for row in _ROWS)]))
 
 
 def confusion_table(matrix: Confusion) -> str:

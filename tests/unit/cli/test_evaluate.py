@@ -80,10 +80,3 @@ def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path
     for once in ("-", tmp_path / "pipe"):
         done = run(state, "evaluate", "--ham", corpus / "ham.mbox", "--spam", once, stdin=(corpus / "ham.mbox").read_bytes())
         assert done.failed(str(once), "reads its mail twice")
-
-
-@pytest.mark.parametrize(("no_color", "bold"), [("", True), ("1", False)])
-def test_nothing_stands_out_where_no_colours_are_wanted(run, state, corpus, monkeypatch, no_color, bold):
-    monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert ("\x1b" in run(state, "evaluate", corpus / "index", *PROTOCOL).out) == bold

@@ -110,10 +110,10 @@ def test_allowed_ham_is_not_lost_to_rounding() -> None:
     assert sm_at(gold, score, 0.005) == 0  # five hams score above 994.5, and 0.005 * 1000 is five
 
 
-def test_classes_that_count_as_spam() -> None:
+def test_only_the_class_of_that_name_counts_as_spam() -> None:
     gold = [True, True, False, False]
-    found = measures(gold, [3, 2, 1, 0], ["scam", "junk", "newsletters", "junk"], unwanted=("scam", "junk"), resamples=5)
-    assert (found.ham_as_spam, found.spam_missed) == (1, 0)
+    found = measures(gold, [3, 2, 1, 0], ["spam", "junk", "newsletters", "spam"], resamples=5)
+    assert (found.ham_as_spam, found.spam_missed) == (1, 1)
 
 
 @pytest.mark.parametrize("gold", [[], [True, True], [False, False]])

@@ -36,11 +36,13 @@ def test_one_kind_of_mail_has_no_roc(tmp_path: Path) -> None:
     assert [path.name for path in write_plots(tmp_path, [False] * 3, [1, 2, 3], curve)] == ["scores.png", "learning.png"]
 
 
-def test_roc_of_several_runs_shows_the_corner(tmp_path: Path) -> None:
-    figure = roc_figure({"first": (GOLD, SCORE), "second": (GOLD, np.round(SCORE)), "perfect": (GOLD, GOLD * 1.0)})
+@pytest.mark.parametrize("score", [SCORE, np.round(SCORE), GOLD * 1.0])
+def test_roc_shows_the_corner(tmp_path: Path, score: np.ndarray) -> None:
+    figure = roc_figure(GOLD, score, "run")
     (axes,) = figure.axes
     assert axes.get_xlim()[0] == pytest.approx(50 / np.sum(~GOLD))
-    assert [text.get_text().split("  ")[0] for text in axes.get_legend().get_texts()] == ["first", "second", "perfect"]
+    assert axes.get_ylim()[0] == pytest.approx(50 / np.sum(GOLD))
+    assert [text.get_text().split("  ")[0] for text in axes.get_legend().get_texts()] == ["run"]
     assert save(figure, tmp_path / "roc.png").read_bytes().startswith(PNG)
 
 
