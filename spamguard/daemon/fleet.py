@@ -33,7 +33,7 @@ class Timing:
     drain: from the wish to stop to killing. settle: between two trainers."""
 
     silent: float = 20.0
-    starting: float = 60.0
+    starting: float = 120.0
     fresh: float = 5.0
     first_pause: float = 0.1
     longest_pause: float = 5.0
