@@ -139,8 +139,7 @@ class SqliteLedger:
         """Whether a vote from elsewhere, or what it says if its version is known, is new here."""
         if self._insert(vote):
             return True
-        ((*columns,),) = self._db.execute(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version)).fetchall()
-        standing = Vote(*columns)
+        standing = Vote(*self._db.execute(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version)).fetchone())
         return standing != vote and sum(self._insert(by_its_own_name(one)) for one in (standing, vote)) > 0
 
     def _stands(self, vote: NewVote, *, unheard: bool = False) -> bool:
@@ -153,11 +152,7 @@ class SqliteLedger:
         return bool(row[0] == vote.label and row[1] >= vote.extractor)
 
     def _insert(self, vote: Vote) -> bool:
-        cursor = self._db.execute(
-            statements.INSERT_VOTE,
-            (vote.digest, vote.user, vote.clock, vote.node, vote.label, vote.packed, vote.scores, vote.origin, vote.time, vote.extractor),
-        )
-        return cursor.rowcount > 0
+        return self._db.execute(statements.INSERT_VOTE, vote).rowcount > 0
 
     def compact(self, upto_seq: int, replaced_before: int | None = None) -> int:
         """Drops events that no longer matter to readers that have folded at least `upto_seq`; how many.

@@ -12,9 +12,11 @@ LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM events"
 
 STANDING_LABEL = "SELECT label, extractor FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
 
-STANDING_VOTE = """
+VOTES_OF_KEY = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
-WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"""
+WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC"""
+
+STANDING_VOTE = VOTES_OF_KEY + " LIMIT 1"
 
 VOTE_OF_VERSION = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
@@ -160,10 +162,6 @@ SUPERSEDED_BY_DAY = SUPERSEDED_BY_USER.replace("events.user, label", "events.tim
 SCORES_AFTER = "SELECT digest, user, label, scores, extractor FROM events WHERE seq > ? ORDER BY seq"
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
-
-VOTES_OF_KEY = """
-SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
-WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC"""
 
 USERS_OF_DIGEST = "SELECT DISTINCT user FROM events WHERE digest = ? ORDER BY user"
 

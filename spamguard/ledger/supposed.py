@@ -6,11 +6,11 @@ Must never write, and never let in what is committed meanwhile: what is seen bef
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from spamguard.ledger import statements
+from spamguard.ledger.asking import Ask
 from spamguard.ledger.lessons import Change, NewVote, changes, versioned
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.users import Receipt, Users
@@ -65,7 +65,7 @@ class SupposedLedger(SqliteLedger):
 
 
 class _SupposedUsers(Users):
-    def __init__(self, ask: Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]], end: int, supposed: Vote) -> None:
+    def __init__(self, ask: Ask, end: int, supposed: Vote) -> None:
         super().__init__(ask)
         self._end = end
         self._supposed = supposed

@@ -11,15 +11,14 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec, statements
+from spamguard.ledger.asking import Ask
 from spamguard.ledger.lessons import NewVote, winners
 from spamguard.records import Features, Vote
 
@@ -33,8 +32,6 @@ _FORMAT = 1
 _HEAD = struct.Struct("<IBHII")  # checksum of the rest; format; lengths of description, tokens and log-odds
 _CHECKSUM_BYTES = 4
 _NONE: NDArray[np.uint8] = np.zeros(0, np.uint8)
-
-_Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def check(vote: Vote) -> None:
         _unpack(vote.packed)
 
 
-def standing(ask: _Ask, upto_seq: int) -> list[WordList]:
+def standing(ask: Ask, upto_seq: int) -> list[WordList]:
     """The lists in force after the events up to `upto_seq`, in the order of their names. ask: runs a statement. LedgerError."""
     rows = ask(statements.EVENTS_OF_KEYS, (_KEYS, _KEYS[:-1] + bytes((_KEYS[-1] + 1,)), upto_seq))
     numbers = {(found.digest, found.version): seq for seq, *columns in rows if (found := Vote(*columns))}
