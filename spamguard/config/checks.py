@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from spamguard.config.schema import ListenerPart, RulePart, ScannerPart, WebPart
 from spamguard.config.tree import Path
 from spamguard.config.values import ROLES
+from spamguard.hostname import hostname
 from spamguard.settings import Action, Endpoint, Position, Protocol, Settings
 
 LEAST_SURE = 0.9  # probability from which on a rule may refuse a message for ever
@@ -141,14 +142,15 @@ def is_loopback(endpoint: Endpoint) -> bool:
 
 
 def reaches(target: Endpoint, listening: Endpoint) -> bool:
-    """Whether what is sent there arrives at a listener of ours, as far as the texts tell."""
+    """Whether what is sent there arrives at a listener of ours, as far as the texts, and this machine's name, tell."""
     if target.path is not None or target.port != listening.port or not target.port:
         return False
     host = "127.0.0.1" if target.host.lower() == "localhost" else target.host
     if host == listening.host:
         return True
+    everywhere = ip_address(listening.host).is_unspecified
     try:
-        return ip_address(listening.host).is_unspecified and ip_address(host).is_loopback
+        return everywhere and (host.lower() == hostname().lower() or ip_address(host).is_loopback)
     except ValueError:  # another host's name
         return False
 

@@ -161,7 +161,7 @@ def _meant(key: str, known: list[str]) -> str:
 
 def _as_list(given: object) -> str:
     if given is None:
-        return ": write [] for none"
+        return ": begin each with a dash, or write [] for none"
     return ": begin it with a dash" if isinstance(given, dict) else ": put it into brackets, as in [a, b]"
 
 

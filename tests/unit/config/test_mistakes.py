@@ -18,6 +18,7 @@ from spamguard import config
 from spamguard.config import tree
 from spamguard.config.schema import FilePart
 from spamguard.errors import ConfigError
+from spamguard.hostname import hostname
 from spamguard.settings import (
     Settings,
 )
@@ -188,7 +189,7 @@ MISTAKES = [
     ),
     (listener("password: geheim\n"), ["6:1: unknown key 'password': expected one of " + ", ".join(KEYS_OF_FILE)]),
     (STATE + "listeners: {listen: x}\n", ["2:1: listeners: expected a list, found a mapping: begin it with a dash"]),
-    (listener("watch:\n"), ["6:1: watch: expected a list, found nothing: write [] for none"]),
+    (listener("watch:\n"), ["6:1: watch: expected a list, found nothing: begin each with a dash, or write [] for none"]),
     (
         listener("scoring:\n"),
         ["6:1: scoring: expected a mapping of keys to values, found nothing: leave it out, or write as in {deadline: …}"],
@@ -328,6 +329,10 @@ CONTRADICTIONS = [
     (
         listener("    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:10025", hop="smtp://127.0.0.1:10025"),
         "5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens",
+    ),
+    (
+        listener("    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:25", hop=f"smtp://{hostname().upper()}:25"),
+        f"5:5: mail would come back: smtp://{hostname().upper()}:25 is where this daemon listens",
     ),
     (
         listener(listen="smtp://192.0.2.7:25"),
