@@ -114,6 +114,24 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
     assert "\u202e" in WORDS
 
 
+def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chrome) -> None:
+    """Whatever strangers wrote stands in something that cuts it off, and that holds little else."""
+    mail = tmp_path / "a.eml"
+    mail.write_bytes(MAIL)
+    with served(tmp_path, service=Hostile()) as server:
+        enter(browser, server, Person("olga", operator=True))
+        for path in walk(browser, server, mail):
+            open_to_all = browser.execute_script(
+                """const cuts = (style) => style.display !== "inline" && style.overflowY !== "visible";
+                return [...document.querySelectorAll("bdi")].filter((one) => {
+                    let at = one;
+                    while (!at.matches("main, table, body") && !cuts(getComputedStyle(at))) at = at.parentElement;
+                    return at.matches("main, table, body");
+                }).map((one) => one.parentElement.outerHTML.slice(0, 100))"""
+            )
+            assert open_to_all == [], path
+
+
 def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
     """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not touch."""
     with served(tmp_path) as server:
