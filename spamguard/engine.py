@@ -76,7 +76,7 @@ class Filter:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
         if not _BITS[0] <= bits <= _BITS[1]:
             raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{_BITS[0]} and 2**{_BITS[1]}")
-        place = Path(directory)
+        place = Path(directory).absolute()  # wherever this process goes
         file = place / "ledger.sqlite"
         key = secret.load(place / "key", create=is_new(place, file))
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)

@@ -180,6 +180,18 @@ def test_a_filter_is_made_where_there_is_none_and_found_again(tmp_path: Path) ->
         assert one.status().classes == {"ham": 0, "spam": 1}
 
 
+def test_a_filter_stays_where_it_is_when_its_process_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with opened(Path("state")) as one, opened(Path("state")) as other:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        teach(one, MAIL[:20])
+        one.settle()
+        assert other.judge(SPAM[-1]) == one.judge(SPAM[-1])
+        assert one.status().tables_bytes
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_durable_is_a_setting_of_the_ledger(tmp_path: Path) -> None:
     for durable, level in ((True, 2), (False, 1)):
         with opened(tmp_path, durable=durable) as one:
