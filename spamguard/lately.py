@@ -26,6 +26,7 @@ class Lately(Generic[Found]):
         loop = asyncio.get_running_loop()
         if self._looking is None or (self._looking.done() and loop.time() >= self._until):
             self._looking = loop.create_task(self._looked())
+            self._looking.add_done_callback(_hear_out)
         return await asyncio.wait_for(asyncio.shield(self._looking), self._patience)
 
     async def _looked(self) -> Found:
@@ -36,3 +37,9 @@ class Lately(Generic[Found]):
         finally:
             self._until = asyncio.get_running_loop().time() + seconds
         return found
+
+
+def _hear_out(looked: asyncio.Task[Found]) -> None:
+    """An error that comes when nobody waits any more is nobody's; asyncio would log it as a fault."""
+    if not looked.cancelled():
+        looked.exception()

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from spamguard import lately as module
 from spamguard.lately import Lately
+from tests.support.waiting import until
 
 
 class Looking:
-    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.times = 0
-        self._seconds = seconds
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.ended = False
         self._error = error
 
     async def look(self) -> int:
         self.times += 1
-        await asyncio.sleep(self._seconds)
+        await asyncio.sleep(0)
+        await self.may_end.wait()
+        self.ended = True
         if self._error is not None:
             raise self._error
         return self.times
@@ -26,7 +32,7 @@ class Looking:
 
 def test_one_look_for_all_who_ask() -> None:
     async def run() -> None:
-        looking = Looking(0.05)
+        looking = Looking()
         lately = Lately(looking.look, seconds=60, patience=20)
         assert await asyncio.gather(*(lately.get() for _ in range(20))) == [1] * 20
         assert await lately.get() == 1
@@ -59,15 +65,19 @@ def test_errors_are_kept_too_but_shortly(monkeypatch: pytest.MonkeyPatch, second
     asyncio.run(run())
 
 
-def test_who_waits_in_vain_starts_no_second_look() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_in_vain_starts_no_second_look_and_no_error_is_left_over(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        looking = Looking(1.0)
-        lately = Lately(looking.look, seconds=0, patience=0.05)
+        looking = Looking(OSError("x") if fails else None)
+        lately = Lately(looking.look, seconds=0, patience=0.02)
+        looking.may_end.clear()
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 await lately.get()
-        assert looking.times == 1
-        await asyncio.sleep(1.2)
+        looking.may_end.set()
+        await until(lambda: looking.ended)
         assert looking.times == 1
 
     asyncio.run(run())
+    gc.collect()
+    assert caplog.text == ""
