@@ -66,11 +66,10 @@ class Teacher:
         changes = _Changes(outcome, before)
         self._sightings.update(mailbox.path, *changes.of(changes.digests - {lesson.digest for lesson in outcome.lessons}))
         again: set[Place] = set()
-        finder = _Finder(self._scanner, places, outcome, found)
         taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
             admitted = self._allowance.admitted(mailbox, batch)
-            messages = finder.messages(admitted, again)
+            messages = self._messages(admitted, places, found, again)
             while learnt := self._learn(mailbox.user, messages, changes.came_from, unheard=first):
                 taught += learnt
                 yield
@@ -81,6 +80,21 @@ class Teacher:
             yield
         self._sightings.update(mailbox.path, *changes.of(taught))
         return again
+
+    def _messages(
+        self, lessons: Iterable[Lesson], places: Mapping[str, Place], found: Mapping[Key, Found], again: set[Place]
+    ) -> Iterator[_Taught]:
+        """Those that can still be read. again: gets the folders of the others."""
+        for lesson in lessons:
+            place, new = places.get(lesson.folder), found.get((lesson.folder, lesson.name))
+            if place is None:
+                continue
+            file = new.file if new else self._scanner.file_of(place, lesson.name)
+            raw = self._scanner.message(place, file, lesson.digest) if file else None
+            if raw is not None:
+                yield _Taught(lesson, raw)
+            else:
+                again.add(place)
 
     def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> Generator[None, None, set[bytes]]:
         """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach.
@@ -138,13 +152,12 @@ class _Changes:
 
     def __init__(self, outcome: Outcome, before: Sequence[Copy]) -> None:
         self._kept: dict[bytes, list[Copy]] = {}
-        self._removed: dict[bytes, list[Key]] = {}
+        self._removed: dict[bytes, list[Copy]] = {}
         self._last: dict[bytes, Copy] = {}
-        owners = {(copy.folder, copy.name): copy.digest for copy in before}
         for copy in outcome.kept:
             self._kept.setdefault(copy.digest, []).append(copy)
-        for key in outcome.removed:
-            self._removed.setdefault(owners.get(key, b""), []).append(key)
+        for copy in outcome.removed:
+            self._removed.setdefault(copy.digest, []).append(copy)
         for copy in sorted(before, key=attrgetter("gone", "seen")):
             self._last[copy.digest] = copy
         self.digests = self._kept.keys() | self._removed.keys()
@@ -153,42 +166,11 @@ class _Changes:
         """Those of some messages."""
         some = list(digests)
         kept = [copy for digest in some for copy in self._kept.get(digest, ())]
-        return kept, [key for digest in some for key in self._removed.get(digest, ())]
+        return kept, [(copy.folder, copy.name) for digest in some for copy in self._removed.get(digest, ())]
 
     def came_from(self, digest: bytes) -> str:
         """The folder a message was in before, for people."""
         return display(self._last[digest].folder) if digest in self._last else "-"
-
-
-class _Finder:
-    """Where the messages of lessons lie."""
-
-    def __init__(self, scanner: Scanner, places: Mapping[str, Place], outcome: Outcome, found: Mapping[Key, Found]) -> None:
-        self._scanner = scanner
-        self._places = places
-        self._found = found
-        self._keys: dict[tuple[bytes, str], set[int]] = {}
-        for copy in outcome.kept:
-            if not copy.gone:
-                self._keys.setdefault((copy.digest, copy.folder), set()).add(copy.name)
-
-    def messages(self, lessons: Iterable[Lesson], again: set[Place]) -> Iterator[_Taught]:
-        """Those that can still be read. again: gets the folders of the others."""
-        for lesson in lessons:
-            raw = self._message(lesson)
-            if raw is not None:
-                yield _Taught(lesson, raw)
-            elif lesson.folder in self._places:
-                again.add(self._places[lesson.folder])
-
-    def _message(self, lesson: Lesson) -> bytes | None:
-        keys = self._keys.get((lesson.digest, lesson.folder), set())
-        for name in keys:
-            if one := self._found.get((lesson.folder, name)):
-                return self._scanner.message(one.place, one.file, lesson.digest)
-        place = self._places.get(lesson.folder)
-        file = self._scanner.file_of(place, keys) if place else None
-        return self._scanner.message(place, file, lesson.digest) if place and file else None
 
 
 def _tell(user: str, lesson: Lesson, source: str) -> None:

@@ -106,11 +106,12 @@ class Rules(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed. removed: those to be forgotten."""
+    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed. removed: those to be
+    forgotten, as they were."""
 
     lessons: list[Lesson]
     kept: list[Copy]
-    removed: list[Key]
+    removed: list[Copy]
 
 
 def compare(known: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[list[int], list[int]]:
@@ -220,10 +221,11 @@ class _Lineage:
             kept = copy._replace(waiting=undecided and not first, origin=self._origin(copy, source))
             self._is[copy.folder, copy.name] = kept
 
-    def changes(self) -> tuple[list[Copy], list[Key]]:
+    def changes(self) -> tuple[list[Copy], list[Copy]]:
         """Sightings to be kept, and those of which nothing is left to know."""
         here = {key: copy for key, copy in self._is.items() if copy.digest or not copy.gone}
-        return [copy for key, copy in sorted(here.items()) if self._was.get(key) != copy], sorted(self._was.keys() - here.keys())
+        over = [copy for key, copy in sorted(self._was.items()) if key not in here]
+        return [copy for key, copy in sorted(here.items()) if self._was.get(key) != copy], over
 
     def _arrived(self) -> list[Copy]:
         """Seen after all others, whatever the clock says."""
@@ -250,7 +252,7 @@ class _Lineage:
             before = self._before(source, copy) if source else self._at_first(copy)
             why = TEACHES.get((before, target(self._rules, copy.folder)))
             if why is not None:
-                self.lessons.append(Lesson(copy.digest, self._label(copy.folder), copy.folder, why))
+                self.lessons.append(Lesson(copy.digest, self._label(copy.folder), copy.folder, copy.name, why))
 
     def _before(self, source: Copy, copy: Copy) -> Before:
         came = self._label(source.folder) or self._label(source.origin)
@@ -297,7 +299,7 @@ def _outcome(lineages: Iterable[_Lineage]) -> Outcome:
     """A digest about which its copies say different things at once teaches nothing."""
     lessons: dict[bytes, dict[str, Lesson]] = {}
     kept: list[Copy] = []
-    removed: list[Key] = []
+    removed: list[Copy] = []
     for lineage in lineages:
         for lesson in lineage.lessons:
             lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)

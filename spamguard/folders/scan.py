@@ -195,10 +195,10 @@ class Scanner:
             return None
         return raw if self.preparer.digest(raw) == digest else None
 
-    def file_of(self, place: Place, keys: set[int]) -> File | None:
+    def file_of(self, place: Place, key: int) -> File | None:
         """A file of a folder by the key of its base name."""
         try:
-            return next((file for file in files(self._mailboxes.names(place)) if names.key_of(file.name) in keys), None)
+            return next((file for file in files(self._mailboxes.names(place)) if names.key_of(file.name) == key), None)
         except OSError:
             return None
 

@@ -77,10 +77,12 @@ class Copy(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a person said by putting a message into a folder. why: in words, for people. evidence: its kind, if it was not moved."""
+    """What a person said by putting a message into a folder. name: as of `Copy`. why: in words, for people. evidence: its kind, if it was
+    not moved."""
 
     digest: bytes
     label: str
     folder: str
+    name: int
     why: str
     evidence: str = ""

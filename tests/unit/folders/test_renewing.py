@@ -170,7 +170,7 @@ def test_it_is_the_same_vote_for_who_counts_and_who_undoes(watched, tmp_path):
     assert watched.filter.ledger.users.cast("anna", "folder", now - 100, now + 100, 1000) == 4
     mailbox = Mailbox("anna", str(watched.box))
     allowance = Allowance(watched.filter.ledger, [5], Notes(tmp_path, Once()))
-    lesson = Lesson(b"new", "spam", ".Junk", "")
+    lesson = Lesson(b"new", "spam", ".Junk", 1, "")
     assert allowance.admitted(mailbox, [lesson, lesson._replace(digest=b"another")]) == [lesson]
     chosen = Chosen("anna", now - 100, "folder Junk")
     assert len([one for some in undo(watched.filter, messages(watched.filter, chosen), chosen) for one in some]) == 3
