@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from spamguard.config.effective import plain
-from spamguard.config.schema import FilePart
+from spamguard.config.schema import FilePart, Part
 from spamguard.settings import (
     Action,
     Certificate,
@@ -43,7 +43,7 @@ _ONE_OF_ALL = Settings(Path("/"), (_LISTENER,), watch=(Watch("/"),), teach=Teach
 def schema_for_editors() -> dict[str, Any]:
     """The JSON Schema, with what each option is and its default."""
     schema = FilePart.model_json_schema(schema_generator=_Generator)
-    _fill(schema, schema["$defs"], plain(_ONE_OF_ALL))
+    _fill(schema, FilePart, schema["$defs"], plain(_ONE_OF_ALL))
     for part in schema["$defs"].values():
         part.pop("description", None)  # for those who read the program
     return schema | {"$schema": _Generator.schema_dialect, "title": "spamguard", "description": "The configuration of spamguard"}
@@ -63,18 +63,12 @@ class _Generator(GenerateJsonSchema):
         return False
 
 
-def _fill(part: dict[str, Any], parts: dict[str, Any], defaults: dict[str, Any]) -> None:
+def _fill(part: dict[str, Any], model: type[Part], parts: dict[str, Any], defaults: dict[str, Any]) -> None:
     """Put the defaults into a part and those inside it. What must be said, and lists and parts, have none."""
+    inside = model.parts()
     for name, option in part["properties"].items():
-        inside, value = _part_of(option, parts), defaults[name]
-        if inside is not None and value:
-            _fill(inside, parts, value[0] if isinstance(value, list) else value)
+        value = defaults[name]
+        if name in inside and value:
+            _fill(parts[inside[name].__name__], inside[name], parts, value[0] if isinstance(value, list) else value)
         elif name not in part.get("required", ()) and name != "state":
             option["default"] = value
-
-
-def _part_of(option: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any] | None:
-    """The part that an option holds, in one of its forms, or a list of."""
-    forms = [option, option.get("items", {})]
-    forms += [form for one in forms for form in one.get("anyOf", ())]
-    return next((parts[form["$ref"].rpartition("/")[2]] for form in forms if "$ref" in form), None)
