@@ -6,6 +6,7 @@ Counted in the ledger, which no restart forgets. What is beyond is not taken up 
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Sequence
 from operator import attrgetter
@@ -43,7 +44,7 @@ class Allowance:
         if self._notes.refused(mailbox.user, display(folder), len(lessons)):
             told = (
                 "%s: has taught %d messages within 24 hours (lessons_per_day): what is moved beyond that teaches nothing, such as "
-                "what came into %s now. To teach it all the same: spamguard learn --user %s --as %s '%s/%s'"
+                "what came into %s now. To teach it all the same: %s"
             )
-            path = mailbox.path
-            _log.warning(told, mailbox.user, limit, display(folder), mailbox.user, lessons[0].label, path, folder)
+            command = ("spamguard", "learn", "--user", mailbox.user, "--as", lessons[0].label, f"{mailbox.path}/{folder}")
+            _log.warning(told, mailbox.user, limit, display(folder), shlex.join(command))

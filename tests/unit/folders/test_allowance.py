@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
@@ -113,5 +114,18 @@ def test_without_a_limit(tmp_path):
     one.rest()
     assert len(one.votes()) == 5
     assert notes.read(one.state).alive(time.time())
+    one.stop()
+    one.filter.close()
+
+
+def test_the_remedy_can_be_given_to_a_shell(tmp_path, caplog):
+    one = Watched(tmp_path / "it's here", user="Anna B", lessons_per_day=1)
+    message, other = (deliver(one.box, raw) for raw in MAIL[:2])
+    one.rest()
+    move(message, one.box / ".Junk")
+    move(other, one.box / ".Junk")
+    one.rest()
+    words = shlex.split(caplog.text.partition("all the same: ")[2].partition("\n")[0])
+    assert words == ["spamguard", "learn", "--user", "Anna B", "--as", "spam", f"{one.box}/.Junk"]
     one.stop()
     one.filter.close()
