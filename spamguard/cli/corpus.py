@@ -22,34 +22,38 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "corpus", run, ABOUT, EXAMPLE)
-    parser.add_argument("action", choices=("list", "fetch"), help="what to do")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="of the corpus")
-    parser.add_argument("directory", nargs="?", type=rim.directory, metavar="DIR", help="to be made (default: NAME, here)")
-    parser.add_argument("--archive", action="append", default=[], type=rim.file, metavar="FILE", help="fetched already; may be repeated")
-    parser.add_argument("--sha256", action="append", default=[], metavar="HEX", help="that every archive must have one of; may be repeated")
-    rim.add_json(parser)
+    actions = rim.add_actions(parser)
+    rim.add_action(actions, "list", _list, "corpora that can be had, with their terms")
+    fetching = rim.add_action(actions, "fetch", _fetch, "make a directory of one")
+    fetching.add_argument("name", metavar="NAME", help="as `list` has it")
+    fetching.add_argument("directory", nargs="?", type=rim.directory, metavar="DIR", help="to be made (default: NAME, here)")
+    fetching.add_argument("--archive", action="append", default=[], type=rim.file, metavar="FILE", help="fetched already; may be repeated")
+    fetching.add_argument(
+        "--sha256", action="append", default=[], metavar="HEX", help="that every archive must have one of; may be repeated"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """List them, or fetch one."""
+    return int(options.work(options))
+
+
+def _list(options: argparse.Namespace) -> int:
     from spamguard.corpus.recipes import RECIPES
 
-    if options.action == "list":
-        width = max(map(len, RECIPES))
-        text = "\n".join(f"{one.name:{width}}  {one.about}\n{'':{width}}  {one.licence}" for one in RECIPES.values())
-        values = [{"name": one.name, "about": one.about, "licence": one.licence, "by_hand": not one.archives} for one in RECIPES.values()]
-        rim.answer(options, text, values)
-        return 0
-    if options.name not in RECIPES:
-        wrong = "say which corpus" if options.name is None else f"no corpus {options.name!r}"
-        raise UsageError(f"{wrong}: choose one of {', '.join(RECIPES)}")
-    return _fetch(options)
+    width = max(map(len, RECIPES))
+    text = "\n".join(f"{one.name:{width}}  {one.about}\n{'':{width}}  {one.licence}" for one in RECIPES.values())
+    values = [{"name": one.name, "about": one.about, "licence": one.licence, "by_hand": not one.archives} for one in RECIPES.values()]
+    rim.answer(options, text, values)
+    return 0
 
 
 def _fetch(options: argparse.Namespace) -> int:
     from spamguard.corpus import making
     from spamguard.corpus.recipes import RECIPES
 
+    if options.name not in RECIPES:
+        raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
     recipe, target = RECIPES[options.name], options.directory or Path(options.name)
     pinned = {one.lower() for one in options.sha256}
     if not all(map(_SHA256.fullmatch, pinned)):

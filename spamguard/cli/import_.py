@@ -98,13 +98,14 @@ def _refuse_extractor(name: str, header: Header) -> None:
 
 
 def _refuse_unreadable(name: str, reader: Reader) -> None:
-    """A receipt that says it is of this extractor and is not, would stop every reader of the ledger for good."""
+    """What the ledger would refuse half-way; and what says it is of this extractor and is not, which would stop every reader for good."""
     from spamguard.cli.portable import VOTES
     from spamguard.ledger import codec
+    from spamguard.ledger.arriving import usable
     from spamguard.model.fold import features_of
     from spamguard.records import EXTRACTOR
 
-    ours = (vote for vote in reader.votes() if vote.label is not None and vote.extractor == EXTRACTOR)
+    ours = (vote for vote in usable(reader.votes()) if vote.label is not None and vote.extractor == EXTRACTOR)
     try:
         while some := list(islice(ours, VOTES)):
             features_of([vote.packed for vote in some])

@@ -35,7 +35,7 @@ _HEADER = 64 << 10  # bytes of a header section that are shown
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    actions = rim.add_actions(parser)
     listing = rim.add_action(actions, "list", _list, "the newest 1,000, newest first", rim.ONE_FOR_EACH)
     listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
     listing.set_defaults(ids=[])

@@ -70,10 +70,15 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
+def add_actions(parser: argparse.ArgumentParser) -> Commands:
+    """Where a command's actions go, of which one must be named; `options.work` is what does it."""
+    return parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+
+
 def add_action(
     actions: Commands, name: str, work: Callable[..., int], about: str, json_about: str = ONE_FOR_ALL
 ) -> argparse.ArgumentParser:
-    """One of several things that a command does; `work` of the options is what does it."""
+    """One of several things that a command does, by `work`."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
     parser.set_defaults(work=work, wrong_usage=parser.error)
     _add_shared(parser)

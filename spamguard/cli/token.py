@@ -39,7 +39,7 @@ Work = Callable[["Store", argparse.Namespace], int]
 def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "token", run, ABOUT, EXAMPLE)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    actions = rim.add_actions(parser)
     creating = rim.add_action(actions, "create", _create, "make a token and show it, this once")
     creating.add_argument("name", metavar="NAME", help="to know it by")
     add_person(creating)
