@@ -5,6 +5,7 @@ Pure. Must never refuse what a ledger of this version could hold by itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from spamguard.errors import LedgerError
@@ -16,6 +17,8 @@ _HIGHEST_CLOCK = 2**62  # leaves the ledger room to count on in SQLite's 64 bits
 
 def refuse_unusable(vote: Vote) -> None:
     """LedgerError if readers would stumble over it."""
+    if not vote.digest or (vote.label is None and vote.packed):
+        raise LedgerError("a vote to be merged is about no message, or has features though it is taken back: export it anew")
     if not 0 < vote.clock < _HIGHEST_CLOCK:
         raise LedgerError(f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62")
     if not 0 <= vote.time < LATEST:
@@ -26,6 +29,13 @@ def refuse_unusable(vote: Vote) -> None:
         raise LedgerError("a vote to be merged is called a word list and is none: export it anew")
     elif vote.label is not None:
         codec.check(vote.packed)
+
+
+def usable(votes: Iterable[Vote]) -> Iterator[Vote]:
+    """The same votes; LedgerError at the first that a ledger would refuse."""
+    for vote in votes:
+        refuse_unusable(vote)
+        yield vote
 
 
 def by_its_own_name(vote: Vote) -> Vote:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
-from spamguard.ledger.arriving import by_its_own_name, refuse_unusable
+from spamguard.ledger.arriving import by_its_own_name, usable
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lessons, versioned
 from spamguard.ledger.scores import Scores
@@ -119,15 +119,13 @@ class SqliteLedger:
         Commits some hundred at a time: when it fails half way, merging the same votes again completes it. The clock
         rises to the highest seen (Lamport, "Time, clocks, and the ordering of events", CACM 1978).
         """
-        pending = iter(votes)
+        pending = usable(votes)
         added = 0
         while chunk := list(islice(pending, _MERGE_CHUNK)):
             added += self._merge_chunk(chunk)
         return added
 
     def _merge_chunk(self, votes: list[Vote]) -> int:
-        for vote in votes:
-            refuse_unusable(vote)
         with self._transaction("BEGIN IMMEDIATE"):
             added = sum(self._take_in(vote) for vote in votes)
             clock = max(vote.clock for vote in votes)

@@ -228,6 +228,9 @@ def test_a_receipt_that_nobody_could_take_in_is_not_exported(run, taught, file):
     assert not file.exists()
 
 
+EMPTY = Features(np.zeros(0, np.uint32), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+
+
 def header(**changes):
     values = {"program": "0", "extractor": EXTRACTOR, "fingerprint": "f", "key": "", "bits": 16, "classes": {}, "receipts": True}
     return portable.Header(**{"format": portable.FORMAT, **values, **changes})
@@ -258,7 +261,7 @@ def test_tables_of_another_extractor(run, state, file):
 def test_a_label_that_cannot_be_a_class(run, state, file):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
-    vote = Vote(b"d", "", 1, "n", "UPPER", b"x", b"", "", 0, 1)
+    vote = Vote(b"d", "", 1, "n", "UPPER", codec.pack(EMPTY), b"", "", 0, 1)
     assert run(state, "import", written(file, head, vote)).failed("'UPPER' cannot be a class")
     assert run(state, "status", "--json").json["events"] == 0
 
@@ -278,6 +281,15 @@ def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "spam", codec.pack(features), scores, "", 0, EXTRACTOR)
     assert run(state, "import", written(file, head, vote)).failed(str(file), "cannot be read", "nothing was imported")
+    assert run(state, "status", "--json").json["events"] == 0
+
+
+@pytest.mark.parametrize("change", [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}], ids=str)
+def test_a_vote_that_the_ledger_refuses_is_found_before_any_is_taken_in(run, state, file, change):
+    with Filter.open(state) as spam_filter:
+        head = header(fingerprint=spam_filter.ledger.fingerprint)
+    votes = [Vote(bytes((1, number)), "", 1, "n", "spam", codec.pack(EMPTY), b"", "", 0, 1) for number in range(256)]  # merged at once
+    assert run(state, "import", written(file, head, *votes, votes[0]._replace(**{"digest": b"d", **change}))).failed("nothing was imported")
     assert run(state, "status", "--json").json["events"] == 0
 
 
