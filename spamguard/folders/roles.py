@@ -34,7 +34,7 @@ SPECIAL_USES = {  # RFC 6154, RFC 8457
 }
 
 _JUNK = {
-    "English": "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited, [Gmail]/Spam",
+    "English": "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited",
     "German": "Spamverdacht, Unerwünscht, Unerwünschte E-Mails, Unerwünschte Werbung, Werbung, Junk-E-Mail",
     "French": "Courrier indésirable, Indésirables, Pourriel, Pourriels, Messages indésirables",
     "Spanish": "Correo no deseado, Correo basura, No deseado, No deseados, Basura electrónica",
@@ -79,7 +79,7 @@ _JUNK = {
     "Korean": "스팸, 스팸 메일, 스팸 편지함, 정크 메일",
 }
 _TRASH = {
-    "English": "Trash, Deleted, Deleted Items, Deleted Messages, Bin, Wastebasket, [Gmail]/Trash, [Google Mail]/Bin",
+    "English": "Trash, Deleted, Deleted Items, Deleted Messages, Bin, Wastebasket",
     "German": "Papierkorb, Gelöscht, Gelöschte Elemente, Gelöschte Objekte, Mülleimer",
     "French": "Corbeille, Éléments supprimés, Messages supprimés, Poubelle",
     "Spanish": "Papelera, Elementos eliminados, Mensajes eliminados, Eliminados",
@@ -170,8 +170,7 @@ _ARCHIVE = {
 }
 
 _NO_MAIL_THAT_CAME = {  # what people write, other views of what lies elsewhere, what Dovecot keeps of expunged mail
-    "English": "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent Messages, [Gmail]/Sent Mail, "
-    "[Gmail]/Drafts, [Gmail]/All Mail, [Google Mail]/All Mail, [Gmail]/Important, [Gmail]/Starred, EXPUNGED",
+    "English": "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent Messages, EXPUNGED",
     "German": "Gesendet, Gesendete Objekte, Gesendete Elemente, Gesendete Nachrichten, Entwürfe, Vorlagen, Postausgang",
     "French": "Envoyés, Éléments envoyés, Messages envoyés, Brouillons, Modèles, Boîte d'envoi",
     "Spanish": "Enviados, Elementos enviados, Mensajes enviados, Borradores, Plantillas, Bandeja de salida",
@@ -215,6 +214,13 @@ _NO_MAIL_THAT_CAME = {  # what people write, other views of what lies elsewhere,
     "Japanese": "送信済み, 送信済みアイテム, 送信済みトレイ, 下書き, 草稿",
     "Korean": "보낸 편지함, 보낸 메일함, 임시 보관함, 임시보관함",
 }
+
+_VIEWS = (  # what Gmail shows there lies elsewhere, too; below [Gmail] only, as people call folders of their own so
+    "All Mail, Important, Starred, Alle Nachrichten, Wichtig, Markiert, Tous les messages, Suivis, Todos, Importantes, Destacados, "
+    "Tutti i messaggi, Importanti, Speciali, Todos os e-mails, Todo o correio, Importante, Com estrela, Alle berichten, Belangrijk, "
+    "Met ster, Wszystkie, Ważne, Oznaczone gwiazdką, Všechny zprávy, Důležité, S hvězdičkou, Tüm Postalar, Önemli, Yıldızlı, Вся почта, "
+    "Важное, Помеченные, すべてのメール, 重要, スター付き, 所有邮件, 已加星标, 所有郵件, 已加星號, 전체보관함, 중요, 별표편지함"
+)
 
 _LIKE_SPAM = re.compile(r"spam|junk|спам|スパム|스팸")
 
@@ -270,7 +276,9 @@ def _is_usual(name: str) -> bool:
 def _usual() -> dict[str, Role]:
     listed = ((_NO_MAIL_THAT_CAME, IGNORED), (_JUNK, SPAM), (_TRASH, TRASH), (_ARCHIVE, HAM))
     found = {_folded((name,)): each for names, each in listed for language in names.values() for name in language.split(", ")}
-    return found | {_folded(INBOX): HAM}
+    views = {_folded((name,)): IGNORED for name in _VIEWS.split(", ")}
+    in_gmail = {f"{above}/{name}": each for above in ("[gmail]", "[google mail]") for name, each in (found | views).items()}
+    return found | in_gmail | {_folded(INBOX): HAM}
 
 
 @cache

@@ -124,6 +124,15 @@ def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
     assert role(("Junk", "Archive"), {"Junk/Archive": SPAM}) == SPAM
 
 
+def test_gmails_own_folders_in_any_language() -> None:
+    """By mbsync and its like, which store no special uses."""
+    assert role(("[Gmail]", "Spam")) == role(("[Gmail]", "Спам")) == role(("[Google Mail]", "迷惑メール")) == SPAM
+    assert role(("[Gmail]", "Papierkorb")) == role(("[Google Mail]", "Bin")) == TRASH
+    for name in ("Gesendet", "Alle Nachrichten", "Tous les messages", "Вся почта", "すべてのメール", "Starred", "Important"):
+        assert role(("[Gmail]", name)) == IGNORED
+    assert role(("Important",)) == role(("[Gmail]",)) == role(("[Gmail]", "Projects")) == NEUTRAL
+
+
 def test_dots_part_levels_where_the_whole_name_says_nothing() -> None:
     """As in the directories that OfflineIMAP makes."""
     assert role(("INBOX.Spam",)) == role(("[Gmail].Spam",)) == role(("Junk.2024",)) == SPAM
