@@ -150,9 +150,9 @@ class Watches(Generic[Target]):
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Of what is there; None: nothing is."""
+    """Of what is there; None: nothing is. Links are not followed: people may have put them there."""
     with suppress(OSError):
-        found = os.stat(path)
+        found = os.stat(path, follow_symlinks=False)
         return found.st_dev, found.st_ino
     return None
 
