@@ -77,7 +77,8 @@ class Looks:
         ahead = wanted._replace(first=max(border, wanted.first))
         condition, values = _condition(ahead)
         found = self._ask(f"{_SELECT} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit))
-        rows = [from_columns(row) for row in map(_light, found)]
+        with self._explained():
+            rows = [from_columns(row) for row in map(_light, found)]
         if len(rows) == limit:
             return Seen(rows, rows[-1].id)
         return Seen(rows, border if border > wanted.first else "")
@@ -95,13 +96,15 @@ class Looks:
     def _counted(self, select: str, column: str, wanted: Wanted, rest: str, values: Sequence[object]) -> list[Any]:
         named = ", ".join(filter(None, (column, "recipients" if wanted.parts else "''")))
         rows = self._ask(select.format(named) + rest, values)
-        return [(*head, tuple(json.loads(recipients or "[]")), number) for *head, recipients, number in rows]
+        with self._explained():
+            return [(*head, tuple(json.loads(recipients or "[]")), number) for *head, recipients, number in rows]
 
-    def of_digests(self, digests: Iterable[bytes]) -> Iterator[tuple[bytes, str, Mapping[str, str]]]:
+    def of_digests(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
         """Of the rows of these messages: the digest, what was said, and what was said to users of whom it was decided otherwise."""
         self._write(("DELETE FROM temp.asked", [()]), ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]))
-        for digest, label, personal in self._ask(_WITH_DIGESTS, ()):
-            yield digest, label, json.loads(personal)
+        rows = self._ask(_WITH_DIGESTS, ())
+        with self._explained():
+            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def tell(self, taught: Mapping[bytes, str | None], *, anew: bool = False) -> None:
         """What messages are taught as now, for `Wanted.taught`, beside what was told before. anew: forget that. None: not taught.

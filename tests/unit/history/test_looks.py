@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spamguard.errors import HistoryError
 from spamguard.history import FILE, History, Row, looks
 from spamguard.history.looks import Wanted, part
 from spamguard.history.row import without
@@ -118,6 +120,25 @@ def test_what_was_said_of_some(history: History) -> None:
     asked = [row(2).digest, row(1).digest, row(2).digest, b"nobody"]
     assert sorted(history.looks.of_digests(asked)) == [(row(1).digest, "spam", dict(row(1).personal)), (row(2).digest, "ham", {})]
     assert list(history.looks.of_digests([])) == []
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda found: found.look(Wanted(), 50),
+        lambda found: found.by_hour(START, Wanted(parts=["b@example.org"])),
+        lambda found: found.of_digests([row(1).digest]),
+    ],
+)
+def test_what_is_damaged_is_told(history: History, tmp_path: Path, ask: Callable[[looks.Looks], object]) -> None:
+    """In one line, as everywhere: else it would be called a fault of the program."""
+    history.append([row(1)])
+    db = sqlite3.connect(tmp_path / FILE)
+    db.execute("UPDATE judgements SET recipients = '[\"b@example.org', personal = '{'")
+    db.commit()
+    db.close()
+    with pytest.raises(HistoryError, match=r"history\.sqlite: "):
+        ask(history.looks)
 
 
 def test_looking_keeps_nobody_from_writing(history: History, tmp_path: Path) -> None:
