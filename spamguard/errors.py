@@ -15,7 +15,7 @@ _REMEDIES = {
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """What to do where something cannot be written: whatever it is, on a full disk, say, that is always the same."""
+    """What to do where something cannot be written: on a full disk, say, that is always the same."""
     return _REMEDIES.get(error.errno or 0, otherwise)
 
 

@@ -50,6 +50,7 @@ class Opening:
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; the exit status. ConfigError, StartError: nothing has been started."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         self._notifier = Notifier.from_environment(os.environ)
         self._settings = self._read()
         with ExitStack() as stack:

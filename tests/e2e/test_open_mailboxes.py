@@ -205,6 +205,18 @@ def test_new_patterns_are_taken_on(place: Place) -> None:
         eventually(lambda: said(place.state) == {"anna": "spam"}, "with the new patterns, too")
 
 
+def test_a_reload_that_the_system_refuses_ends_nobody(place: Place) -> None:
+    """As where the directory one was started in is gone: that is no mistake of the file."""
+    gone = place.directory / "gone"
+    gone.mkdir()
+    with place.opening(("env", "-C", str(gone), "SPAMGUARD_STATE=state")) as opener:
+        place.logged("opening messages of")
+        gone.rmdir()
+        opener.send_signal(signal.SIGHUP)
+        place.logged("the old settings stay in force")
+        assert opener.poll() is None
+
+
 def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
     with place.opening() as opener:
         held = []
