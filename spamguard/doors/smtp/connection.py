@@ -1,10 +1,7 @@
-"""One connection: bytes in and out, its timer and its end, on top of aiosmtpd's protocol class.
+"""One connection: bytes in and out, its timer and its end.
 
-What is taken from there is the frame: one protocol object for each client, commands as methods named `smtp_…` that are given their
-argument as text. What is not, since each of it loses mail or stops others: the stream (a line of more than 1,001 octets refuses the
-mail, and DATA goes line by line), the timer (it covers the work of the handler), the cancelling of that work when the client closes,
-writing and waiting for each reply, faults told to the client as 500; and the constructor, which inspects itself anew for each
-connection and takes half of what a whole message may cost.
+Replies go out together before the next waiting. What the client does while we work, be it that it hangs up, is seen when it is waited
+for again.
 
 Must never hold more than a few buffers for a client, never wait without a deadline, and never run a timer while we work.
 """
@@ -15,8 +12,6 @@ import asyncio
 from contextlib import suppress
 from ssl import SSLContext
 from typing import cast
-
-from aiosmtpd.smtp import SMTP
 
 from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.lines import Lines
@@ -34,7 +29,7 @@ class Drained(Leaving):
     """The door is closing, and nothing is under way here."""
 
 
-class Connection(SMTP, asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """Reads into `lines`, sends what was said."""
 
     transport: asyncio.Transport

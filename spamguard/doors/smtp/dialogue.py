@@ -50,6 +50,7 @@ NEXT: Mapping[tuple[State, str], State] = {
 
 VERBS = frozenset(verb for _, verb in NEXT)
 IDLE_VERBS = frozenset(("NOOP", "HELP", "VRFY", "RSET", "HELO", "EHLO", "LHLO", "XFORWARD", "XCLIENT"))
+OF_BROWSERS = frozenset(("GET", "HEAD", "POST", "PUT", "OPTIONS", "CONNECT"))
 _SMTP_ONLY = frozenset(("HELO", "EHLO"))  # RFC 2033, section 4.1: a LMTP server must refuse them
 _LMTP_ONLY = frozenset(("LHLO",))
 
@@ -73,6 +74,7 @@ CRASHED_IN_DATA = Reply.of(421, "4.3.0 Local trouble, closing connection, try ag
 TIMED_OUT = Reply.of(421, "4.4.2 Timeout, closing connection")
 SHUTTING_DOWN = Reply.of(421, "4.3.2 Shutting down, try again later")
 IMPATIENT = Reply.of(421, "4.7.0 Too many commands without a message, closing connection")
+NO_WEB_SERVER = Reply.of(421, "4.7.0 This is no web server, closing connection")
 AFTER_STARTTLS = Reply.of(421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection")
 SIZE_LIMIT = Reply.of(552, "5.3.4 Message is too big")
 HEADER_LIMIT = Reply.of(552, "5.3.4 Header section is too big")

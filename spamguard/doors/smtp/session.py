@@ -1,4 +1,3 @@
-# ruff: noqa: N802  # aiosmtpd calls commands so
 """One session, SMTP or LMTP, from greeting to end, and the commands that carry no mail.
 
 Must never give a fault of ours a permanent reply or its own words, never let one client's commands keep others waiting, and never
@@ -10,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from spamguard.doors.smtp import dialogue, xclient
 from spamguard.doors.smtp.connection import Connection, Drained
@@ -59,7 +59,7 @@ class Terms:
 
 
 class Session(Connection):
-    """One client. address, port: of the connection itself. Commands are the methods `smtp_…`; which there are says `dialogue`."""
+    """One client. address, port: of the connection itself."""
 
     def __init__(self, terms: Terms, loop: asyncio.AbstractEventLoop, scratch: memoryview, address: str, port: str) -> None:
         super().__init__(loop, scratch, terms.limits.command_seconds)
@@ -159,6 +159,9 @@ class Session(Connection):
             await asyncio.sleep(0)
 
     async def _obey(self, verb: str, argument: str) -> None:
+        if verb in dialogue.OF_BROWSERS:  # any page may have one send what it likes, such as mail below its own request
+            self._end_with(dialogue.NO_WEB_SERVER)
+            return
         refusal = dialogue.refusal(self._state, verb, lmtp=self._terms.lmtp)
         if refusal is not None:
             self._answer(refusal)
@@ -166,7 +169,7 @@ class Session(Connection):
         if verb in dialogue.IDLE_VERBS:
             self._patience.idle()
         try:
-            await getattr(self, f"smtp_{verb}")(argument)
+            await self.commands[verb](self, argument)
         except Leaving:
             raise
         except Exception:  # what is behind the door must not end the session  # noqa: BLE001
@@ -199,13 +202,13 @@ class Session(Connection):
 
     # Commands that are about the session.
 
-    async def smtp_HELO(self, hostname: str) -> None:
+    async def _helo(self, hostname: str) -> None:
         await self._hello("HELO", hostname, "SMTP", ())
 
-    async def smtp_EHLO(self, hostname: str) -> None:
+    async def _ehlo(self, hostname: str) -> None:
         await self._hello("EHLO", hostname, "ESMTPS" if self.secure else "ESMTP", self._features())
 
-    async def smtp_LHLO(self, hostname: str) -> None:
+    async def _lhlo(self, hostname: str) -> None:
         await self._hello("LHLO", hostname, "LMTPS" if self.secure else "LMTP", self._features())
 
     async def _hello(self, verb: str, argument: str, protocol: str, features: Sequence[str]) -> None:
@@ -227,29 +230,29 @@ class Session(Connection):
             features += [xclient.XFORWARD_FEATURE, xclient.XCLIENT_FEATURE]
         return features
 
-    async def smtp_NOOP(self, arg: str) -> None:  # noqa: ARG002
+    async def _noop(self, _argument: str) -> None:
         self.say(dialogue.OK)
 
-    async def smtp_HELP(self, arg: str) -> None:  # noqa: ARG002
+    async def _help(self, _argument: str) -> None:
         self.say(dialogue.HELP_LMTP if self._terms.lmtp else dialogue.HELP)
 
-    async def smtp_VRFY(self, arg: str) -> None:
+    async def _vrfy(self, arg: str) -> None:
         self._answer(dialogue.VRFY if arg else dialogue.BAD_ARGUMENT)
 
-    async def smtp_RSET(self, arg: str) -> None:
+    async def _rset(self, arg: str) -> None:
         if arg:
             self._answer(dialogue.BAD_ARGUMENT)
         else:
             await self._end_transaction()
             self.say(dialogue.OK)
 
-    async def smtp_QUIT(self, arg: str) -> None:
+    async def _quit(self, arg: str) -> None:
         if arg:
             self._answer(dialogue.BAD_ARGUMENT)
         else:
             self._end_with(dialogue.BYE)
 
-    async def smtp_STARTTLS(self, arg: str) -> None:
+    async def _starttls(self, arg: str) -> None:
         if self._terms.tls is None or self.secure:
             self._answer(dialogue.NOT_IMPLEMENTED)
         elif arg:
@@ -262,7 +265,7 @@ class Session(Connection):
             await self.encrypt(self._terms.tls.context)
             self._start_again(self._peer)
 
-    async def smtp_XFORWARD(self, arg: str) -> None:
+    async def _xforward(self, arg: str) -> None:
         attributes = self._attributes(arg)
         if isinstance(attributes, Reply):
             self._answer(attributes)
@@ -272,7 +275,7 @@ class Session(Connection):
             self._forwarded = client
             self.say(dialogue.OK)
 
-    async def smtp_XCLIENT(self, arg: str) -> None:
+    async def _xclient(self, arg: str) -> None:
         attributes = self._attributes(arg)
         if isinstance(attributes, Reply):
             self._answer(attributes)
@@ -290,14 +293,28 @@ class Session(Connection):
         self._forwarded = None
         self._state = State.GREETED
 
+    commands: ClassVar[Mapping[str, Callable[..., Awaitable[None]]]] = {
+        "HELO": _helo,
+        "EHLO": _ehlo,
+        "LHLO": _lhlo,
+        "NOOP": _noop,
+        "HELP": _help,
+        "VRFY": _vrfy,
+        "RSET": _rset,
+        "QUIT": _quit,
+        "STARTTLS": _starttls,
+        "XFORWARD": _xforward,
+        "XCLIENT": _xclient,
+    }
+    """What is done at a command."""
+
     # What a message leaves behind.
 
     async def _end_transaction(self) -> None:
         """Back to where a message may begin."""
         await self._forget_message()
         self._forwarded = None  # as in Postfix, it holds for one message
-        if self._state is not State.GREETED:
-            self._state = State.READY
+        self._state = dialogue.NEXT[self._state, "RSET"]
 
     async def _forget_message(self) -> None:
         message, self._message = self._message, None

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  # aiosmtpd calls commands so
 """The commands of a session that carry mail: MAIL, RCPT, DATA, and the data itself.
 
 Must never answer 250 to the data of a message before the proxy has, and never let the client's behaviour touch a message that is
@@ -8,7 +7,8 @@ being handed on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ClassVar
 
 from spamguard.doors.smtp import dialogue
 from spamguard.doors.smtp.incoming import Incoming
@@ -34,7 +34,7 @@ class MailSession(Session):
     _asked = 0  # recipients of this message
     _accepted = 0
 
-    async def smtp_MAIL(self, arg: str) -> None:
+    async def _mail(self, arg: str) -> None:
         sender = parse_mail(arg.encode("latin-1"), smtputf8=self._behind_a_server)
         refusal = sender if isinstance(sender, Reply) else self._no_room(sender)
         if refusal is None and isinstance(sender, Sender):
@@ -70,7 +70,7 @@ class MailSession(Session):
             return dialogue.SIZE_LIMIT
         return None if self._terms.load.room_for(max(size, 1)) else dialogue.NO_SPACE
 
-    async def smtp_RCPT(self, arg: str) -> None:
+    async def _rcpt(self, arg: str) -> None:
         smtputf8 = self._behind_a_server or any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
         recipient = parse_rcpt(arg.encode("latin-1"), smtputf8=smtputf8)
         self._asked += 1
@@ -112,7 +112,7 @@ class MailSession(Session):
         else:
             self._answer(reply)
 
-    async def smtp_DATA(self, arg: str) -> None:
+    async def _data(self, arg: str) -> None:
         if arg:
             self._answer(dialogue.BAD_ARGUMENT)
         elif not self._terms.load.room_for(1):
@@ -124,6 +124,13 @@ class MailSession(Session):
             self.send()  # before anything else: what the client does not know it may send again
             await self._end_transaction()
             self._patience.renew()
+
+    commands: ClassVar[Mapping[str, Callable[..., Awaitable[None]]]] = {
+        **Session.commands,
+        "MAIL": _mail,
+        "RCPT": _rcpt,
+        "DATA": _data,
+    }
 
     async def _take_message(self) -> Sequence[Reply]:
         terms = self._terms

@@ -57,7 +57,6 @@ def test_what_is_announced(tmp_path):
         (b"AUTH PLAIN AGEAYg==", 502),
         (b"BDAT 5 LAST", 502),
         (b"STARTTLS", 502),
-        (b"GET / HTTP/1.1", 500),
         (b"", 500),
         (b"NOOP \r x", 500),
         (b"NOOP \n x", 500),
@@ -82,6 +81,21 @@ def test_single_commands(tmp_path, line, code):
         return await caller.codes(line, b"NOOP")
 
     assert run(tmp_path, talk) == [code, 250]
+
+
+@pytest.mark.parametrize("method", [b"POST", b"put"])
+def test_browsers_are_sent_away_with_the_mail_that_a_page_has_them_bring(tmp_path, method):
+    proxy = ScriptedProxy()
+    mail = b"EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n"
+
+    async def talk(served):
+        caller = await served.call()
+        assert await caller.code() == 220
+        caller.send(method + b" / HTTP/1.1\r\nHost: 127.0.0.1:10025\r\nContent-Type: text/plain\r\n\r\n" + mail)
+        return await caller.code(), await caller.at_end()
+
+    assert run(tmp_path, talk, proxy) == (421, True)
+    assert proxy.passed == []
 
 
 @pytest.mark.parametrize("line", [b"RCPT TO:<>", b"RCPT TO:<a@b", b"RCPT TO:<a\nb@c>", b"RCPT TO:<a@b> NOTIFY=SOMETIMES"])
