@@ -1,4 +1,4 @@
-"""The daemon with the mail servers that are not Postfix: a real Exim; what OpenSMTPD says of its snippet."""
+"""The daemon with the mail servers that are not Postfix: a real Exim, a real OpenSMTPD."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import daemon, exim
+from tests.e2e import daemon, exim, opensmtpd
+from tests.e2e.passing import heard
+from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields
-from tests.support.recipes import program, snippet
+from tests.support.recipes import snippet
 from tests.support.waiting import eventually
-
-SMTPD = program("smtpd", "opensmtpd")
 
 
 def knows(user: str) -> bool:
@@ -50,7 +50,28 @@ def test_exim(state: Path, tmp_path: Path) -> None:
         eventually(lambda: re.search(handed_on, server.log()), "Exim tells that we took it")
 
 
-@pytest.mark.skipif(SMTPD is None, reason="needs OpenSMTPD: run .ci/packages")
+@pytest.mark.skipif(not opensmtpd.runs(), reason="needs OpenSMTPD, and root that may mount: run .ci/packages as root")
+def test_opensmtpd(state: Path, tmp_path: Path) -> None:
+    port, taking, back, hop = free_port(), free_port(), free_port(), Hop()
+    file = tmp_path / "spamguard.yaml"
+    places = {"10025": str(port), "10026": str(back), "user: spamguard\n": "", "/var/lib/spamguard": str(state), "/home": str(tmp_path)}
+    file.write_text(snippet("minimal.yaml", **places))
+    with (
+        hop.serving(),
+        opensmtpd.running(taking, port, back, hop.port),
+        daemon.running(state, "--config", str(file), port=port),
+        smtplib.SMTP("127.0.0.1", taking, timeout=60) as client,
+    ):
+        for number, label in enumerate(("spam", "ham"), start=1):
+            sent = b"X-Spam-Flag: NO\r\n" + daemon.unseen(label, 1)[0]
+            assert client.sendmail("someone@example.org", ["anna@example.net", "ben@example.net"], sent) == {}
+            raw = heard(hop, number)[-1]
+            assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
+            assert body(raw) == body(sent)
+        assert sorted(hop.lines(b"RCPT")) == [b"RCPT TO:<anna@example.net>"] * 2 + [b"RCPT TO:<ben@example.net>"] * 2
+
+
+@pytest.mark.skipif(opensmtpd.PROGRAM is None, reason="needs OpenSMTPD: run .ci/packages")
 def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
     """In Debian's own configuration, in the place that the snippet names."""
     file = tmp_path / "smtpd.conf"
@@ -58,7 +79,7 @@ def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
 
     def told(part: str) -> subprocess.CompletedProcess[str]:
         file.write_text(usual % part)
-        return subprocess.run([str(SMTPD), "-n", "-f", file], capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run([str(opensmtpd.PROGRAM), "-n", "-f", file], capture_output=True, text=True, timeout=30, check=False)
 
     found = told(snippet("opensmtpd/smtpd.conf"))
     assert (found.returncode, "configuration OK" in found.stderr) == (0, True), found.stderr
