@@ -13,7 +13,7 @@ from pathlib import Path
 from spamguard.errors import SpamguardError
 from spamguard.files import create_private
 from spamguard.owner import as_owner_of
-from spamguard.sqlitefile import cache_explained, connect
+from spamguard.sqlitefile import cache_explained, connect, transaction
 
 ASIDE = ".damaged"  # behind the name of a damaged one
 
@@ -21,16 +21,16 @@ _APPLICATION = 0x7367_7369  # "sgsi" in the file's header
 _VERSION = 1
 _BUSY_SECONDS = 5.0
 _TABLES = (
-    "CREATE TABLE mailboxes (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE folders (id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name))",
-    """CREATE TABLE sightings (
+    "CREATE TABLE IF NOT EXISTS mailboxes (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0)",
+    """CREATE TABLE IF NOT EXISTS folders (
+        id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name)
+    )""",
+    """CREATE TABLE IF NOT EXISTS sightings (
         folder INTEGER NOT NULL, name INTEGER NOT NULL, digest BLOB NOT NULL, delivery INTEGER NOT NULL, origin BLOB,
         waiting INTEGER NOT NULL, followed INTEGER NOT NULL, seen INTEGER NOT NULL, gone INTEGER NOT NULL, PRIMARY KEY (folder, name)
     ) WITHOUT ROWID""",
-    "CREATE INDEX digests ON sightings (digest) WHERE digest != x''",
-    "CREATE INDEX gone ON sightings (gone) WHERE gone > 0",
-)
-_LATER_TABLES = (  # of files that were made before there was a use for them
+    "CREATE INDEX IF NOT EXISTS digests ON sightings (digest) WHERE digest != x''",
+    "CREATE INDEX IF NOT EXISTS gone ON sightings (gone) WHERE gone > 0",
     # of messages that show evidence: 0: nothing more is to be learnt from it; else when they were first seen read
     "CREATE TABLE IF NOT EXISTS marks (folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (folder, name)) "
     "WITHOUT ROWID",
@@ -78,17 +78,14 @@ def set_aside(path: Path) -> None:
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("BEGIN IMMEDIATE")
-    if not _number(db, "SELECT count(*) FROM sqlite_master") and not _number(db, "PRAGMA application_id"):
-        for table in _TABLES:
+    with transaction(db):
+        if not _number(db, "SELECT count(*) FROM sqlite_master") and not _number(db, "PRAGMA application_id"):
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+        if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
+            raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")
+        for table in _TABLES:  # the later ones are not in files that were made before there was a use for them
             db.execute(table)
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    db.execute("COMMIT")
-    if (_number(db, "PRAGMA application_id"), _number(db, "PRAGMA user_version")) != (_APPLICATION, _VERSION):
-        raise SightingsError(f"sightings {path}: they are of another program or version: move the file away, a new one will be made")
-    for table in _LATER_TABLES:
-        db.execute(table)
 
 
 def _number(db: sqlite3.Connection, query: str) -> int:
