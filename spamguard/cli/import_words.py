@@ -42,10 +42,15 @@ def run(options: argparse.Namespace, head: bytes, path: Path | None, stream: Bin
 
 def _take_in(options: argparse.Namespace, kind: Kind, name: str, path: Path | None, stream: BinaryIO) -> tuple[About, bool]:
     from spamguard.moving_in import taking
+    from spamguard.policy import missing
 
     with rim.open_filter(options) as spam_filter:
         about, odds = _read(options, kind, path, stream, spam_filter.key)
-        return about, taking.take_in(spam_filter, name, about, odds)
+        new = taking.take_in(spam_filter, name, about, odds)
+        known = spam_filter.status()
+    if lacking := missing(known.classes, known.unwanted):
+        rim.say(f"note: {lacking}")
+    return about, new
 
 
 def _read(options: argparse.Namespace, kind: Kind, path: Path | None, stream: BinaryIO, key: bytes) -> tuple[About, WordOdds]:

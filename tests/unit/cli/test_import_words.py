@@ -36,6 +36,13 @@ def test_a_list_comes_and_goes(run, taught, listed):
     assert run(taught, "status", "--json").json["imports"] == []
 
 
+def test_whoever_moves_in_hears_what_is_missing(run, taught, tmp_path, listed):
+    """A list alone says nothing yet: every message was unsure, and why was for `status` to know."""
+    told = "note: everything is unsure until 3 good messages and 3 unwanted ones have been taught\n"
+    assert run(tmp_path / "new", "import", listed).err.endswith(told)
+    assert run(taught, "import", listed).err == ""
+
+
 def test_a_dry_run_makes_no_filter(run, tmp_path, listed):
     assert run(tmp_path / "new", "import", "--dry-run", "--json", listed).json == {
         "name": "spambayes",
