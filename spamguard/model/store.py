@@ -158,6 +158,8 @@ class TableStore:
     def _publish(self, tables: Tables, stamp: Stamp, expected: str | None) -> bool:
         """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
         path = self._directory / stamp.file
+        for draft in self._abandoned():  # first: on a disk that they have filled nothing could be written
+            _remove(draft)
         try:
             snapshot.write(path, tables, durable=self._durable)
         except OSError as error:
@@ -169,7 +171,7 @@ class TableStore:
             _remove(path)  # unless the faster one has done it already
             return False
         self._line, self.stamp, self.tables, self.seq = line, stamp, tables, stamp.seq
-        for other in (*older, *self._abandoned()):
+        for other in older:
             _remove(other)
         return True
 
