@@ -166,7 +166,7 @@ class Store:
                 f"SELECT {_COLUMNS} FROM credentials WHERE {_VALID} ORDER BY kind, person, name, created",  # noqa: S608
                 _times(now),
             ).fetchall()
-        return [_credential(row) for row in found]
+            return [_credential(row) for row in found]
 
     def _refuse_token(self, name: str) -> None:
         known = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'").fetchall()

@@ -169,6 +169,15 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
         Store.open(tmp_path)
 
 
+def test_a_damaged_row_is_told(tmp_path: Path, store: Store) -> None:
+    """By `spamguard token list`, in one line."""
+    store.make(Kind.TOKEN, ANNA, NOW, name="monitor")
+    with closing(connect(tmp_path / FILE, 1.0)) as db:
+        db.execute("UPDATE credentials SET kind = 'tNken'")
+    with pytest.raises(AccessError, match=FILE):
+        store.valid(NOW)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
