@@ -105,6 +105,7 @@ class Filter:
         """What the filter thinks of one message (bytes of RFC 5322); never writes, never raises on bad mail.
 
         user: whose mail it is, so that what this user has said weighs more; "": what all have said.
+        LedgerError, TableError: the directory is damaged, or used from another thread or process; TypeError: raw is no bytes.
         """
         return self.judge_features(self._read(raw), user)
 
@@ -231,14 +232,16 @@ class Filter:
     def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
         """Teach one message; whether that changed anything (teaching the same again is a success that changes nothing).
 
+        label: a class; a new name makes one, of wanted mail (else `define_class`). user: whose word it is; "": nobody's in particular.
         Now and then it settles, at a cost that does not grow with their number; `learn_ready` leaves that to whoever teaches many.
+        UnknownClassError: no name of a class, or a slip. LedgerError: not taught. TableError: taught, but tables cannot be written.
         """
         changed = self.learn_ready([self._preparer.ready(raw)], label, user=user, origin=origin)[0]
         self.settle_if_due()
         return changed
 
     def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
-        """Take back what was taught about one message; whether there was anything to take back."""
+        """Take back what this user has taught about one message; whether there was anything to take back. Errors: as `learn`."""
         changed = self.forget_ready([self._preparer.digest(raw)], user=user, origin=origin)[0]
         self.settle_if_due()
         return changed
