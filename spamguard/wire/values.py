@@ -62,7 +62,7 @@ class Client:
     """Whom a message comes from, as far as known; "" is unknown. Overridden by XFORWARD or XCLIENT of a trusted peer.
 
     address: IPv4 or IPv6 in plain text. protocol: SMTP, ESMTP, LMTP. source: LOCAL or REMOTE (XFORWARD).
-    peer: address of the connection itself. forwarded: the values came by XFORWARD.
+    peer: address of the connection itself. forwarded: a trusted peer told it by XFORWARD or XCLIENT.
     """
 
     address: str = ""

@@ -269,7 +269,7 @@ class Session(Connection):
         attributes = self._attributes(arg)
         if isinstance(attributes, Reply):
             self._answer(attributes)
-        elif (client := xclient.forwarded(self._peer.address, self._forwarded, attributes)) is None:
+        elif (client := xclient.told(self._forwarded or self._peer, attributes, xclient.XFORWARD)) is None:
             self._answer(dialogue.BAD_ARGUMENT)
         else:
             self._forwarded = client
@@ -279,7 +279,7 @@ class Session(Connection):
         attributes = self._attributes(arg)
         if isinstance(attributes, Reply):
             self._answer(attributes)
-        elif (client := xclient.overridden(self._client, attributes)) is None:
+        elif (client := xclient.told(self._client, attributes, xclient.XCLIENT)) is None:
             self._answer(dialogue.BAD_ARGUMENT)
         else:
             self._start_again(client)

@@ -220,11 +220,14 @@ def test_xclient_begins_the_session_anew(tmp_path):
         heard = await caller.codes(
             b"EHLO me", b"XCLIENT ADDR=192.0.2.7 NAME=out.example LOGIN=anna", b"MAIL FROM:<>", b"EHLO out", b"MAIL FROM:<>"
         )
-        return heard + await caller.codes(b"XCLIENT ADDR=192.0.2.8", b"RSET", b"XCLIENT SOURCE=LOCAL")
+        heard += await caller.codes(b"XCLIENT ADDR=192.0.2.8", b"RSET", b"XCLIENT SOURCE=LOCAL")
+        return heard + await caller.codes(b"XCLIENT DESTADDR=192.0.2.1 PORT=26", b"EHLO out", b"MAIL FROM:<>")
 
-    assert run(tmp_path, talk, proxy) == [250, 220, 503, 250, 250, 503, 250, 501]
+    assert run(tmp_path, talk, proxy) == [250, 220, 503, 250, 250, 503, 250, 501, 220, 250, 250]
     client = proxy.passed[0].client
-    assert (client.address, client.name, client.login, client.helo, client.peer) == ("192.0.2.7", "out.example", "anna", "out", "127.0.0.1")
+    assert (client.address, client.name, client.login, client.helo) == ("192.0.2.7", "out.example", "anna", "out")
+    assert (client.peer, client.port, client.forwarded) == ("127.0.0.1", "", True)  # the port was the peer's
+    assert (proxy.passed[1].client.address, proxy.passed[1].client.port) == ("192.0.2.7", "26")
 
 
 def test_too_many_connections(tmp_path):
