@@ -73,6 +73,8 @@ _ENDING_P = BLOCKS - frozenset(_NOT_ENDING_P.split())
 # These go on behind the end of what is around them.
 _FORMATS = frozenset(("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"))
 _VOID = frozenset(("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
+_ANY_TAG = re.compile("<[a-z]")
+_FEW_NAMES = 50  # to look for more of them at once costs more than it tells
 _FEW = 10  # searches cost less than a look at all tags
 _NAME = 70  # characters of the names of elements that are looked for
 _BOXES = BLOCKS - _OF_TABLES - {"td", "th", "table", "html", "head", "body"}
@@ -97,7 +99,7 @@ def taken(source: str, attributes: Collection[str], style: str) -> tuple[str, li
             return _ways(own, rules, name, again)
         return known & _ways(own, rules, name, again) if known and (rules or any(again)) else known
 
-    left, covered = _take(source, _starts(source, hiding, elements), look)
+    left, covered = _take(source, _starts(source, hiding, elements), look, again)
     return left, [covered]
 
 
@@ -168,13 +170,13 @@ def _character(reference: re.Match[str]) -> str:
     return html.unescape(reference[0])
 
 
-def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]]) -> tuple[str, str]:
+def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]], given: GivenBack) -> tuple[str, str]:
     """Markup without the elements that are hidden, and those elements. starts: of tags that may hide, in order; look: how they do, by
-    name and attributes."""
+    name and attributes; given: what style sheets let be seen."""
     shown: list[str] = []
     covered: list[str] = []
     position = 0
-    tree = _Tree(source)
+    tree = _Tree(source, given)
     for start in starts:
         tag = TAG.match(source, start) if start >= position else None
         if tag is None or _stands_within(source, start):
@@ -206,14 +208,28 @@ def _first_cell(source: str, start: int, end: int) -> int:
     return cell.start() if cell else end
 
 
+def _again(way: str, names: Collection[str]) -> re.Pattern[str] | None:
+    """Finds tags that give to text again what it had lost in that way: by themselves, or by these names."""
+    if way not in _AGAIN or not names:
+        return _AGAIN.get(way)
+    if styles.ALL in names or len(names) > _FEW_NAMES:
+        return _ANY_TAG
+    elements = "|".join([re.escape(name) for name in names if name[0] not in _MARKS])
+    marks = "|".join([re.escape(name[1:]) for name in names if name[0] in _MARKS])
+    found = [_AGAIN[way].pattern, rf"<(?:{elements})(?![\w:-])" if elements else "", rf"<[a-z][^<>]*(?:{marks})" if marks else ""]
+    return re.compile("|".join(filter(None, found)))
+
+
 class _Tree:
     """What is open at a place of a page, near enough: elements that others close count as open no longer (HTML Standard, section 13.2.6.4).
 
     Goes forward only, so that however often it is asked, every tag is looked at once.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, given: GivenBack) -> None:
         self._source = source
+        self._given = given
+        self._patterns: dict[str, re.Pattern[str] | None] = {}
         self._open: defaultdict[str, int] = defaultdict(int)
         self._place = 0
         self._again: dict[str, int] = {}
@@ -232,7 +248,10 @@ class _Tree:
         """Where text that is hidden in that way begins to be seen again, from a place on behind all asked for before; the end of the
         page: nowhere."""
         if self._again.get(way, -1) < place:
-            found = _AGAIN[way].search(self._source, place) if way in _AGAIN else None
+            if way not in self._patterns:
+                self._patterns[way] = _again(way, styles.concerned(self._given, way))
+            pattern = self._patterns[way]
+            found = pattern.search(self._source, place) if pattern else None
             self._again[way] = found.start() if found else len(self._source)
         return self._again[way]
 

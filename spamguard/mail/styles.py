@@ -17,6 +17,8 @@ EVER, SIZED, COLOURED, WHITE, SHOWN, BOXED = "ever", "sized", "coloured", "white
 """Ways to hide. Whatever is within; until it has a size, or a colour, of its own, WHITE: on white grounds alone; until it is said to be
 visible; whatever is within a box, but no cell, and no words within a line."""
 _WAYS = frozenset((EVER, SIZED, COLOURED, WHITE, SHOWN, BOXED))
+_OF_PARENT = "of parent"  # hides nothing by itself, and gives nothing back to what is hidden around it
+_DECLARES = {SIZED: "font-size", COLOURED: "color", WHITE: "color", SHOWN: "visibility"}
 _OFF, _PLACED, _MOVED, _CLIPPED, _FLAT, _CUT = "off", "placed", "moved", "clipped", "flat", "cut"  # halves of ways
 
 _ZERO = r"[+-]?(?:0+(?:\.0*)?|\.0+)(?:[a-z]{1,4}|%)?"
@@ -33,7 +35,7 @@ _WORDS = (
 _ANY = r"[#\w].*"
 BRIGHT = r"rgba?\(\s*+25\d(?:\s*+,|\s)\s*+25\d(?:\s*+,|\s)\s*+25\d\s*+(?:[,/]\s*+1[\d.%]*+\s*+)?\)"
 _WHITES = rf"white|#fff|#f[a-f0-9]f[a-f0-9]f[a-f0-9]|{BRIGHT}"
-_CLEAR = r"transparent|#[a-f0-9]{3}0|#[a-f0-9]{6}00|(?:rgb|hsl)a\([^()]*[,/]\s*(?:0+(?:\.0*)?|\.0+)%?\s*\)"
+_CLEAR = r"transparent|#[a-f0-9]{3}0|#[a-f0-9]{6}00|(?:rgb|hsl)a?\((?:[^(),/]*/|(?:[^(),/]*,){3})\s*(?:0+(?:\.0*)?|\.0+)%?\s*\)"
 _FONT = r"(?:[a-z]+\s+)*(?:%s)(?:\s*/\s*[\w.%%]+)?\s+\S.*"
 _Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 
@@ -47,11 +49,11 @@ _LOW = _row((_FLAT, _TINY), shown=_NUMBERS)
 # By property: which one it sets, and values by how they hide; what matches none is not valid.
 _VALUES: Mapping[str, tuple[str, _Patterns]] = {
     "display": ("display", _row((EVER, "none"), shown=_WORDS)),
-    "visibility": ("visibility", _row((SHOWN, "hidden|collapse"), shown=_WORDS)),
+    "visibility": ("visibility", _row((SHOWN, "hidden|collapse"), (_OF_PARENT, "inherit|unset"), shown=_WORDS)),
     "opacity": ("opacity", _row((EVER, rf"{_ZERO}|0?\.0\d*"), shown=_NUMBERS)),
-    "font-size": ("font-size", _row((SIZED, _TINY), shown=_NUMBERS)),
+    "font-size": ("font-size", _row((SIZED, _TINY), (_OF_PARENT, r"[\d.]+(?:em|%)|inherit|unset|larger|smaller"), shown=_NUMBERS)),
     "font": ("font-size", _row((SIZED, _FONT % _TINY), shown=_FONT % _NUMBERS)),
-    "color": ("color", _row((COLOURED, _CLEAR), (WHITE, _WHITES), shown=_ANY)),
+    "color": ("color", _row((COLOURED, _CLEAR), (WHITE, _WHITES), (_OF_PARENT, "inherit|unset|currentcolor"), shown=_ANY)),
     "text-indent": ("text-indent", _row((BOXED, r"-\d{3}[\w.]*"), shown=_NUMBERS)),
     "transform": ("transform", _row((BOXED, r"(?:.*\s)?scale(?:3d|[xyz])?\(\s*(?:0+(?:\.0*)?|\.0+)\s*[,)].*"), shown=_ANY)),
     "position": ("position", _row((_PLACED, "absolute|fixed"), (_MOVED, "relative"), shown=_WORDS)),
@@ -78,7 +80,7 @@ _SIGNS = tuple(
         (
             "color",
             r"color(?<![\w-]color)\s*+:\s*+(?:transparent|#(?:[a-f0-9]{3}0|[a-f0-9]{6}00)(?![a-f0-9])"
-            r"|(?:rgb|hsl)a\([^()]{0,40}[,/]\s*+0?\.?0*+%?\s*+\))",
+            r"|(?:rgb|hsl)a?\([^()]{0,40}[,/]\s*+0?\.?0*+%?\s*+\))",
         ),
         ("left", r"left(?<![\w-]left)\s*+:\s*+-\d{3}"),  # off the screen
         ("top", r"top(?<![\w-]top)\s*+:\s*+-\d{3}"),
@@ -93,23 +95,34 @@ _SIGNS = tuple(
 _LOW_SIGN = re.compile(r"(?:height|width)\s*+:\s*+(?:0(?![.\d])|[01]?(?:\.\d++)?p[xt])")
 # What stands in front of a rule's braces: classes and ids with or without an element, and elements. Others hide but now and then.
 _SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?[.#][\w-]{1,60}|[a-z][\w-]{0,60}")
+# What may stand in front of a selector and is no part of it. Addresses of fonts have semicolons.
+_STRING = r"\"[^\"{}\\]*+\"|'[^'{}\\]*+'"
+_IMPORT = rf"@import\s*+(?:url\(\s*+(?:{_STRING}|[^\s\"'(){{}}\\]++)\s*+\)|{_STRING})[^;{{}}\"'\\]*+;"
+_NO_SELECTOR = re.compile(rf"(?:\s*+(?:<!--|-->|{_IMPORT}))++")
 # What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
 _GIVES_BACK = re.compile(
     r"\\|(?:display|visibility|opacity|font(?:-size)?|color|height|width|overflow|position|left|top|text-indent|transform|clip)\s*+:"
 )
 _PSEUDO_ELEMENT = re.compile(r"::|:(?:before|after|first-l)")
 _COMBINATOR = re.compile(r"[\s>+~]+")
-_NAME = re.compile(r"[.#][\w-]++")
-_PART = re.compile(r"([a-z][\w-]*+)?((?:[.#][\w-]++|)*+)(?=:|\Z)")  # of a selector; pseudo-classes concern no others
+_NAME = re.compile(r"[.#](?:[\w-]|\\[:/.%!\[\]])++")  # escapes are those that names of classes are made of in our days
+_PART = re.compile(rf"\*?+([a-z][\w-]*+)?((?:{_NAME.pattern}|)*+)(?=:|\Z)")  # of a selector; pseudo-classes concern no others
+_PLAIN_ESCAPE = re.compile(r"\\[:/.%!\[\]]")
+_NAMED = re.compile(r"\[(class|id)~?=([\"']?)([\w-]++)\2\]")  # other words for a class or id, and as weighty as one
+_MARKS = {"class": ".", "id": "#"}
 _UNCLEAR = "\\\"'([&@"  # with one of these no expression can tell where the parts of a selector begin
 _WEIGHTY = ".#[:&@"  # what a class outweighs has none of these
 _OF_FEW = frozenset(("font-size", "color"))  # rules about links that telephones make concern all elements, and give these
 ALL = "*"
+_OPEN_ADDRESS = re.compile(r"url\([^(){}]*+[{}]")  # goes on to the next ")": who can tell what it takes with it?
 _BRACES = re.compile(r"([{}])")
 _UNCONDITIONAL = re.compile(r"@media\s+(?:only\s+)?(?:screen|all)")  # not @layer, which any other rule outweighs
-# Or no screens at all. Phones are less than a thousand pixels wide.
-_SMALL = re.compile(r"max-(?:device-)?width\s*+:\s*+(?:\d{1,3}(?:\.\d*+)?px|\d\d?(?:\.\d*+)?r?em)|@media\s+(?:only\s+)?print|keyframes")
+# No screens at all, or smaller ones than there are: phones have 300 pixels and more.
+_NOWHERE = re.compile(
+    r"max-(?:device-)?width\s*+:\s*+(?:[12]?\d{1,2}(?:\.\d*+)?px|(?:1[0-8]|\d)(?:\.\d*+)?r?em)|^\s*+(?:@media\s+)?(?:only\s+)?print\b|keyframes"
+)
 _MOST_NAMES = 50
+_MOST_SHOWN = 1000
 
 
 def signs(text: str) -> list[re.Pattern[str]]:
@@ -168,7 +181,7 @@ def sheet(text: str) -> dict[str, Declared]:
     """What style sheets hide on every screen, by ".class" or "#id", with the name of an element in front or without, or by that alone, so
     many at most."""
     found: dict[str, Declared] = {}
-    flat = _flat(text)
+    flat = _OPEN_ADDRESS.split(_flat(text), 1)[0]
     hiders = signs(flat.replace("{", ";"))  # all declarations at once: few style sheets hide anything
     for selectors, body, certain in _rules(flat) if hiders else ():
         if certain and (any(name in selectors for name in found) or any(hider.search(body) for hider in hiders)):
@@ -204,33 +217,49 @@ def given_back(text: str, rules: Mapping[str, Declared]) -> GivenBack:
     """What style sheets let be seen, beside their rules that `sheet` knows. Rather seen than lost."""
     found = GivenBack({}, {})
     for selectors, body, certain in _rules(_flat(text)):
-        shown = {name: one for name, one in declarations(body).items() if not one[1]} if _GIVES_BACK.search(body) else {}
+        shown = {name: one for name, one in declarations(body).items() if one[1] in ("", _OF_PARENT)} if _GIVES_BACK.search(body) else {}
         important = {name: one for name, one in shown.items() if one[0]}
         for selector in map(str.strip, selectors.split(",")) if shown else ():
             known = certain and selector in rules
             weighty = not known and any(sign in selector for sign in _WEIGHTY)
-            for name in _concerned(selector):
+            for name in _concerned(selector, rules):
                 _give(found.strongly, name, shown if weighty else important)
                 _give(found.weakly, name, {} if known or weighty else shown)
     return found
 
 
 def _give(found: dict[str, Declared], name: str, shown: Declared) -> None:
-    if name not in found and len(found) >= _MOST_NAMES:
+    if name not in found and len(found) >= _MOST_SHOWN:
         name = ALL
     if own := {what: way for what, way in shown.items() if name != ALL or what not in _OF_FEW}:
         add(found.setdefault(name, {}), own)
 
 
-def _concerned(selector: str) -> list[str]:
-    """Names of what a selector is about, which stand in its last part."""
-    if any(sign in selector for sign in _UNCLEAR):
+def concerned(given: GivenBack, way: str) -> set[str]:
+    """Names of what is given back what hides in that way, and with it all that stands within."""
+    declares = _DECLARES.get(way, "")
+    return {name for names in given for name, shown in names.items() if declares in shown and not shown[declares][1]}
+
+
+def _concerned(selector: str, rules: Mapping[str, Declared]) -> list[str]:
+    """Names of what a selector is about, which stand in its last part. Of several that an element must have, one that hides nothing is
+    enough."""
+    plain = _NAMED.sub(_marked, selector) if "[" in selector else selector
+    bare = _PLAIN_ESCAPE.sub("", plain) if "\\" in plain else plain
+    if any(sign in bare for sign in _UNCLEAR):
         return [ALL]
-    last = _COMBINATOR.split(selector)[-1]
+    last = _COMBINATOR.split(plain)[-1]
     if _PSEUDO_ELEMENT.search(last):
         return []
     part = _PART.match(last)
-    return [ALL] if part is None else _NAME.findall(part[2]) or [part[1] or ALL]
+    if part is None:
+        return [ALL]
+    names = [name.replace("\\", "") for name in _NAME.findall(part[2])]
+    return sorted(names, key=rules.__contains__)[:1] or [part[1] or ALL]
+
+
+def _marked(attribute: re.Match[str]) -> str:
+    return _MARKS[attribute[1]] + attribute[3]
 
 
 def _flat(text: str) -> str:
@@ -238,27 +267,33 @@ def _flat(text: str) -> str:
 
 
 def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
-    """Selectors, declarations, and whether these are in force on every screen; none that are on small ones only."""
+    """Selectors, declarations, and whether these are in force on every screen; none that are on no screen."""
     pieces = _BRACES.split(style + "}")  # text, brace, text …
-    outer = conditions = small = 0
-    spoilt = False  # by a brace that closes nothing: it belongs to the next selector, which then is none
+    outer = conditions = nowhere = 0
+    spoilt = pieces[1] == "}"  # by a brace that closes nothing: it belongs to the next selector, which then is none
     for before, brace, inside, end in zip(pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False):
-        statements, _, selectors = before.rpartition(";")
+        own = before[none.end() :] if before and (none := _NO_SELECTOR.match(before)) else before
+        statements, _, selectors = own.rpartition(";")
         if brace == end == "{":
             outer += 1
-            conditions += conditions > 0 or _UNCONDITIONAL.fullmatch(selectors.strip()) is None
-            small += small > 0 or _SMALL.search(selectors) is not None
+            everywhere = _UNCONDITIONAL.fullmatch(selectors.strip()) is not None and _are_whole(own, statements)
+            conditions += conditions > 0 or not everywhere
+            nowhere += nowhere > 0 or _is_nowhere(selectors)
         elif brace == "{":
             bare = "@" in selectors  # a condition that stands in a rule, or has lost its brace
-            if not small and not (bare and _SMALL.search(selectors)):
-                yield selectors, inside, not (bare or conditions or spoilt) and _are_whole(before, statements)
+            if not nowhere and not (bare and _is_nowhere(selectors)):
+                yield selectors, inside, not (bare or conditions or spoilt) and _are_whole(own, statements)
             spoilt = False
         elif end == "}" and outer:
             outer -= 1
             conditions -= conditions > 0
-            small -= small > 0
+            nowhere -= nowhere > 0
         elif end == "}":
             spoilt = True
+
+
+def _is_nowhere(condition: str) -> bool:
+    return "@" in condition and all(_NOWHERE.search(one) for one in condition.split(","))
 
 
 def _are_whole(before: str, statements: str) -> bool:
