@@ -32,7 +32,7 @@ _STEP_PAGES = 64  # that one transaction gives back to the file system
 _DAY = 86_400
 
 _TIME = COLUMNS.index("time")
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM judgements JOIN contents ON judgement = judgements.rowid"  # noqa: S608  names of our own
+_FIND = f"SELECT {', '.join(COLUMNS)} FROM judgements JOIN contents ON judgement = judgements.rowid WHERE id = ?"  # noqa: S608  names of our own
 # What tells a time to come is as old as what came after it: the clock was ahead for a while.
 _OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS})
@@ -102,11 +102,9 @@ class History:
 
     def find(self, name: str) -> Row | None:
         """The judgement of that id, or None."""
-        return next(iter(self._rows("WHERE id = ?", (name,))), None)
-
-    def recent(self, limit: int, before: str = "") -> list[Row]:
-        """The newest judgements, newest first; those of them older than `before`, an id."""
-        return self._rows("WHERE id < ? ORDER BY id DESC LIMIT ?", (before or "~", limit))
+        with _explained(self.path):
+            found = self._db.execute(_FIND, (name,)).fetchone()
+            return from_columns(found) if found else None
 
     @cached_property
     def looks(self) -> Looks:
@@ -121,10 +119,6 @@ class History:
     def _ask(self, sql: str, values: Sequence[object]) -> list[Any]:
         with _explained(self.path):
             return self._db.execute(sql, values).fetchall()
-
-    def _rows(self, condition: str, values: tuple[object, ...]) -> list[Row]:
-        with _explained(self.path):
-            return [from_columns(found) for found in self._db.execute(f"{_SELECT} {condition}", values)]
 
     # Staying small
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spamguard.history import Row
+from spamguard.history import History, Row
+from spamguard.history.looks import Wanted
 from spamguard.ids import new_id
 from spamguard.records import EXTRACTOR, Word
 
@@ -36,3 +37,9 @@ def row(number: int, **values: Any) -> Row:
         "personal": {"anna": "spam", "ben@example.org": "ham"},
     }
     return Row(**usual | values)
+
+
+def recent(history: History, limit: int, before: str = "") -> list[Row]:
+    """The newest rows, whole, newest first; those of them older than `before`, an id."""
+    found = (history.find(one.id) for one in history.looks.look(Wanted(before=before), limit).rows)
+    return [one for one in found if one is not None]

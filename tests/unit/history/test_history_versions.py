@@ -12,7 +12,7 @@ import pytest
 
 from spamguard.history import FILE, History
 from spamguard.history.row import COLUMNS, columns
-from tests.unit.history.rows import row
+from tests.unit.history.rows import recent, row
 
 ROOT = Path(__file__).parents[3]
 _TABLE = """
@@ -52,9 +52,9 @@ def test_every_row_is_there_and_more_follow(tmp_path: Path, version: int) -> Non
     path = old(tmp_path, 200, version)
     with opened(path) as one, opened(path) as other:
         expected = [row(at, **({"personal": {}} if version == 1 else {})) for at in range(199, -1, -1)]
-        assert one.recent(1000) == expected
+        assert recent(one, 1000) == expected
         other.append([row(200)])
-        assert one.recent(1) == [row(200)]
+        assert recent(one, 1) == [row(200)]
         assert one.contents([row(3).id]) == [(row(3).id, row(3).packed)]
     assert [found.name for found in tmp_path.iterdir()] == [FILE]
 
@@ -63,7 +63,7 @@ def test_the_file_does_not_grow_by_it(tmp_path: Path) -> None:
     path = old(tmp_path, 3000)
     before = path.stat().st_size
     with opened(path) as history:
-        assert len(history.recent(10_000)) == 3000
+        assert len(recent(history, 10_000)) == 3000
         assert sum(one.stat().st_size for one in tmp_path.iterdir()) < 1.3 * before + (1 << 20)
 
 
@@ -72,7 +72,7 @@ def test_pruning_goes_by_the_order_in_which_rows_came(tmp_path: Path) -> None:
     with History.open(path, 8 << 20, 30) as history:
         for number in range(3000, 3200):
             history.append([row(number)])
-        kept = history.recent(10_000)
+        kept = recent(history, 10_000)
     assert 1000 < len(kept) < 3000
     assert [one.id for one in kept] == [row(at).id for at in range(3199, 3199 - len(kept), -1)]
 
@@ -101,14 +101,14 @@ def test_killed_in_between_the_next_goes_on(tmp_path: Path) -> None:
     db.close()
     with opened(path) as history:
         history.append([row(3000)])
-        assert history.recent(10_000) == [row(at) for at in range(3000, -1, -1)]
+        assert recent(history, 10_000) == [row(at) for at in range(3000, -1, -1)]
 
 
 def test_several_that_open_it_at_once_all_find_it_whole(tmp_path: Path) -> None:
     path = old(tmp_path, 3000)
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.history.test_history_versions import *\n"
-        "with opened(Path(sys.argv[1])) as history: print(len(history.recent(10_000)))\n"
+        "with opened(Path(sys.argv[1])) as history: print(len(recent(history, 10_000)))\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=60)[0].strip() for process in running] == ["3000"] * 3

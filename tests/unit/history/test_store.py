@@ -21,7 +21,7 @@ from spamguard.history.row import COLUMNS, RECIPIENTS
 from spamguard.history.store import LEAST
 from spamguard.records import Word
 from tests.support import disks
-from tests.unit.history.rows import row
+from tests.unit.history.rows import recent, row
 
 ROOT = Path(__file__).parents[3]
 DAY = 86_400
@@ -55,10 +55,10 @@ def test_it_is_private_and_its_directory_holds_nothing_else(tmp_path: Path) -> N
 
 def test_newest_first_page_by_page(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
-        assert history.recent(10) == []
+        assert recent(history, 10) == []
         history.append([row(number) for number in (3, 1, 5, 2, 4)])
-        assert history.recent(2) == [row(5), row(4)]
-        assert history.recent(9, before=row(4).id) == [row(3), row(2), row(1)]
+        assert recent(history, 2) == [row(5), row(4)]
+        assert recent(history, 9, before=row(4).id) == [row(3), row(2), row(1)]
 
 
 def test_an_id_that_is_known_stays_as_it_is(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_twenty_thousand_rows_stay_within_the_bytes(tmp_path: Path) -> None:
             history.append([row(at, packed=dice.randbytes(dice.randrange(500, 6000))) for at in range(number, number + batch)])
             number += batch
             most = max(most, taken(tmp_path))
-        kept = history.recent(100_000)
+        kept = recent(history, 100_000)
     assert most <= size
     assert taken(tmp_path) > size / 2
     assert len(kept) > 1500
@@ -150,7 +150,7 @@ def test_rows_grow_old(tmp_path: Path) -> None:
     with opened(tmp_path, days=2) as history:
         for number in range(100):
             history.append([row(number, time=number * DAY / 10)])
-        assert [one.time for one in history.recent(100)] == [number * DAY / 10 for number in range(99, 78, -1)]
+        assert [one.time for one in recent(history, 100)] == [number * DAY / 10 for number in range(99, 78, -1)]
 
 
 def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None
         history.append([row(number, time=(3650 + number) * DAY) for number in range(100)])
         for number in range(100, 1100):
             history.append([row(number, time=number * DAY / 10)])
-        assert [one.time for one in history.recent(1100)] == [number * DAY / 10 for number in range(1099, 1078, -1)]
+        assert [one.time for one in recent(history, 1100)] == [number * DAY / 10 for number in range(1099, 1078, -1)]
 
 
 def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) 
         history.append([row(number, time=number) for number in range(300, 600)])
         for number in range(600, 700):
             history.append([row(number, time=1e9 + number)])
-        kept = {int(one.time - 1e9) for one in history.recent(1000)}
+        kept = {int(one.time - 1e9) for one in recent(history, 1000)}
     assert kept >= set(range(300)) | set(range(600, 700))
 
 
@@ -186,14 +186,14 @@ def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -
             sizes.append(taken(tmp_path))
         assert sizes[0] > before / 2  # not at once: each step is short
         assert sizes[-1] <= LEAST
-        assert history.recent(1) == [row(10_399)]
+        assert recent(history, 1) == [row(10_399)]
 
 
 def test_less_than_the_least_is_the_least(tmp_path: Path) -> None:
     with opened(tmp_path, 1) as history:
         history.append([row(number) for number in range(500)])
         history.append([row(501)])
-        assert len(history.recent(1000)) == 501
+        assert len(recent(history, 1000)) == 501
 
 
 # ---- trouble
@@ -253,7 +253,7 @@ def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
     ]
     assert [process.communicate(timeout=60)[1] for process in running] == [b""] * 4
     with opened(tmp_path) as history:
-        assert len(history.recent(1000)) == 400
+        assert len(recent(history, 1000)) == 400
     assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
 
 
@@ -269,7 +269,7 @@ def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
         done = [int(process.stdout.readline()) for _ in range(20)][-1] + 50
         process.send_signal(signal.SIGKILL)
     with opened(tmp_path) as history:
-        found = [one.id for one in history.recent(10**6)]
+        found = [one.id for one in recent(history, 10**6)]
     assert len(found) >= done
     assert len(found) % 50 == 0
     assert found == [row(number).id for number in range(len(found) - 1, -1, -1)]
@@ -280,9 +280,9 @@ def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
         history.append([row(1)])
         with pytest.raises(HistoryError, match="the disk is full: make room"):
             history.append([row(number) for number in range(2, 2000)])
-        assert history.recent(10) == [row(1)]
+        assert recent(history, 10) == [row(1)]
         history.append([row(2000)])
-        assert len(history.recent(10)) == 2
+        assert len(recent(history, 10)) == 2
 
 
 def test_readers_beside_a_writer(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
         try:
             with opened(tmp_path) as mine:
                 for _ in range(50):
-                    found = mine.recent(1000)
+                    found = recent(mine, 1000)
                     assert [replace(one, id="") for one in found] == [
                         replace(row(number), id="") for number in range(len(found) - 1, -1, -1)
                     ]

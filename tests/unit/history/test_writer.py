@@ -11,7 +11,7 @@ import pytest
 
 from spamguard.history import History, HistoryWriter, writer
 from tests.support.waiting import eventually
-from tests.unit.history.rows import row
+from tests.unit.history.rows import recent, row
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def writing(place: Path) -> Iterator[HistoryWriter]:
 
 def kept(place: Path) -> int:
     with History.open(place, 64 << 20, 30) as history:
-        return len(history.recent(100_000))
+        return len(recent(history, 100_000))
 
 
 def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
