@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spamguard.folders.contract import Mailbox, Place
@@ -21,8 +22,9 @@ class Warned(NamedTuple):
     since: float
 
 
-class Matter(NamedTuple):
-    """What may be said about a mailbox as a whole, beside that it cannot be looked at."""
+@dataclass(frozen=True, slots=True)
+class Matter:
+    """What may be said about a mailbox as a whole, beside that it cannot be looked at. No tuple, which a folder's `Place` could equal."""
 
     mailbox: Mailbox
     what: str

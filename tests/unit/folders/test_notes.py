@@ -10,7 +10,7 @@ import pytest
 from spamguard.folders import notes
 from spamguard.folders.contract import File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes
-from spamguard.folders.once import Once
+from spamguard.folders.once import Matter, Once
 from spamguard.folders.refusals import Refused
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -71,15 +71,18 @@ def test_what_stands_in_the_way(tmp_path, once):
     once.warn((BOX.path, "is encrypted"), "teaches nothing")
     once.warn(BOX, "gone")
     once.over(BOX)
+    once.warn(Matter(BOX, "folders"), "they are gone")
+    once.over(Place(BOX, "folders"))
     Notes(tmp_path, once).beat(1)
     found = notes.read(tmp_path).troubles
     assert [(one.user, one.text) for one in found] == [
         ("", "the disk is full"),
         ("anna", "Junk: cannot be looked at"),
         ("anna", "1.x cannot be read"),
+        ("anna", "they are gone"),
     ]
     later = notes.troubles(once.standing(), int(time.time()) + 2 * 86_400)
-    assert len(list(later)) == 2
+    assert len(list(later)) == 3
 
 
 def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkeypatch):
