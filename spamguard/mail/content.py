@@ -20,9 +20,11 @@ _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
 _HOST = re.compile(r"(?:https?://)?(?:[^/?#@]*+@)?([^/?#:]++)")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
-_HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml"))
+_HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
 _PAGES = (b".htm", b".html", b".shtml", b".xhtml", b".svg")  # ends of names of files that open as a page, whatever they are called
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between two lines, or within a word (RFC 3676 section 4.2)
+_CALENDAR = b"text/calendar"
+_FOLDED = re.compile(r"\r?\n[ \t]")  # of calendars: within any word (RFC 5545 section 3.1)
 _BLANKS = " \n\t\r\f"
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
@@ -170,6 +172,8 @@ def _read_text(content: Content, leaf: Leaf, budget: int, *, page: bool) -> int:
     text, wrong = decode.to_text(data, charset)
     if leaf.type.parameters.get(b"delsp", b"").lower() == b"yes":
         text = _SOFT_BREAK.sub("", text)
+    if leaf.type.media == _CALENDAR:
+        text = _FOLDED.sub("", text).replace("\\n", "\n").replace("\\N", "\n")  # line ends are written so (section 3.3.11)
     content.charset = content.charset or charset
     content.defects += wrong
     content.text_types.append(leaf.type)
@@ -185,6 +189,7 @@ def _read_lower(content: Content, text: str, *, page: bool) -> None:
     if page or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
         found = html.read(text) if page else html.read_plain(text)
         text = found.visible
+        content.urls += found.links
         content.hidden.append(found.hidden)
         content.tags.append(found.tags)
         content.markup += found.markup

@@ -144,7 +144,7 @@ def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "", aga
     given: dict[str, str] = {}
     for found in _ATTRIBUTE.finditer(attributes):
         if found[1] in _TELLING:
-            given.setdefault(found[1], _value(found[found.lastindex or 1]))
+            given.setdefault(found[1], value(found[found.lastindex or 1]))
     declared: Declared = {}
     names = [*["." + one for one in given.get("class", "").split()], "#" + given.get("id", "").strip()]
     for sheet, concerned in (  # by their weight
@@ -162,7 +162,8 @@ def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "", aga
     return hides | {WHITE} if "color" not in declared and _WHITES.fullmatch(given.get("color", "").strip()) else hides
 
 
-def _value(written: str) -> str:
+def value(written: str) -> str:
+    """An attribute's, with its references to characters undone."""
     return _REFERENCE.sub(_character, without_zeros(written)) if "&" in written else written
 
 

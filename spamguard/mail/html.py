@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from spamguard import kernel
@@ -21,11 +22,16 @@ from spamguard.mail.markup import Markup
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
 _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
+_ODD_SIGNS = ("&#", "&colon", "&sol", ":\\", '="//', "='//", "=//", '="\\', "='\\")
+_LINK = re.compile(r"(?:href|src|action)\s*+=\s*+(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))")
+_ADDRESS = re.compile(r"(?:(https?):[/\\]*+|[/\\]{2,}+)([^\s\"'<>/\\]{3,100}+[^\s\"'<>]{0,300}+).*", re.S)
+_MOST_LINKS = 300
 _LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
 
 
 class Page(NamedTuple):
-    """visible, hidden: text a reader does or does not see. tags: names of the tags and their distinct attributes.
+    """visible, hidden: text a reader does or does not see. tags: names of the tags and their distinct attributes. links: those that are
+    not written as addresses are, so many at most.
 
     markup: characters of all tags. images: how many there are; linked: one of them stands within a link, looked at only where there
     is little text.
@@ -37,6 +43,7 @@ class Page(NamedTuple):
     markup: int
     images: int
     linked: bool
+    links: Sequence[str] = ()
 
 
 def read(source: str) -> Page:
@@ -49,7 +56,21 @@ def read(source: str) -> Page:
     if left != source:
         source, shown = left, _shown(left)
     hidden = hiding.TAG.sub(" ", " ".join(unseen)) if unseen else ""
-    return _page(source, shown, attributes, shown.text, hidden)
+    return _page(source, shown, attributes, shown.text, hidden)._replace(links=_odd_links(attributes))
+
+
+def _odd_links(attributes: str) -> list[str]:
+    """Links with references to characters, with backslashes, or without a scheme, as browsers read them (URL Standard, section 4.4)."""
+    if not any(sign in attributes for sign in _ODD_SIGNS):
+        return []
+    written = [found[found.lastindex or 0] for found in islice(_LINK.finditer(attributes), _MOST_LINKS)]
+    links = [link for one in written if (link := _ADDRESS.fullmatch(hiding.value(one).lower())) and not _is_plain(one, link)]
+    return [f"{link[1] or 'https'}://{link[2]}" for link in links]
+
+
+def _is_plain(written: str, link: re.Match[str]) -> bool:
+    """Whether it is found wherever it stands."""
+    return written.startswith(("http://", "https://")) and written.replace("&amp;", "&") == link[0]
 
 
 def read_plain(source: str) -> Page:

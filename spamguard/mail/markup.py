@@ -80,8 +80,10 @@ def plainly(source: str) -> Markup | None:
 
 
 def _is_in_force(attributes: str) -> bool:
-    """Whether a style sheet is one, and for screens of any kind."""
-    return all(_IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes))
+    """Whether a style sheet is one, and for screens of any kind. That of AMP hides all until a script has run."""
+    return "amp4email-boilerplate" not in attributes and all(
+        _IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes)
+    )
 
 
 def _ends_within(markup: str) -> bool:

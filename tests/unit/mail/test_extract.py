@@ -313,3 +313,40 @@ def test_text_that_is_called_plain_hides_nothing(before: bytes) -> None:
     assert {"good", "very", "seen", "text"} <= found
     assert "hidden:seen" not in found
     assert "seen" not in texts(header(b"Content-Type: text/html", body=b"good <p>\n" + before + b"\nseen text\n"))
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        b"<a href='https&colon;//evil.example/x'>",
+        b'<a href="&#72;ttp&#x3a;//evil.example?a&amp;b">',
+        b'<a href="https://ev&#105;l.example/x">',
+        b"<a href=https:\\\\evil.example/x>",
+        b'<form action="//evil.example/x">',
+        b"<img src=' https:/&#47;evil.example'>",
+    ],
+)
+def test_links_are_read_as_browsers_read_them(link: bytes) -> None:
+    assert "host:evil_example" in texts(page(b"<p>" + link + b"go"))
+
+
+@pytest.mark.parametrize(
+    "link", [b"<a href='https://a.example/?b&amp;c=&amp;d'>", b"<a href='//'>", b"<a href='&#47;x/y'>", b"<a href='x&#58;//y'>"]
+)
+def test_links_that_are_written_plainly_or_are_none_are_no_others(link: bytes) -> None:
+    found = texts(page(link + b"<a title=':\\'>go"))
+    assert {one for one in found if one.startswith("host:") and " " not in one} <= {"host:a_example"}
+    assert "url:d" not in found or b"a.example" in link
+
+
+def test_lines_of_calendars_are_put_together() -> None:
+    body = b"BEGIN:VEVENT\nDESCRIPTION:see https://evil.ex\n ample/x\\nviag\n\tra\nEND:VEVENT\n"
+    found = texts(header(b"From: anna@example.com", b"Content-Type: text/calendar; method=REQUEST", body=body))
+    assert found >= {"host:evil_example", "viagra"}
+
+
+def test_interactive_pages_are_pages() -> None:
+    body = b"<html amp4email><style amp4email-boilerplate>body{visibility:hidden}</style><body><p class=secret>words</p>"
+    found = texts(header(b"From: anna@example.com", b"Content-Type: text/x-amp-html", body=body))
+    assert "words" in found
+    assert not found & {"visibility", "secret", "amp4email"}
