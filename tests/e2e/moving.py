@@ -69,7 +69,8 @@ def said(state: Path) -> dict[str, str]:
 @contextmanager
 def mail_program(server: Dovecot, user: str = "anna") -> Iterator[imaplib.IMAP4]:
     client = imaplib.IMAP4("127.0.0.1", server.imap_port)
-    client.login(user, "anything")
+    client._encoding = "utf-8"  # names of people are what they are
+    client.login(f'"{user}"', "anything")
     try:
         yield client
     finally:

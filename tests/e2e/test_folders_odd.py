@@ -116,6 +116,22 @@ def test_folders_of_any_name_made_renamed_and_deleted_by_a_mail_program(state: P
 
 
 @needs_dovecot
+def test_people_of_several_domains_whatever_they_are_called(state: Path) -> None:
+    people = ("anna@example.org", "carl o@example.org", "o'brien@b.example", "dörte@b.example", "e+f@b.example")
+    names = "auth_username_format = %Lu\nauth_username_chars =\n"
+    with dovecot.running(lambda root: f"mail_location = maildir:{root}/mail/%d/%n/Maildir\n{names}") as server:
+        with configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _):
+            for number, user in enumerate(people):
+                name, _, domain = user.partition("@")
+                with mail_program(server, user) as client:
+                    ok(client.append("INBOX", "", "", sibling(number)))
+                    all_seen(state, server.root / "mail" / domain / name / "Maildir", 1)
+                    move(client, number, "INBOX", "Junk")
+                    running.lines("class=spam", number + 1)
+        assert said(state) == dict.fromkeys(people, "spam")
+
+
+@needs_dovecot
 def test_unread_mail_lands_in_new_wherever_it_goes(state: Path) -> None:
     with dovecot.running() as server, watching(state, server) as (running, port):
         box = server.root / "mail" / "anna"
