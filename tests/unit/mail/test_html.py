@@ -557,6 +557,8 @@ def test_a_style_sheet_hides_where_it_is_in_force(attributes: str, seen: bool) -
         "<p style='display:none;" + "&#" + "9" * 60_000,
         "".join(f"<p style='display:none' a{number}>x</p>" for number in range(8000)),
         "<p hidden><style>" + "@import url(" * 20_000,
+        "".join(f"<a href='&#104;ttp://a{number}.example'>" for number in range(8000)),
+        "<a href='&#" + "href= " * 40_000,
         "<style>"
         + "".join(f".y{number}{{font-size:1px}} a .z{number}{{font-size:9px}}" for number in range(50))
         + "</style>"
