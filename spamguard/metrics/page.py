@@ -9,7 +9,7 @@ from spamguard.metrics.exposition import counter, gauge, histogram
 from spamguard.metrics.knowledge import Known
 from spamguard.metrics.totals import Totals
 
-_WORST = ("not-scanned", "none")  # there from the beginning: the rate of what comes later does not know its first ones
+_NOT_JUDGED = ("not-scanned", "none")  # there from the beginning: the rate of what comes later does not know its first ones
 
 
 def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[str]:
@@ -20,7 +20,7 @@ def counted(version: str, began: int, workers: int, totals: Totals) -> Iterator[
     yield from counter(
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action (none: not judged).",
-        [({"verdict": verdict, "action": action}, number) for (verdict, action), number in {_WORST: 0, **totals.messages}.items()],
+        [({"verdict": verdict, "action": action}, number) for (verdict, action), number in {_NOT_JUDGED: 0, **totals.messages}.items()],
     )
     yield from counter("spamguard_message_bytes_total", "Bytes of the messages handled, as received.", [({}, totals.bytes)])
     yield from histogram(
