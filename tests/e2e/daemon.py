@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from corpora import synthetic
 from spamguard import Filter, secret
 from tests.e2e.ports import wait_for_port
 from tests.support.waiting import PATIENCE
-from tests.unit.filters import KEY
+from tests.unit.filters import KEY, files
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -57,20 +55,23 @@ class Daemon:
 
 def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:
     """A filter that knows the mail of `corpora.synthetic`; its key is a known one, so that verdicts repeat."""
-    return Path(shutil.copytree(_taught_once(messages, seed), state))
+    state.mkdir(mode=0o700)
+    for name, data in _taught_once(messages, seed).items():
+        (state / name).touch(0o600)
+        (state / name).write_bytes(data)
+    return state
 
 
 @cache
-def _taught_once(messages: int, seed: int) -> Path:
-    """As many tests begin with the same filter, they copy one that nobody uses."""
-    state = Path(tempfile.mkdtemp(prefix="spamguard-taught-"))
-    atexit.register(shutil.rmtree, state)
-    secret.store(state / "key", KEY)
-    with Filter.open(state, bits=BITS, durable=False) as spam_filter:
-        for label, raw in synthetic.generate(messages, seed):
-            spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label)
-        spam_filter.settle()
-    return state
+def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
+    """The files of a filter with which many tests begin."""
+    with tempfile.TemporaryDirectory() as place:
+        secret.store(Path(place) / "key", KEY)
+        with Filter.open(Path(place), bits=BITS, durable=False) as spam_filter:
+            for label, raw in synthetic.generate(messages, seed):
+                spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label)
+            spam_filter.settle()
+        return files(Path(place))
 
 
 def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> list[bytes]:
