@@ -105,9 +105,9 @@ _GIVES_BACK = re.compile(
 )
 _PSEUDO_ELEMENT = re.compile(r"::|:(?:before|after|first-l)")
 _COMBINATOR = re.compile(r"[\s>+~]+")
-_NAME = re.compile(r"[.#](?:[\w-]|\\[:/.%!\[\]])++")  # escapes are those that names of classes are made of in our days
+_PLAIN_ESCAPE = re.compile(r"\\[:/.%!\[\]]")  # those that names of classes are made of in our days
+_NAME = re.compile(rf"[.#](?:[\w-]|{_PLAIN_ESCAPE.pattern})++")
 _PART = re.compile(rf"\*?+([a-z][\w-]*+)?((?:{_NAME.pattern}|)*+)(?=:|\Z)")  # of a selector; pseudo-classes concern no others
-_PLAIN_ESCAPE = re.compile(r"\\[:/.%!\[\]]")
 _NAMED = re.compile(r"\[(class|id)~?=([\"']?)([\w-]++)\2\]")  # other words for a class or id, and as weighty as one
 _MARKS = {"class": ".", "id": "#"}
 _UNCLEAR = "\\\"'([&@"  # with one of these no expression can tell where the parts of a selector begin
