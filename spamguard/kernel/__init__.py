@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 7  # of the functions below; that of module.c
+_VERSION = 8  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -31,6 +31,25 @@ class Functions(Protocol):
         seeds: uint64 of each text, and of grams; kinds: a byte of each text, 1 where no pairs are made, plus 2 where grams are;
         multipliers: eight uint64; classes: 256 bytes, 1 where a byte belongs to tokens; skipped: of how many tokens behind the first
         text's there are pairs with a gap.
+        """
+
+    def places(
+        self,
+        texts: tuple[bytes, ...],
+        seeds: Buffer,
+        kinds: Buffer,
+        multipliers: Buffer,
+        classes: Buffer,
+        buckets: Buffer,
+        skipped: int,
+        shift: int,
+        /,
+    ) -> bytes:
+        """Where tokens stand, one for each of these buckets (uint32), which are tokens >> shift; the rest as in `tokens`.
+
+        Seven uint32 each: the token; how it was made, 0 alone, 1 of neighbours, 2 with one token between, 3 of characters: of several
+        in one bucket the first in this order, then that of the text; the number of its text; where it starts there and how many bytes
+        it has; the same of the other token of a pair. Characters are those of the text put together. IndexError: a bucket has none.
         """
 
     def undisguised(self, text: bytes, kinds: Buffer, meant: Buffer, longest: int, most: int, /) -> tuple[bytes, bool]:

@@ -31,6 +31,7 @@ int fix(Fixed *views, PyObject *const *arguments, const Shape *shapes, size_t nu
 void release(Fixed *views, size_t number);
 
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_undisguised(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

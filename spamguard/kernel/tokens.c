@@ -4,14 +4,12 @@
  * last eight and its length; neighbours, and the first ones beside the body with one other between, are hashed as pairs; of what
  * people write some characters are hashed, five at a time. Bit for bit what numpy gives: unsigned arithmetic wraps in both.
  */
-#include "kernel.h"
+#include "tokens.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-enum { FIRST, SECOND, LAST, LENGTH, LEFT, RIGHT, SKIP, FINAL, MULTIPLIERS };
 enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_GRAM };
-enum { UNPAIRED = 1, LETTERED = 2 }; /* what the caller says of a section */
 
 #define CLASSES 256
 #define WINDOW 64
@@ -24,25 +22,6 @@ enum { UNPAIRED = 1, LETTERED = 2 }; /* what the caller says of a section */
 #define GRAM_CHARACTERS 5
 #define GRAM_BYTES 8 /* a gram has fewer characters when they take more */
 #define GRAM_MASK 3  /* of a gram's hash: zero in those that are kept */
-
-typedef struct {
-    uint64_t hash;
-    uint64_t joined; /* whether the next token makes a pair with this one */
-} Token;
-
-typedef struct {
-    const uint8_t *bytes;
-    size_t size;
-    uint64_t seed;
-    uint8_t kinds; /* UNPAIRED, LETTERED */
-} Section;
-
-typedef struct {
-    uint64_t by[MULTIPLIERS];
-    uint64_t letters; /* seed of grams */
-    const uint8_t *classes;
-    size_t skipped;
-} Hasher;
 
 static uint64_t fold(uint64_t value) { return value ^ (value >> 32); }
 
@@ -94,7 +73,12 @@ static size_t hash_section(const Hasher *hasher, const Section *section, Token *
             if (!open)
                 start = here;
             else
-                found[count++] = (Token){hash_token(hasher, section->bytes + start, here - start, section), !(section->kinds & UNPAIRED)};
+                found[count++] = (Token){
+                    .hash = hash_token(hasher, section->bytes + start, here - start, section),
+                    .start = (uint32_t)start,
+                    .size = (here - start) & (UINT32_MAX >> 1), /* MOST_TOKENS bounds it */
+                    .joined = !(section->kinds & UNPAIRED),
+                };
         }
         inside = marked >> (WINDOW - 1);
     }
@@ -110,16 +94,21 @@ static uint32_t pair(const Hasher *hasher, uint64_t left, uint64_t right, uint64
     return narrow(fold(mixed) * hasher->by[FINAL], kind);
 }
 
-/* All single tokens, pairs and skips, in no order: at most three for each single one. words: how many belong to the text of the body. */
-static size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out) {
+static uint32_t origin(size_t number, uint32_t made) { return (uint32_t)number << MADE_BITS | made; }
+
+/* All single tokens, pairs and skips: at most three for each single one. words: how many belong to the text of the body. origins:
+ * unless it is NULL, for each the number of the single token where it begins, and how it was made. */
+size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out, uint32_t *origins) {
     size_t count = 0, early = singles - words < hasher->skipped ? singles : words + hasher->skipped;
     for (size_t at = 0; at < singles; at++) {
+        size_t first = count;
         out[count++] = narrow(single[at].hash, at < words ? KIND_WORD : KIND_CLUE);
-        if (!single[at].joined)
-            continue;
-        out[count++] = pair(hasher, single[at].hash, single[at + 1].hash, 0, KIND_PAIR);
-        if (at >= words && at + EARLY_BORDER < early && single[at + 1].joined)
+        if (single[at].joined)
+            out[count++] = pair(hasher, single[at].hash, single[at + 1].hash, 0, KIND_PAIR);
+        if (single[at].joined && at >= words && at + EARLY_BORDER < early && single[at + 1].joined)
             out[count++] = pair(hasher, single[at].hash, single[at + 2].hash, 1, KIND_GRAM);
+        for (uint32_t made = ALONE; origins && first + made < count; made++)
+            origins[first + made] = origin(at, made);
     }
     return count;
 }
@@ -172,14 +161,18 @@ static uint64_t hash_gram(const Hasher *hasher, const uint8_t *start, size_t siz
     return fold(fold((value ^ hasher->letters) * hasher->by[FIRST]) * hasher->by[FINAL]);
 }
 
-/* The grams of one section that are kept, with repeats. There is room for `most_grams` of them. */
-static size_t grams(const Hasher *hasher, const Section *section, uint32_t *out) {
+/* The grams of one section that are kept, with repeats. There is room for `most_grams` of them. origins: as in `narrowed`, but of
+ * their first bytes in the text put together. */
+size_t grams(const Hasher *hasher, const Section *section, uint32_t *out, uint32_t *origins) {
     uint8_t bytes[GRAM_TEXT + GRAM_BYTES] = {0};
     uint16_t starts[GRAM_TEXT + 1];
     size_t count = 0, size = put_together(section, bytes), last = characters(bytes, size, starts);
     for (size_t at = 0; at + GRAM_CHARACTERS <= last; at++) {
-        uint64_t hash = hash_gram(hasher, bytes + starts[at], last == size ? GRAM_CHARACTERS : gram_size(starts + at));
+        size_t size_of_gram = last == size ? GRAM_CHARACTERS : gram_size(starts + at);
+        uint64_t hash = hash_gram(hasher, bytes + starts[at], size_of_gram);
         out[count] = narrow(hash, KIND_GRAM);
+        if (origins)
+            origins[count] = origin((size_t)starts[at] << SIZE_BITS | size_of_gram, GRAM);
         count += (hash & GRAM_MASK) == 0;
     }
     return count;
@@ -190,6 +183,13 @@ static size_t most_grams(const Section *section) {
     if (!(section->kinds & LETTERED))
         return 0;
     return section->size < GRAM_TEXT ? section->size : GRAM_TEXT;
+}
+
+size_t most_tokens(const Section *sections, size_t number, size_t singles) {
+    size_t most = 3 * singles;
+    for (size_t at = 0; at < number; at++)
+        most += most_grams(sections + at);
+    return most;
 }
 
 /* Two to the power of this many boxes hold one or two tokens each. */
@@ -234,16 +234,14 @@ static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
 
 /* The distinct tokens, sorted, as bytes. words: how many single ones belong to the text of the body. */
 static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number, const Token *single, size_t singles, size_t words) {
-    size_t most = 3 * singles;
-    for (size_t at = 0; at < number; at++)
-        most += most_grams(sections + at);
+    size_t most = most_tokens(sections, number, singles);
     uint32_t *tokens = PyMem_Malloc((2 * most + BOXES(most)) * sizeof *tokens);
     if (tokens == NULL)
         return PyErr_NoMemory();
-    size_t count = narrowed(hasher, single, singles, words, tokens);
+    size_t count = narrowed(hasher, single, singles, words, tokens, NULL);
     for (size_t at = 0; at < number; at++)
         if (sections[at].kinds & LETTERED)
-            count += grams(hasher, sections + at, tokens + count);
+            count += grams(hasher, sections + at, tokens + count, NULL);
     box(tokens, count, tokens + 2 * most, tokens + most);
     count = insert_all(tokens + most, count, tokens);
     PyObject *result = PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
@@ -251,17 +249,18 @@ static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t 
     return result;
 }
 
-/* The same from the sections. longest: how many single tokens they can have. */
-static PyObject *hashed(const Hasher *hasher, const Section *sections, size_t number, size_t longest) {
+/* Either from the sections. longest: how many single tokens they can have. asked: NULL for the distinct tokens. */
+static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, size_t longest, Asked *asked) {
     size_t singles = 0, words = 0;
     Token *single = PyMem_Malloc((longest + 1) * sizeof *single);
     if (single == NULL)
         return PyErr_NoMemory();
     for (size_t at = 0; at < number; at++) {
-        singles += hash_section(hasher, sections + at, single + singles);
+        singles += sections[at].tokens = hash_section(hasher, sections + at, single + singles);
         words = at == 0 ? singles : words; /* the first section is the text of the body */
     }
-    PyObject *result = distinct(hasher, sections, number, single, singles, words);
+    PyObject *result =
+        asked ? places(hasher, sections, number, single, singles, words, asked) : distinct(hasher, sections, number, single, singles, words);
     PyMem_Free(single);
     return result;
 }
@@ -288,7 +287,7 @@ static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed
     return (Py_ssize_t)longest;
 }
 
-static PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped) {
+PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *asked) {
     const Fixed *seeds = views, *kinds = views + 1, *multipliers = views + 2, *classes = views + 3;
     Py_ssize_t number = PyTuple_Size(texts); /* with an error set unless it is a tuple */
     if (number < 0)
@@ -301,23 +300,22 @@ static PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped) {
     if (sections == NULL)
         return PyErr_NoMemory();
     Py_ssize_t longest = take_sections(texts, seeds, kinds, sections);
-    PyObject *result = longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest);
+    PyObject *result = longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest, asked);
     PyMem_Free(sections);
     return result;
 }
 
+static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, kinds, multipliers, classes */
+
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, kinds, multipliers, classes */
     Fixed views[4];
     (void)module;
     if (number != 6)
         return PyErr_Format(PyExc_TypeError, "tokens(texts, seeds, kinds, multipliers, classes, skipped)");
     size_t skipped = PyLong_AsSize_t(arguments[5]);
-    if (skipped == (size_t)-1 && PyErr_Occurred())
+    if ((skipped == (size_t)-1 && PyErr_Occurred()) || fix(views, arguments + 1, shapes, 4) < 0)
         return NULL;
-    if (fix(views, arguments + 1, shapes, 4) < 0)
-        return NULL;
-    PyObject *result = of_sections(arguments[0], views, skipped);
+    PyObject *result = of_sections(arguments[0], views, skipped, NULL);
     release(views, 4);
     return result;
 }

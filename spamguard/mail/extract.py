@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import kernel
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.split import Split
-from spamguard.mail.tokens import CLUES, GRAMS, PAIRS, WORDS, Run, TokenHasher, narrow
+from spamguard.mail.tokens import BETWEEN, CLUES, GRAMS, PAIRS, WORDS, Place, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features, Word
 
@@ -62,15 +64,19 @@ class Extractor:
     def read_named(self, raw: bytes) -> tuple[Reading, Named]:
         """The features of one message, and a way to its words."""
         content = reading.read(raw, self._limits)
+        compiled, found = kernel.functions(), self._compiled(content)
+        if compiled is not None and found is not None:
+            ask = partial(self._hasher.places, compiled, content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
+            return self._reading(raw, content, found), _Placed(content.sections, ask)
         if content.spaceless:
             groups = self._groups([content])
             tokens = np.concatenate([group.tokens for group in groups])
-            return self._reading(raw, content, unique(tokens.copy())), Named(tokens, groups)
+            return self._reading(raw, content, unique(tokens.copy())), _Listed(tokens, groups)
         tokens, kept, run = self._hashed(content.sections)
         grams = list(self._grams(0, content.sections))
         letters = [group.tokens for group in grams]
         counted = np.where(kept, tokens, tokens[:1])  # what does not count is never the first of its kind
-        named = Named(np.concatenate((counted, *letters)), [*_in_order(tokens, run), *grams])
+        named = _Listed(np.concatenate((counted, *letters)), [*_in_order(tokens, run), *grams])
         return self._reading(raw, content, unique(np.concatenate((tokens[kept], *letters)))), named
 
     def words(self, raw: bytes) -> Features:
@@ -200,18 +206,34 @@ class Group(NamedTuple):
         left = int(self.left[number])
         if not self.step:
             return self.run.name(left)
-        between = " " if self.step == 1 else " … "
-        return self.run.name(left) + between + self.run.name(left + self.step).rpartition(":")[2]
+        return self.run.name(left) + BETWEEN[self.step] + self.run.name(left + self.step).rpartition(":")[2]
 
 
-class Named(NamedTuple):
+class Named(Protocol):
+    """A way to the words of one message."""
+
+    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
+        """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
+
+
+class _Placed(NamedTuple):
+    """Where the tokens in some buckets stand is asked of the kernel once it is known which. ask: for buckets, and the shift."""
+
+    sections: list[Section]
+    ask: Callable[[NDArray[np.intp], int], list[Place]]
+
+    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
+        places = self.ask(buckets, shift)
+        return tuple([Word(place.token, place.name(self.sections), part) for place, part in zip(places, parts.tolist(), strict=True)])
+
+
+class _Listed(NamedTuple):
     """All tokens of one message, repeats among them, and the groups they come from, to look up the text of a few."""
 
     tokens: NDArray[np.uint32]
     groups: list[Group]
 
     def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
-        """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
         if not len(buckets):
             return ()
         places = (buckets.astype(np.uint32)[:, np.newaxis] == self.tokens >> np.uint32(shift)).argmax(axis=1)

@@ -30,6 +30,8 @@ _SHIFT = np.array(32, np.uint64)
 _EIGHT = np.array(8, np.intp)
 _NARROWER = np.array(2, np.uint32)
 _GAP = b"\n"
+BETWEEN = ("", " ", " … ")  # the two tokens of a pair, by how far they are apart
+_OF_CHARACTERS = 3  # how a token was made, says the kernel: what else it says is how far the two are apart
 # Characters of what people write (corpora/RESULTS.md, "Grams of characters"); the kernel has the same numbers.
 _LETTERS = b"letters"  # their section
 _GRAM_TEXT = 2000  # bytes of a section of which grams are made, blanks put together
@@ -62,10 +64,36 @@ class Run(NamedTuple):
         return list(map(self.name, range(len(self.starts))))
 
     def name(self, number: int) -> str:
-        """Readable text of one token, with its section in front unless that is the body."""
+        """Readable text of one token."""
         section = self.sections[bisect_right(self.borders, number)]
-        label = section.decode("utf-8", "replace") + ":" if section else ""
-        return label + _text(self.buffer[self.starts[number] : self.ends[number]])
+        return _labelled(section, self.buffer[self.starts[number] : self.ends[number]])
+
+
+class Place(NamedTuple):
+    """Where a token stands, as the kernel tells it: how it was made, in the text of which section, from which byte on, how many bytes
+    it has; the same two of the other token of a pair."""
+
+    token: int
+    made: int  # alone, of two tokens one or two apart, or of characters
+    section: int
+    start: int
+    size: int
+    other: int
+    other_size: int
+
+    def name(self, sections: Sequence[Section]) -> str:
+        """Its readable text, as `Run` and `Group` tell it."""
+        section, text = sections[self.section]
+        if self.made == _OF_CHARACTERS:
+            return _labelled(_LETTERS, _shown(_put_together(text)[self.start : self.start + self.size]))
+        first = _labelled(section, text[self.start : self.start + self.size])
+        return first + BETWEEN[self.made] + _text(text[self.other : self.other + self.other_size]) if self.made else first
+
+
+def _labelled(section: bytes, token: bytes | str) -> str:
+    """Readable text of a token, with its section in front unless that is the body."""
+    label = section.decode("utf-8", "replace") + ":" if section else ""
+    return label + _text(token)
 
 
 def _text(token: bytes | str) -> str:
@@ -91,6 +119,16 @@ class _Seeds(dict[bytes, bytes]):
         return seed
 
 
+def _put_together(text: bytes) -> bytes:
+    """The part of a section's text of which grams are made."""
+    return b" ".join(text.split())[:_GRAM_TEXT]
+
+
+def _shown(grams: bytes) -> bytes:
+    """The same, or a gram, for people, who would not see blanks."""
+    return grams.replace(b" ", b"_")
+
+
 class TokenHasher:
     """Keyed hashes of tokens and token pairs. key: the installation's secret, any length up to 64 bytes."""
 
@@ -111,10 +149,29 @@ class TokenHasher:
         compiled = kernel.functions()
         if compiled is None:
             return None
+        return np.frombuffer(compiled.tokens(*self._arguments(sections, unpaired, lettered), skipped), np.uint32)
+
+    def places(
+        self,
+        compiled: kernel.Functions,
+        sections: list[Section],
+        unpaired: Set[bytes],
+        skipped: int,
+        lettered: Set[bytes],
+        buckets: NDArray[np.intp],
+        shift: int,
+    ) -> list[Place]:
+        """Where a token of each of these buckets, `token >> shift`, stands; the rest as in `distinct`. IndexError: one has none."""
+        told = compiled.places(*self._arguments(sections, unpaired, lettered), buckets.astype(np.uint32), skipped, shift)
+        return list(map(Place._make, np.frombuffer(told, np.uint32).reshape(-1, len(Place._fields)).tolist()))
+
+    def _arguments(
+        self, sections: list[Section], unpaired: Set[bytes], lettered: Set[bytes]
+    ) -> tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]:
         names, texts = zip(*sections, strict=True)
         seeds = b"".join(map(self._seeds.__getitem__, (*names, _LETTERS)))
         kinds = bytes([_NO_PAIRS * (name in unpaired) + _WITH_GRAMS * (name in lettered) for name in names])
-        return np.frombuffer(compiled.tokens(texts, seeds, kinds, self._multipliers, _CLASS, skipped), np.uint32)
+        return texts, seeds, kinds, self._multipliers, _CLASS
 
     def run(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> Run:
         """Hashes of all tokens of all sections, in order. unpaired: names of sections whose tokens make no pairs."""
@@ -152,7 +209,7 @@ class TokenHasher:
 
         They see what words do not: what beginnings and endings words share, signs, and letters put between others.
         """
-        text = b" ".join(text.split())[:_GRAM_TEXT]
+        text = _put_together(text)
         heads = (np.frombuffer(text, np.uint8) & 0xC0 != 0x80).nonzero()[0]  # of characters in UTF-8
         behind = np.append(heads, len(text))
         starts = heads[: max(len(heads) - _GRAM_CHARACTERS + 1, 0)]
@@ -162,8 +219,10 @@ class TokenHasher:
             ends = np.where(later - starts <= _GRAM_BYTES, later, ends)
         hashes = self._mix(text + _PADDING, starts, ends, np.frombuffer(self._seeds[_LETTERS], "<u8"))
         kept = (hashes & _GRAM_MASK == 0).nonzero()[0]
-        number, shown = len(kept), text.replace(b" ", b"_")
-        return Run([_LETTERS], np.array([number]), [number], hashes[kept], np.zeros(number, np.bool_), starts[kept], ends[kept], shown)
+        number = len(kept)
+        return Run(
+            [_LETTERS], np.array([number]), [number], hashes[kept], np.zeros(number, np.bool_), starts[kept], ends[kept], _shown(text)
+        )
 
     def _mix(self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes) -> Hashes:
         size = ends - starts

@@ -72,8 +72,10 @@ small = st.integers(-2, 40)
 anything = arrays("i4", "u4", "i8", "u1", "f8") | st.binary(max_size=80) | st.none() | small | st.tuples(st.binary(max_size=9))
 texts = st.lists(st.binary(max_size=70), max_size=4).map(tuple)
 wide, narrow = arrays("i8"), arrays("i4")
+_hashed = (texts, st.binary(max_size=32), st.binary(max_size=4), st.just(bytes(64)), st.just(bytes(255) + b"\1"))
 CALLS = {
-    "tokens": st.tuples(texts, st.binary(max_size=32), st.binary(max_size=4), st.just(bytes(64)), st.just(bytes(255) + b"\1"), small),
+    "tokens": st.tuples(*_hashed, small),
+    "places": st.tuples(*_hashed, arrays("u4") | st.binary(max_size=8), small, small),
     "undisguised": st.tuples(st.binary(max_size=70), st.just(b"a0 ." * 64), st.sampled_from((bytes(256), bytes(9))), small, small),
     "fields": st.tuples(st.binary(max_size=70) | st.just(b"A: 1\n" * 9), small, small),
     "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
