@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import compileall
+import importlib
+import os
 import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,6 +21,23 @@ settings.load_profile("the same each time")
 # What a shell runs in the background ignores it, and so would every command under test: one that waits for its end would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What pytest makes of a file with asserts costs as much as all else until the first test runs: it is kept, whatever the environment says.
+sys.dont_write_bytecode = False
+
 # Commands under test write no bytecode, or root would write it, or where the environment says so nobody does: each would spend a third of
 # its start on compiling. They read what is there.
 compileall.compile_dir(Path(__file__).parents[1] / "spamguard", quiet=2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files begin in the order of their names: tests with real servers first, and none that takes long is left to the end."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection() -> None:
+    """Where several processes collect, each makes what is kept of some of the files, and finds the others'."""
+    number, of = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    root = Path(__file__).parents[1]
+    for file in sorted(root.glob("tests/**/test_*.py"))[number::of] if of > 1 else ():
+        with suppress(Exception, pytest.skip.Exception):  # whoever collects it tells
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
