@@ -28,12 +28,13 @@ _log = logging.getLogger("spamguard.daemon")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. silent: a worker not heard for so long is killed; starting: the same for one that is not ready yet. fresh: heard
-    within so long, it counts as well. first_pause, longest_pause: before the next start when a worker dies within `short_life`.
-    drain: from the wish to stop to killing. settle: between two trainers."""
+    """Seconds. silent: a worker not heard for so long is killed; starting: the same for one that is not ready yet, twice as long each
+    time one was killed for it, up to longest_starting. fresh: heard within so long, it counts as well. first_pause, longest_pause:
+    before the next start when a worker dies within `short_life`. drain: from the wish to stop to killing. settle: between two trainers."""
 
     silent: float = 20.0
     starting: float = 120.0
+    longest_starting: float = 600.0
     fresh: float = 5.0
     first_pause: float = 0.1
     longest_pause: float = 5.0
@@ -54,7 +55,7 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One worker process. heard: when last. slot: where it counts."""
+    """One worker process. heard: when last. slot: where it counts. starting: as `Timing` has it, for this one."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
@@ -62,13 +63,14 @@ class Member:
     generation: int
     born: float
     heard: float
+    starting: float
     ready: bool = False
     draining: bool = False
 
 
 @dataclass(slots=True)
 class Fleet:
-    """All workers, those of older settings too while they drain. settling_due: one has said so."""
+    """All workers, those of older settings too while they drain. settling_due: one has said so. starting: for the next one."""
 
     assembly: str
     timing: Timing
@@ -80,6 +82,10 @@ class Fleet:
     pause: float = 0.0
     resume: float = 0.0
     stopping: bool = False
+    starting: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starting = self.timing.starting
 
     def begin(self, settings: Settings, sockets: Sequence[socket.socket], number: int) -> None:
         """From now on workers with these settings; those of before go once these are ready, or at once where they never were."""
@@ -111,9 +117,9 @@ class Fleet:
         )
 
     def all_heard(self) -> bool:
-        """Whether every worker was heard of late."""
+        """Whether every worker was heard of late, as far as it is ready: who starts has a time of its own."""
         now = time.monotonic()
-        return bool(self.members) and all(now - member.heard < self.timing.fresh for member in self.members)
+        return bool(self.members) and all(now - member.heard < self.timing.fresh for member in self.members if member.ready)
 
     def tend(self) -> None:
         """Whatever is due: bury the dead, kill the silent, start who is missing, send the old ones home."""
@@ -121,10 +127,8 @@ class Fleet:
         for member in list(self.members):
             if member.process.poll() is not None:
                 self._bury(member, now)
-            elif now - member.heard > (self.timing.silent if member.ready else self.timing.starting):
-                _log.error("worker %d has been silent for %.0f s: killed", member.process.pid, now - member.heard)
-                member.process.kill()
-                member.heard = now
+            elif now - member.heard > (self.timing.silent if member.ready else member.starting):
+                self._end_silent(member, now)
         if not self.stopping:
             self._start_missing(now)
             self._retire()
@@ -177,9 +181,17 @@ class Fleet:
         before = [self.assembly, str(slot.number)]
         process, channel = children.start_with("spamguard.daemon.worker", plan.settings, before, files=files)
         slot.own(process.pid, time.time())
-        member = Member(process, channel, slot, plan.generation, now, now)
+        member = Member(process, channel, slot, plan.generation, now, now, self.starting)
         self.selector.register(channel, selectors.EVENT_READ, lambda: self._hear(member))
         return member
+
+    def _end_silent(self, member: Member, now: float) -> None:
+        """Kill it. If it had not begun yet, the machine may be slow: the next one gets more time, else none would ever come up."""
+        _log.error("worker %d has been silent for %.0f s: killed", member.process.pid, now - member.heard)
+        member.process.kill()
+        member.heard = now
+        if not member.ready:
+            self.starting = min(2 * member.starting, self.timing.longest_starting)
 
     def _hear(self, member: Member) -> None:
         try:

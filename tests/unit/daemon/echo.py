@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -92,7 +93,11 @@ class Door:
 async def assemble(
     settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
 ) -> AsyncIterator[Sequence[Door]]:
-    """One door for each listening socket. A listener whose hostname is "broken" makes the process die at once."""
-    if any(listener.hostname == "broken" for listener in settings.listeners):
-        os._exit(7)
+    """One door for each listening socket. A listener whose hostname is "broken" makes the process die at once, one that is called
+    "slow-SECONDS" takes so long to begin, without a word."""
+    for listener in settings.listeners:
+        if listener.hostname == "broken":
+            os._exit(7)
+        if listener.hostname.startswith("slow-"):
+            time.sleep(float(listener.hostname.removeprefix("slow-")))
     yield [Door(one, settle) for one in sockets]

@@ -256,6 +256,15 @@ def test_a_silent_worker_is_killed_and_replaced(daemon: Daemon) -> None:
     eventually(lambda: len(daemon.workers()) == 2)
 
 
+def test_workers_get_more_and_more_time_to_begin(daemon: Daemon) -> None:
+    """Else none ever would, on a machine that is as slow as that."""
+    daemon.configure(workers=1, listener={"hostname": "slow-2"})
+    daemon.start("starting=0.5")
+    assert "has been silent" in daemon.log()
+    with daemon.client() as client:
+        assert client.ask("at last") == "at last"
+
+
 class Listener:
     """What systemd would hear."""
 
@@ -317,6 +326,19 @@ def test_the_watchdog_is_fed_only_while_all_workers_are_heard(daemon: Daemon) ->
             assert systemd.read() == []
             os.kill(client.worker, signal.SIGCONT)
             eventually(lambda: systemd.heard("WATCHDOG=1", 3))
+
+
+def test_the_watchdog_is_fed_while_a_worker_takes_its_time_to_begin(daemon: Daemon) -> None:
+    """Else a slow machine would have the whole daemon killed after each reload, and after each worker that is replaced."""
+    with Listener(str(daemon.place / "notify")) as systemd:
+        daemon.start("fresh=2.5", NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC="600000")
+        daemon.configure(listener={"hostname": "slow-600"})
+        daemon.reload()
+        daemon.logged("reading the configuration anew")
+        time.sleep(3.5)
+        systemd.read()
+        systemd.messages.clear()
+        eventually(lambda: systemd.heard("WATCHDOG=1", 3))
 
 
 def test_a_socket_of_systemd_is_used(daemon: Daemon) -> None:
