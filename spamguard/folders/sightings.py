@@ -71,6 +71,7 @@ class Sightings:
         self.damaged = 0  # how often they were, and began anew
         self._db = db
         self._mend = mend
+        self._lost = False  # set aside, with none in its place yet
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -300,16 +301,19 @@ class Sightings:
             with cache_explained("sightings", self.path, SightingsError):
                 yield
         except SightingsError as error:
-            if not (self._mend and is_damage(error.__cause__)):
+            if not (self._mend and (self._lost or is_damage(error.__cause__))):
                 raise
             self._begin_anew()
             raise BegunAnewError(f"sightings {self.path}: they begin anew") from error
 
     def _begin_anew(self) -> None:
+        """What the system refuses here, as on a full disk, is tried again at the next use: this one would stay closed for good."""
+        self._lost = True
         with suppress(sqlite3.Error):
             self._db.close()
         set_aside(self.path)
         self._db = opened(self.path)
+        self._lost = False
         self._forget_all()
         self.damaged += 1
 

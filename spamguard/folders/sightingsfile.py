@@ -69,7 +69,8 @@ def set_aside(path: Path) -> None:
     """With its log, which would be taken for the next one's. SightingsError."""
     aside = path.with_name(path.name + ASIDE)
     with cache_explained("sightings", path, SightingsError), as_owner_of(path.parent):
-        path.replace(aside)
+        with suppress(FileNotFoundError):  # it lies there already, or somebody was faster
+            path.replace(aside)
         for log in ("-wal", "-shm"):
             path.with_name(path.name + log).unlink(missing_ok=True)
     _log.error(_MENDED, path, aside)

@@ -193,19 +193,45 @@ def test_who_learns_from_it_has_a_damaged_file_set_aside(tmp_path: Path, content
         assert sightings.mailboxes() == ["anna"]
 
 
+def damage(sightings: Sightings) -> None:
+    """All of it but the first page."""
+    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    sightings._db.execute("PRAGMA shrink_memory")
+    with sightings.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (sightings.path.stat().st_size - 4096))
+
+
 def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
     with Sightings.open(tmp_path / FILE, mend=True) as sightings:
         sightings.mark_scanned("anna")
         sightings.update("anna", [PLAIN], [])
-        sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        sightings._db.execute("PRAGMA shrink_memory")
-        with (tmp_path / FILE).open("r+b") as file:
-            file.seek(4096)
-            file.write(b"\xff" * ((tmp_path / FILE).stat().st_size - 4096))
+        damage(sightings)
         with pytest.raises(BegunAnewError):
             sightings.mark_scanned("ben")
         assert (sightings.mailboxes(), sightings.damaged) == ([], 1)
         assert sightings.names("anna", PLAIN.folder).tolist() == []
+        sightings.update("anna", [PLAIN], [])
+    with opened(tmp_path) as sightings:
+        assert sightings.mailboxes() == ["anna"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_cannot_be_mended_now_is_mended_later(tmp_path: Path, gone: bool) -> None:
+    aside = tmp_path / (FILE + ASIDE)
+    aside.mkdir()  # so that nothing can be moved there
+    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+        sightings.update("anna", [PLAIN], [])
+        damage(sightings)
+        for _ in range(2):
+            with pytest.raises(SightingsError, match="Is a directory"):
+                sightings.mark_scanned("anna")
+        aside.rmdir()
+        if gone:  # by the operator's hand, as the log had asked for
+            sightings.path.unlink()
+        with pytest.raises(BegunAnewError):
+            sightings.mark_scanned("anna")
+        assert (sightings.mailboxes(), sightings.damaged) == ([], 1)
         sightings.update("anna", [PLAIN], [])
     with opened(tmp_path) as sightings:
         assert sightings.mailboxes() == ["anna"]
