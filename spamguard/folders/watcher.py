@@ -92,8 +92,6 @@ class Watcher:
         """Wait until something is to be done, for so many seconds at most, and do that; whether there was anything."""
         waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
         self._note(self._mailboxes.changes(min(waiting, 3600.0)))
-        if self._damaged != self._sightings.damaged:
-            self._look_at_all_anew()
         now = time.monotonic()
         busy = self._users_due <= now
         if busy:
@@ -102,6 +100,8 @@ class Watcher:
             self._tend(box, now)
             busy = True
         busy = busy or self._renew()
+        if self._damaged != self._sightings.damaged:
+            self._look_at_all_anew()
         self._settle_now_and_then()
         self._notes.beat(len(self._schedule.boxes))
         return busy
@@ -173,8 +173,8 @@ class Watcher:
         except MailboxesError:  # told where mailboxes are looked for
             self._users_due = 0.0
             self._give_up(box, time.monotonic() + RETRY_SECONDS)
-        except BegunAnewError:  # of which it is told, and which the next turn sees
-            self._give_up(box, 0.0)
+        except BegunAnewError:  # of which it is told, and which ends what is under way in all of them
+            pass
         except SpamguardError as error:  # of our own files
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
             self._give_up(box, time.monotonic() + RETRY_SECONDS)

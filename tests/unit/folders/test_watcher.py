@@ -16,6 +16,7 @@ from spamguard.errors import LedgerError
 from spamguard.folders import lessons, notes, schedule
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
+from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
@@ -323,15 +324,32 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
 
 
+def damage(sightings: Sightings) -> None:
+    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    sightings._db.execute("PRAGMA shrink_memory")
+    os.truncate(sightings.path, 4096)
+
+
+def test_damage_that_shows_where_mailboxes_are_looked_for_is_seen_at_once(watched):
+    """Not after the next move, which would then be part of the first look."""
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    damage(watched.watcher._sightings)
+    watched.watcher._users_due = 0.0
+    watched.watcher.turn(0)
+    assert watched.watcher._next_due() <= time.monotonic()
+    watched.rest()
+    move(message, watched.box / ".Junk")
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+
+
 def test_damaged_sightings_begin_anew_and_moves_teach_again(watched, caplog):
     """Of all mailboxes at once: else the next move in each would be its first look."""
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     messages = [deliver(watched.box, MAIL[0]), deliver(watched.box, MAIL[1]), deliver(ben, MAIL[2])]
     watched.rest()
-    sightings = watched.watcher._sightings
-    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    sightings._db.execute("PRAGMA shrink_memory")
-    os.truncate(sightings.path, 4096)
+    damage(watched.watcher._sightings)
     move(messages[0], watched.box / ".Junk")
     watched.rest()
     assert watched.votes() == {}
