@@ -11,8 +11,8 @@ Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 _CHUNK = 128  # digests in one statement
 
 
-def of_digests(ask: Ask, statement: str, digests: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
-    """Rows of a statement with `IN ({})`; those of one digest are answers to the same one."""
+def of_digests(ask: Ask, statement: str, digests: Sequence[bytes], *more: object) -> Iterator[tuple[Any, ...]]:
+    """Rows of a statement with `IN ({})`; those of one digest are answers to the same one. more: values that stand after them."""
     for start in range(0, len(digests), _CHUNK):
-        some = tuple(digests[start : start + _CHUNK])
-        yield from ask(statement.format(",".join("?" * len(some))), some)
+        some = digests[start : start + _CHUNK]
+        yield from ask(statement.format(",".join("?" * len(some))), (*some, *more))

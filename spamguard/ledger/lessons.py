@@ -10,7 +10,7 @@ a ledger tells them apart (`arriving`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -55,12 +55,26 @@ Key = TypeVar("Key")
 Change = tuple[int, Lesson | None, Lesson | None]
 """(seq of an event, lesson of its digest before it, lesson after it): subtract the one, add the other."""
 
+InForce = dict[bytes, dict[str, Vote]]
+"""The vote in force of each user on each message."""
+
+Whole = Callable[[Vote], Vote]
+"""A vote that was read without features and scores, with them; any other as it is. Few of many votes are asked for theirs."""
+
 
 def winners(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
     """The vote in force for each key (digest, user): the one with the highest version."""
     winning: dict[tuple[bytes, str], Vote] = {}
     for vote in votes:
         _count(winning, (vote.digest, vote.user), vote)
+    return winning
+
+
+def in_force(votes: Iterable[Vote]) -> InForce:
+    """The same by message."""
+    winning: InForce = {}
+    for vote in votes:
+        _count(winning.setdefault(vote.digest, {}), vote.user, vote)
     return winning
 
 
@@ -78,26 +92,34 @@ def lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None
     extractor: hand out features of this version only. Every vote counts whatever its version, but a lesson that has no
     vote of this version is None. Without it, features of any version are handed out.
     """
-    cast = list(votes)
-    return _taught(cast if len(cast) == 1 else winners(cast).values(), extractor)  # nearly every message has one vote
+    return _lesson(_speaker_of(votes, extractor))
 
 
-def lessons(votes: Iterable[Vote], extractor: int | None = None) -> Iterator[Lesson]:
+def lessons(votes: Iterable[Vote], extractor: int | None = None, whole: Whole = lambda vote: vote) -> Iterator[Lesson]:
     """What votes on any digests teach: those on the same digest must come one after the other."""
     for _, cast in groupby(votes, attrgetter("digest")):
-        if (taught := lesson(cast, extractor)) is not None:
+        if (taught := _lesson(_speaker_of(cast, extractor), whole)) is not None:
             yield taught
 
 
-def _taught(winning: Collection[Vote], extractor: int | None) -> Lesson | None:
+def _speaker_of(votes: Iterable[Vote], extractor: int | None) -> Vote | None:
+    cast = list(votes)
+    return _speaker(cast if len(cast) == 1 else winners(cast).values(), extractor)  # nearly every message has one vote
+
+
+def _lesson(speaker: Vote | None, whole: Whole = lambda vote: vote) -> Lesson | None:
+    if speaker is None or speaker.label is None:
+        return None
+    return Lesson(speaker.digest, speaker.label, (full := whole(speaker)).packed, full.scores)
+
+
+def _speaker(winning: Collection[Vote], extractor: int | None) -> Vote | None:
+    """The vote that is the lesson."""
     label = _majority(winning)
     if label is None:
         return None
     able = [vote for vote in winning if vote.label == label and extractor in (None, vote.extractor)]
-    if not able:
-        return None
-    first = min(able, key=_seniority) if len(able) > 1 else able[0]
-    return Lesson(first.digest, label, first.packed, first.scores)
+    return min(able, key=_seniority, default=None)
 
 
 def _seniority(vote: Vote) -> tuple[int, str, str]:
@@ -114,18 +136,18 @@ def _majority(winning: Collection[Vote]) -> str | None:
     return None if tied else ranked[0][0]
 
 
-def changes(earlier: Iterable[Vote], events: Iterable[tuple[int, Vote]], extractor: int | None = None) -> Iterator[Change]:
+def changes(
+    winning: InForce, events: Iterable[tuple[int, Vote]], extractor: int | None = None, whole: Whole = lambda vote: vote
+) -> Iterator[Change]:
     """What each event changes, for whoever folds the log one event at a time.
 
-    earlier: every vote before the first event on the digests of `events`, in any order (votes on other digests do no
-    harm). events: (seq, vote) in the order of the log. One change per event, `before == after` when it changes nothing,
-    so that the reader always knows how far it has come.
+    winning: the votes in force before the first event on the digests of `events`, kept up with these (votes on other digests do no
+    harm). events: (seq, vote) in the order of the log. One change per event, of nothing to nothing when the same vote is the lesson
+    as before, so that the reader always knows how far it has come.
     """
-    winning: dict[bytes, dict[str, Vote]] = {}
-    for vote in earlier:
-        _count(winning.setdefault(vote.digest, {}), vote.user, vote)
     for seq, vote in events:
         of_digest = winning.setdefault(vote.digest, {})
-        before = _taught(of_digest.values(), extractor)
+        before = _speaker(of_digest.values(), extractor)
         _count(of_digest, vote.user, vote)
-        yield seq, before, _taught(of_digest.values(), extractor)
+        after = _speaker(of_digest.values(), extractor)
+        yield (seq, None, None) if after is before else (seq, _lesson(before, whole), _lesson(after, whole))

@@ -26,9 +26,10 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
 from spamguard.ledger.arriving import by_its_own_name, usable
 from spamguard.ledger.failures import explained, failure
-from spamguard.ledger.lessons import Change, Lesson, NewVote, changes, lessons, versioned
+from spamguard.ledger.lessons import Change, Lesson, NewVote, lessons, versioned
 from spamguard.ledger.scores import Scores
 from spamguard.ledger.users import Users
+from spamguard.ledger.walk import Walk
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
 
@@ -234,22 +235,20 @@ class SqliteLedger:
         if seq > end:
             raise self._start_again(f"it ends at event {end}, the tables hold {seq}")
         left = end if limit is None else limit
+        walk = Walk(self._ask)
         while seq < end and left > 0:
-            found = self._changes(seq, end, min(left, _CHUNK), extractor)
+            found = self._changes(walk, seq, end, min(left, _CHUNK), extractor)
             if not found:  # what was the last event has been compacted meanwhile
                 return
             seq = found[-1][0]
             left -= len(found)
             yield from found
 
-    def _changes(self, seq: int, end: int, limit: int, extractor: int | None) -> list[Change]:
+    def _changes(self, walk: Walk, seq: int, end: int, limit: int, extractor: int | None) -> list[Change]:
         with self._transaction("BEGIN"):
-            self._refuse_compacted(seq)
+            self._refuse_compacted(seq)  # else what the walk keeps might have been dropped
             rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, limit)).fetchall()
-            last = rows[-1][0] if rows else seq
-            earlier = self._db.execute(statements.EARLIER_OF_SAME_DIGESTS, (seq, last)).fetchall()
-        events = ((row[0], Vote(*row[1:])) for row in rows)
-        return list(changes((Vote(*row) for row in earlier), events, extractor))
+            return walk.step(seq, [(row[0], Vote(*row[1:])) for row in rows], extractor)
 
     @contextmanager
     def kept_pages(self) -> Iterator[None]:

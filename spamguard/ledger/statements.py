@@ -40,10 +40,10 @@ EVENTS_BETWEEN = """
 SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-# The + forbids SQLite, whatever statistics it may have, to walk all events up to that seq: it is to look the few digests up.
-EARLIER_OF_SAME_DIGESTS = """
-SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
-WHERE digest IN (SELECT digest FROM events WHERE seq > ?1 AND seq <= ?2) AND +seq <= ?1"""
+# Without features and scores. The + forbids SQLite, whatever statistics it may have, to walk all events up to that seq: it is to look
+# the few digests up.
+EARLIER_VOTES_OF_DIGESTS = """
+SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE digest IN ({}) AND +seq <= ?"""
 
 LAST_OF_NEXT_DIGESTS = "SELECT max(digest) FROM (SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"
 
@@ -72,9 +72,6 @@ DIGESTS_OF_SEVERAL_EVENTS = "SELECT digest FROM events WHERE +seq <= ? GROUP BY 
 SCORES_BETWEEN = "SELECT seq, digest, label, scores, extractor FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 
 VOTES_OF_DIGEST = "SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM events WHERE digest = ?"
-
-VOTES_OF_DIGEST_UPTO = """
-SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events WHERE digest = ? AND +seq <= ?"""
 
 SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from spamguard.ledger import statements
 from spamguard.ledger.asking import Ask
-from spamguard.ledger.lessons import Change, NewVote, changes, versioned
+from spamguard.ledger.lessons import Change, NewVote, versioned
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.users import Receipt, Users
+from spamguard.ledger.walk import Walk
 from spamguard.records import Vote
 
 
@@ -55,8 +56,9 @@ class SupposedLedger(SqliteLedger):
         """As of any ledger, then what is supposed."""
         yield from super().changes_after(min(seq, self._end), limit, extractor=extractor)
         if self._supposed is not None and seq <= self._end:
-            earlier = (Vote(*row) for row in self._ask(statements.VOTES_OF_DIGEST_UPTO, (self._supposed.digest, self._end)))
-            yield from changes(earlier, [(self._end + 1, self._supposed)], extractor)
+            with self._transaction("BEGIN"):
+                found = Walk(self._ask).step(self._end, [(self._end + 1, self._supposed)], extractor)
+            yield from found
 
     @property
     def users(self) -> Users:

@@ -86,13 +86,19 @@ def bench_reading(path: Path) -> None:
         print(f"{'grown':26} {seconds(lambda: [ledger.grown() for _ in range(10_000)]) / 10_000 * 1e6:6.2f} µs/call")
 
 
-def bench_crowd(directory: Path, packed: bytes, crowd: int = 200) -> None:
-    """One mail that reaches many people who all vote."""
+def bench_crowd(directory: Path, packed: bytes, mails: int = 200, crowd: int = 300) -> None:
+    """Mail that reaches many people who all vote, one after the other."""
+    digests = [index.to_bytes(4) * 4 for index in range(mails)]
     with SqliteLedger.open(directory / "crowd.ledger", "key", durable=False) as ledger:
         for user in range(crowd):
-            ledger.append([NewVote(b"d", str(user), ("spam", "ham")[user % 3 == 0], packed, b"", "bench", 0, 1)])
+            label = ("spam", "ham")[user % 3 == 0]
+            ledger.append([NewVote(digest, str(user), label, packed, b"", "bench", 0, 1) for digest in digests])
+        events = ledger.last_seq()
         took = seconds(lambda: sum(1 for _ in ledger.changes_after(0)))
-        print(f"changes_after, one digest with {crowd} voters: {took / crowd * 1e6:.1f} µs/event")
+        last = seconds(lambda: list(ledger.changes_after(events - 1)))
+        settling = seconds(lambda: sum(1 for _ in ledger.lessons()))
+    print(f"{mails} messages, {crowd} voters on each:", end=" ")
+    print(f"changes_after {took / events * 1e6:.1f} µs/event, of the last alone {last * 1e6:.0f} µs, lessons {settling / events * 1e6:.2f} µs/event")
 
 
 def main() -> None:

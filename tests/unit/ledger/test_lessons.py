@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.ledger.lessons import Lesson, changes, lesson, winners
+from spamguard.ledger.lessons import Lesson, changes, in_force, lesson, winners
 from spamguard.records import Vote
 from tests.contract.ledgers import fold
 
@@ -104,24 +104,42 @@ def test_folding_changes_gives_all_lessons_wherever_the_log_is_cut(votes, cut, e
     log = list(enumerate(votes, start=1))
     shuffled = votes[:cut]
     shuffler.shuffle(shuffled)
-    found = list(changes([], log[:cut], extractor)) + list(changes(shuffled, log[cut:], extractor))
+    found = list(changes({}, log[:cut], extractor)) + list(changes(in_force(shuffled), log[cut:], extractor))
     assert [seq for seq, _, _ in found] == [seq for seq, _ in log]
     assert folded(found) == all_lessons(votes, extractor)
 
 
-def test_an_event_that_changes_nothing_gives_an_equal_pair():
+def test_an_event_that_changes_nothing_is_told_without_lessons():
     late = vote("ham", clock=1)
     standing = vote("spam", clock=2)
-    assert list(changes([standing], [(7, late)])) == [(7, taught("spam", standing), taught("spam", standing))]
+    assert list(changes(in_force([standing]), [(7, late)])) == [(7, None, None)]
+
+
+def test_only_lessons_that_change_are_asked_for_their_features():
+    votes = [vote("spam", "a", 1), vote("spam", "b", 2), vote("ham", "c", 3), vote("spam", "d", 4)]
+    asked = []
+
+    def whole(bare):
+        asked.append(bare)
+        return next(one for one in votes if one.version == bare.version)
+
+    bare = in_force(one._replace(packed=b"", scores=b"") for one in votes)
+    events = [(5, vote("spam", "e", 5)), (6, vote("ham", "f", 6)), (7, vote(None, "a", 7))]
+    assert list(changes(bare, events, whole=whole)) == [
+        (5, None, None),
+        (6, None, None),
+        (7, taught("spam", votes[0]), taught("spam", votes[1])),
+    ]
+    assert [one.user for one in asked] == ["a", "b"]
 
 
 def test_votes_on_other_digests_do_no_harm():
     new = vote("spam")
-    assert list(changes([vote("ham", digest=b"x")], [(1, new)])) == [(1, None, taught("spam", new))]
+    assert list(changes(in_force([vote("ham", digest=b"x")]), [(1, new)])) == [(1, None, taught("spam", new))]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_crowd_that_disagrees(seed):
     rng = random.Random(seed)
     votes = [vote(rng.choice(["ham", "spam", None]), str(rng.randrange(40)), clock) for clock in range(1, 400)]
-    assert folded(changes([], enumerate(votes, 1))) == all_lessons(votes)
+    assert folded(changes({}, enumerate(votes, 1))) == all_lessons(votes)

@@ -362,7 +362,9 @@ def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
     def plan(statement, values):
         return " / ".join(row[3] for row in ledger._db.execute("EXPLAIN QUERY PLAN " + statement, values))
 
-    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.EARLIER_OF_SAME_DIGESTS, (5, 9))
+    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(
+        statements.EARLIER_VOTES_OF_DIGESTS.format("?, ?"), (b"d", b"e", 9)
+    )
     for statement in (statements.STANDING_VOTE, statements.STANDING_LABEL):
         assert "sqlite_autoindex_events_1 (digest=? AND user=?)" in plan(statement, (b"d", ""))
         assert "TEMP B-TREE" not in plan(statement, (b"d", ""))

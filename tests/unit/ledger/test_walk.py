@@ -1,0 +1,77 @@
+"""Walking the log: the same changes, however many people have voted and whatever of it is kept."""
+
+import random
+
+import pytest
+
+from spamguard.ledger import SqliteLedger, sqlite, walk
+from spamguard.ledger.lessons import changes
+from tests.contract.ledgers import fold, lessons, new_vote
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with SqliteLedger.open(tmp_path / "receipts.ledger", "key", durable=False) as opened:
+        yield opened
+
+
+def crowd(number: int, seed: int = 1) -> list:
+    """Votes of some people on some messages, now and then taken back or by another extractor; all see them in another form."""
+    rng = random.Random(seed)
+    return [
+        new_vote(
+            rng.choice(["spam", "ham", "ham", None]),
+            rng.randbytes(1) if not rng.randrange(9) else bytes((rng.randrange(1, 5),)),
+            str(rng.randrange(12)),
+            tokens=(1, 2 + rng.randrange(9)),
+            extractor=rng.choice([1, 2]),
+        )
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize(("crowded", "kept"), [(1, 10_000), (1, 9), (4, 20), (10_000, 0)])
+@pytest.mark.parametrize("extractor", [None, 1, 2])
+def test_what_is_kept_changes_nothing(ledger, monkeypatch, crowded, kept, extractor):
+    ledger.append(crowd(400))
+    monkeypatch.setattr(sqlite, "_CHUNK", 7)
+    monkeypatch.setattr(walk, "_CROWD", crowded)
+    monkeypatch.setattr(walk, "_KEPT", kept)
+    found = list(ledger.changes_after(0, extractor=extractor))
+    assert found == list(changes({}, enumerate(ledger.votes(), 1), extractor))
+    tables = {}
+    fold(tables, found)
+    assert tables == lessons(ledger, extractor=extractor)
+
+
+def test_compacting_behind_a_walk_takes_nothing_from_it(ledger, monkeypatch):
+    ledger.append(crowd(400))
+    log = list(ledger.votes())
+    monkeypatch.setattr(sqlite, "_CHUNK", 7)
+    monkeypatch.setattr(walk, "_CROWD", 2)
+    found = []
+    for change in ledger.changes_after(0):
+        found.append(change)
+        if change[0] % 70 == 0:
+            assert ledger.compact(change[0]) > 0
+    before = dict(enumerate(changes({}, enumerate(log, 1)), 1))
+    assert found == [before[seq] for seq, _, _ in found]
+    tables = {}
+    fold(tables, found)
+    assert tables == lessons(ledger)
+
+
+def test_votes_of_a_crowd_are_read_once(ledger):
+    ledger.append([new_vote("spam", b"d", str(number)) for number in range(400)])
+    ledger.append([new_vote("spam", b"e", "anna")])
+    asked = []
+
+    def ask(statement, values):
+        asked.append(values)
+        return ledger._ask(statement, values)
+
+    steps, votes = walk.Walk(ask), list(enumerate(ledger.votes(), 1))
+    for start in (200, 300):
+        steps.step(start, votes[start : start + 100], None)
+    steps.step(400, votes[400:], None)
+    assert asked == [(b"d", 200), (b"e", 400)]
