@@ -95,10 +95,10 @@ def _warnings_of_two_names(spam_filter: Filter, users: Sequence[str]) -> Iterato
     from spamguard.folders.values import ORIGIN
     from spamguard.teaching.lesson import PIPED
 
-    known = spam_filter.ledger.users
+    known, names = spam_filter.ledger.users, frozenset(users)
     for address in users:
         name = address.partition("@")[0]
-        for watched, piped in ((name, address), (address, name)) if name != address and name in users else ():
+        for watched, piped in ((name, address), (address, name)) if name != address and name in names else ():
             if known.last_heard(watched, ORIGIN) and known.last_heard(piped, PIPED):
                 told = f"{watched}, whose folders are watched, and {piped}, of whom Dovecot tells (IMAPSieve), may be one person"
                 yield f"{told}, who then counts twice: leave one of the two out, or let both name people alike"
