@@ -30,6 +30,7 @@ from tests.support.processes import children
 from tests.support.waiting import eventually
 
 MESSAGE = {"Content-Type": "message/rfc822"}
+HOLDING = {"rules": [{"when": "spam", "action": "quarantine"}]}
 
 
 class Site:
@@ -103,6 +104,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.anna, made.ben, made.olga = made.client("--user", "anna"), made.client("--user", "ben"), made.client("--operator")  # type: ignore[attr-defined]
         passed(made.olga, 4)  # type: ignore[attr-defined]
         yield made
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Daemon]]:
+    """Whose processes may be ended, and which may be set up otherwise for a while; it holds spam back."""
+    made = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
+    with made.running() as running:
+        yield made, running
 
 
 @pytest.fixture
@@ -276,27 +285,27 @@ def test_status_names_it(site: Site) -> None:
 # ---- quarantine
 
 
-def test_what_is_held_back_is_released_or_deleted(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"), listener={"rules": [{"when": "spam", "action": "quarantine"}]})
-    with site.running():
-        anna, ben, olga = site.client("--user", "anna"), site.client("--user", "ben"), site.client("--operator")
-        first, second = daemon.unseen("spam", 6)[-2:]  # spam beyond doubt
-        site.send(first, "anna@example.net")
-        site.send(second, "anna@example.net", "ben@example.net")
-        eventually(lambda: len(olga.get("/quarantine").json()["messages"]) == 2, "two are held")
-        both, one = olga.get("/quarantine").json()["messages"]
-        assert [held["id"] for held in anna.get("/quarantine").json()["messages"]] == [both["id"], one["id"]]
-        assert [held["id"] for held in ben.get("/quarantine").json()["messages"]] == [both["id"]]
-        assert ben.get(f"/quarantine/{one['id']}").status_code == 404
-        assert ben.post(f"/quarantine/{one['id']}/release").status_code == 404
-        assert anna.post(f"/quarantine/{both['id']}/release").status_code == 403  # it waits for ben too
-        assert "Subject:" in anna.get(f"/quarantine/{one['id']}").json()["header"]
-        released = anna.post(f"/quarantine/{one['id']}/release").json()
-        assert (released["released"], released["taught"]) == (True, True)
-        assert len(site.hop.messages) == 1
-        assert anna.delete(f"/quarantine/{both['id']}").status_code == 403
-        assert olga.delete(f"/quarantine/{both['id']}").json() == {"id": both["id"], "deleted": True}
-        assert olga.get(f"/quarantine/{both['id']}").status_code == 404
+def test_what_is_held_back_is_released_or_deleted(another: tuple[Site, Daemon]) -> None:
+    site, _ = another
+    anna, ben, olga = site.client("--user", "anna"), site.client("--user", "ben"), site.client("--operator")
+    came = len(site.hop.messages)
+    first, second = daemon.unseen("spam", 6)[-2:]  # spam beyond doubt
+    site.send(first, "anna@example.net")
+    site.send(second, "anna@example.net", "ben@example.net")
+    eventually(lambda: len(olga.get("/quarantine").json()["messages"]) == 2, "two are held")
+    both, one = olga.get("/quarantine").json()["messages"]
+    assert [held["id"] for held in anna.get("/quarantine").json()["messages"]] == [both["id"], one["id"]]
+    assert [held["id"] for held in ben.get("/quarantine").json()["messages"]] == [both["id"]]
+    assert ben.get(f"/quarantine/{one['id']}").status_code == 404
+    assert ben.post(f"/quarantine/{one['id']}/release").status_code == 404
+    assert anna.post(f"/quarantine/{both['id']}/release").status_code == 403  # it waits for ben too
+    assert "Subject:" in anna.get(f"/quarantine/{one['id']}").json()["header"]
+    released = anna.post(f"/quarantine/{one['id']}/release").json()
+    assert (released["released"], released["taught"]) == (True, True)
+    assert len(site.hop.messages) == came + 1
+    assert anna.delete(f"/quarantine/{both['id']}").status_code == 403
+    assert olga.delete(f"/quarantine/{both['id']}").json() == {"id": both["id"], "deleted": True}
+    assert olga.get(f"/quarantine/{both['id']}").status_code == 404
 
 
 # ---- the process
@@ -314,9 +323,9 @@ def open_files(pid: int) -> Iterator[str]:
             yield str(one.readlink())
 
 
-def test_what_a_form_brings_lies_where_messages_do(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"))
-    with site.running() as running, socket.create_connection(("127.0.0.1", site.port), 10) as browser:
+def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon]) -> None:
+    site, running = another
+    with socket.create_connection(("127.0.0.1", site.port), 10) as browser:
         fields = f"Authorization: {site.client('--operator').headers['Authorization']}\r\nContent-Length: 9999999\r\n"
         browser.sendall(
             f"POST /teach HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode()
@@ -326,37 +335,39 @@ def test_what_a_form_brings_lies_where_messages_do(tmp_path: Path) -> None:
         eventually(lambda: [one for one in open_files(pid) if one.startswith(f"{site.state}/spool/")], "it is there")
 
 
-def test_mail_needs_none_of_it_and_it_comes_back(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"))
-    with site.running() as running:
-        olga = site.client("--operator")
-        for how in (signal.SIGKILL, signal.SIGSTOP):
-            (pid,) = serving(running)
-            os.kill(pid, how)
-            site.send(daemon.unseen("ham", 1)[0], "anna@example.net")
-            if how == signal.SIGSTOP:
-                os.kill(pid, signal.SIGKILL)
-            running.lines("page and API on", 2 if how == signal.SIGKILL else 3, seconds=30)
-        assert passed(olga, 2)  # the token is good for all of them
-        running.lines("page and API has ended", 2)
+def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -> None:
+    site, running = another
+    begun, ended = (running.log().count(f"page and API {what}") for what in ("on", "has ended"))
+    carla = site.client("--user", "carla")
+    for number, how in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        (pid,) = serving(running)
+        os.kill(pid, how)
+        site.send(daemon.unseen("ham", 1)[0], "carla@example.net")
+        if how == signal.SIGSTOP:
+            os.kill(pid, signal.SIGKILL)
+        running.lines("page and API on", begun + number, seconds=30)
+    assert passed(carla, 2)  # the token is good for all of them
+    running.lines("page and API has ended", ended + 2)
 
 
-def test_a_reload_takes_it_away_and_brings_it_back(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"))
-    with site.running() as running:
-        olga = site.client("--operator")
-        assert olga.get("/classes").status_code == 200
-        site.configure(None)
+def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon]) -> None:
+    site, running = another
+    olga, web = site.client("--operator"), {"listen": f"127.0.0.1:{site.port}"}
+    assert olga.get("/classes").status_code == 200
+    begun = running.log().count("page and API on")
+    site.configure(None, listener=HOLDING)
+    running.process.send_signal(signal.SIGHUP)
+    eventually(lambda: not serving(running), "it is gone")
+    with pytest.raises(httpx.ConnectError):
+        olga.get("/classes")
+    assert "page and API" not in site.command("status")
+    for number, (limits, status) in enumerate((({"message_size": "1000B"}, 413), ({}, 200)), 1):
+        site.configure(web | {"limits": limits}, listener=HOLDING)
         running.process.send_signal(signal.SIGHUP)
-        eventually(lambda: not serving(running), "it is gone")
-        with pytest.raises(httpx.ConnectError):
-            olga.get("/classes")
-        assert "page and API" not in site.command("status")
-        site.configure({"listen": f"127.0.0.1:{site.port}", "limits": {"message_size": "1000B"}})
-        running.process.send_signal(signal.SIGHUP)
-        running.lines("page and API on", 2, seconds=30)
+        running.lines("page and API on", begun + number, seconds=30)
+        eventually(lambda: len(serving(running)) == 1, "that of before is gone")
         assert olga.get("/classes").status_code == 200
-        assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == 413
+        assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == status
 
 
 def test_a_port_in_use_is_told_and_mail_flows(tmp_path: Path) -> None:
