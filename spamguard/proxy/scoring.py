@@ -28,7 +28,8 @@ COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
 WORDS = 8  # each way: as many as history and log tell
 _SPARES = 2  # scorers above the usual number, while others are stuck
 _STUCK = 0.5  # seconds at one message after which a scorer no longer counts as able to judge others
-_STARTING = 60.0  # seconds that a scorer may take to open the filter
+_STARTING = 60.0  # seconds that a scorer may take to open the filter, and twice as many after each start that failed,
+_DOUBLINGS = 4  # so often at most: a slow machine would never have one
 _AGAIN = 1.0  # seconds between attempts to start scorers that end before they are ready
 _WAITING = 30.0  # seconds that a message waits for a free scorer
 _TOGETHER = 8  # messages given to a scorer in one go,
@@ -168,7 +169,8 @@ class ScorerPool:
                 _log.error("a scorer cannot be started: %s", error)
                 self._later()
                 return
-            self._scorers[scorer] = _Care(scorer, self._seconds, partial(self._stuck, scorer))
+            starting = _STARTING * 2 ** min(self._failed_starts, _DOUBLINGS)
+            self._scorers[scorer] = _Care(scorer, starting, self._seconds, partial(self._stuck, scorer))
 
     def _able(self) -> int:
         return sum(not care.stuck for care in self._scorers.values())
@@ -252,13 +254,13 @@ class ScorerPool:
 class _Care:
     """The clocks of one scorer. stuck: at a message for so long that it cannot be counted on. ending: why it ended, if it has."""
 
-    def __init__(self, scorer: Process, seconds: float, on_stuck: Callable[[], None]) -> None:
+    def __init__(self, scorer: Process, starting: float, seconds: float, on_stuck: Callable[[], None]) -> None:
         self.stuck = False
         self.ending = "crashed"
         self._scorer = scorer
         self._seconds = seconds
         self._on_stuck = on_stuck
-        self._timer = self._after(_STARTING, self._expired)
+        self._timer = self._after(starting, self._expired)
 
     def begin(self) -> None:
         """It begins with a message."""

@@ -301,6 +301,17 @@ def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
     run(work())
 
 
+def test_scorers_get_more_and_more_time_to_begin(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_STARTING", 1.0)
+
+    async def work() -> None:
+        async with pool(state, command=(sys.executable, "-c", f"import time; time.sleep(3)\n{ODD}")) as judge:
+            await until(lambda: judge.pool.able)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
 def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "_WAITING", 0.3)
 
