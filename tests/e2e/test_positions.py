@@ -6,23 +6,51 @@ import re
 import shutil
 import smtplib
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import daemon, postfix
+from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
+from tests.e2e.ports import free_port
+from tests.e2e.postfix import Postfix
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
 
 
-def configuration(path: Path, server: postfix.Postfix, position: str, extra: str = "") -> Path:
+def configuration(path: Path, server: Postfix, position: str, extra: str = "") -> Path:
     path.write_text(
         f"listeners:\n  - listen: smtp://127.0.0.1:{server.filter_port}\n    position: {position}\n"
         f"    next_hop: smtp://127.0.0.1:{server.back_port}\n{extra}"
     )
     return path
+
+
+@contextmanager
+def placed(
+    position: str, state: Path, extra: str = "", *, replace: dict[str, str] | None = None, main: str = ""
+) -> Iterator[tuple[Postfix, Daemon]]:
+    """Both, one behind the other. extra: more lines of the listener. replace, main: as of `postfix.running`."""
+    with postfix.running(position, replace=replace, main=main) as server:
+        file = configuration(state.with_name("spamguard.yaml"), server, position, extra)
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            yield server, running
+
+
+@pytest.fixture(scope="module")
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Postfix, Daemon]]:
+    """Both in a position, for tests that mind what has come before."""
+    with placed(request.param, daemon.taught(tmp_path_factory.mktemp("plain") / "state")) as both:
+        yield both
+
+
+def comes(server: Postfix, before: list[bytes], user: str = "anna") -> bytes:
+    """The message that comes besides those that had come before."""
+    return next(raw for raw in server.delivered(len(before) + 1, user) if raw not in before)
 
 
 def send(port: int, raw: bytes, to: tuple[str, ...] = ("anna@example.net",), sender: str = "someone@example.org") -> None:
@@ -39,19 +67,18 @@ def body(raw: bytes) -> bytes:
     return raw.replace(b"\r\n", b"\n").partition(b"\n\n")[2]
 
 
-@pytest.mark.parametrize("position", ["after-queue", "before-queue", "standalone"])
-def test_mail_is_judged_tagged_and_delivered(position: str, state: Path, tmp_path: Path) -> None:
-    with postfix.running(position) as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, position)
-        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-            door = server.filter_port if position == "standalone" else server.smtp_port
-            spam, ham = daemon.unseen("spam", 1)[0], daemon.unseen("ham", 1)[0]
-            forged = b"X-Spam-Flag: NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\n"
-            send(door, forged + spam)
-            (first,) = server.delivered(1)
-            send(door, b"X-Spam-Flag: YES\r\n" + ham)
-            second = next(raw for raw in server.delivered(2) if raw != first)
-            lines = running.lines("verdict=", 2)
+@pytest.mark.parametrize("plain", ["after-queue", "before-queue", "standalone"], indirect=True)
+def test_mail_is_judged_tagged_and_delivered(plain: tuple[Postfix, Daemon], request: pytest.FixtureRequest) -> None:
+    server, running = plain
+    before, said = server.delivered(0), running.log().count("verdict=")
+    door = server.filter_port if request.node.callspec.params["plain"] == "standalone" else server.smtp_port
+    spam, ham = daemon.unseen("spam", 1)[0], daemon.unseen("ham", 1)[0]
+    forged = b"X-Spam-Flag: NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\n"
+    send(door, forged + spam)
+    first = comes(server, before)
+    send(door, b"X-Spam-Flag: YES\r\n" + ham)
+    second = comes(server, [*before, first])
+    lines = running.lines("verdict=", said + 2)[said:]
     assert fields(first, "X-Spam-Flag") == ["YES"]
     assert fields(first, "X-Spam-Status")[0].startswith("Yes, score=")
     assert fields(second, "X-Spam-Flag") == []
@@ -63,57 +90,47 @@ def test_mail_is_judged_tagged_and_delivered(position: str, state: Path, tmp_pat
         assert body(raw).rstrip(b"\n") == body(sent).rstrip(b"\n")
 
 
-def test_before_queue_a_refusal_reaches_the_sender(state: Path, tmp_path: Path) -> None:
+def test_before_queue_a_refusal_reaches_the_sender(state: Path) -> None:
     rules = "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n"
-    with postfix.running("before-queue", replace={"    -o smtpd_proxy_options=speed_adjust\n": ""}) as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "before-queue", rules)
-        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-            with pytest.raises(smtplib.SMTPDataError) as refused:
-                send(server.smtp_port, daemon.unseen("spam", 1)[0])
-            assert refused.value.smtp_code == 550
-            assert refused.value.smtp_error.startswith(b"5.7.1")
-            running.lines("action=reject")
-            send(server.smtp_port, daemon.unseen("ham", 1)[0])
-            assert len(server.delivered(1)) == 1
+    whole = {"    -o smtpd_proxy_options=speed_adjust\n": ""}
+    with placed("before-queue", state, rules, replace=whole) as (server, running):
+        with pytest.raises(smtplib.SMTPDataError) as refused:
+            send(server.smtp_port, daemon.unseen("spam", 1)[0])
+        assert refused.value.smtp_code == 550
+        assert refused.value.smtp_error.startswith(b"5.7.1")
+        running.lines("action=reject")
+        send(server.smtp_port, daemon.unseen("ham", 1)[0])
+        assert len(server.delivered(1)) == 1
 
 
-def test_standalone_the_next_hop_decides_about_recipients(state: Path, tmp_path: Path) -> None:
-    with postfix.running("standalone") as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=30) as client:
-                client.ehlo("client.example")
-                assert client.mail("a@example.org")[0] == 250
-                code, text = client.rcpt("somebody@elsewhere.example")
-                assert (code, text.split(b":")[0]) == (554, b"5.7.1 <somebody@elsewhere.example>")
-                assert client.rcpt("nobody@example.net")[0] == 550
-                assert client.rcpt("anna@example.net")[0] == 250
-                assert client.data(b"Subject: to one of three\r\n\r\nhello\r\n")[0] == 250
-            (raw,) = server.delivered(1)
+@pytest.mark.parametrize("plain", ["standalone"], indirect=True)
+def test_standalone_the_next_hop_decides_about_recipients(plain: tuple[Postfix, Daemon]) -> None:
+    server, _ = plain
+    before = server.delivered(0)
+    with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=30) as client:
+        client.ehlo("client.example")
+        assert client.mail("a@example.org")[0] == 250
+        code, text = client.rcpt("somebody@elsewhere.example")
+        assert (code, text.split(b":")[0]) == (554, b"5.7.1 <somebody@elsewhere.example>")
+        assert client.rcpt("nobody@example.net")[0] == 550
+        assert client.rcpt("anna@example.net")[0] == 250
+        assert client.data(b"Subject: to one of three\r\n\r\nhello\r\n")[0] == 250
+    raw = comes(server, before)
     assert len(fields(raw, "Received")) == 2
     assert "client.example" in fields(raw, "Received")[1]
 
 
-def test_swaks_through_postfix_and_back(state: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plain", ["after-queue"], indirect=True)
+def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
     if shutil.which("swaks") is None:
         pytest.skip("needs swaks: apt-get install swaks")
-    with postfix.running("after-queue") as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            line = [
-                "swaks",
-                "--server",
-                f"127.0.0.1:{server.smtp_port}",
-                "--to",
-                "anna@example.net,ben@example.net",
-                "--from",
-                "a@example.org",
-            ]
-            done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=60)
-            assert done.returncode == 0, done.stdout
-            for user in ("anna", "ben"):
-                (raw,) = server.delivered(1, user)
-                assert body(raw).startswith(b"line one\n.\n..two\n")
+    server, _ = plain
+    before = {user: server.delivered(0, user) for user in ("anna", "ben")}
+    line = ["swaks", "--server", f"127.0.0.1:{server.smtp_port}", "--to", "anna@example.net,ben@example.net", "--from", "a@example.org"]
+    done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    for user, known in before.items():
+        assert body(comes(server, known, user)).startswith(b"line one\n.\n..two\n")
 
 
 def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
@@ -130,20 +147,18 @@ def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, 
         assert "status=deferred" not in server.log()
 
 
-def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path, tmp_path: Path) -> None:
+def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path) -> None:
     """It has our header fields when it comes back."""
-    with postfix.running("after-queue", main="message_size_limit = 100000\n") as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            with smtplib.SMTP("127.0.0.1", server.smtp_port, timeout=30) as client:
-                for length in range(100_000, 95_000, -100):  # Postfix counts some bytes of its own
-                    raw = b"Subject: large\r\n\r\n"
-                    try:
-                        client.sendmail("someone@example.org", ["anna@example.net"], raw + (b"y" * 98 + b"\r\n") * (length // 100))
-                        break
-                    except smtplib.SMTPResponseException:
-                        pass
-            (found,) = server.delivered(1)
+    with placed("after-queue", state, main="message_size_limit = 100000\n") as (server, _):
+        with smtplib.SMTP("127.0.0.1", server.smtp_port, timeout=30) as client:
+            for length in range(100_000, 95_000, -100):  # Postfix counts some bytes of its own
+                raw = b"Subject: large\r\n\r\n"
+                try:
+                    client.sendmail("someone@example.org", ["anna@example.net"], raw + (b"y" * 98 + b"\r\n") * (length // 100))
+                    break
+                except smtplib.SMTPResponseException:
+                    pass
+        (found,) = server.delivered(1)
     assert fields(found, "X-Spamguard")
 
 
@@ -156,36 +171,36 @@ OF_HELLOS = "smtpd_helo_restrictions = permit_mynetworks, reject_non_fqdn_helo_h
     ("position", "main"),
     [
         pytest.param("after-queue", RATES, id="after-queue: so many a minute"),
-        pytest.param("standalone", RATES, id="standalone: so many a minute"),
-        pytest.param("standalone", OF_CLIENTS, id="standalone: none of such clients"),
-        pytest.param("standalone", OF_HELLOS, id="standalone: none that say such a hello"),
+        pytest.param("standalone", RATES + OF_CLIENTS + OF_HELLOS, id="standalone: so many a minute, none of such clients and hellos"),
     ],
 )
-def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, tmp_path: Path, position: str, main: str) -> None:
-    with postfix.running(position, main=main) as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, position, "    hostname: filter\n")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            for message in daemon.unseen("ham", 2):
-                send(server.filter_port, message)
-            server.delivered(2)
+def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, position: str, main: str) -> None:
+    with placed(position, state, "    hostname: filter\n", main=main) as (server, _):
+        for message in daemon.unseen("ham", 2):
+            send(server.filter_port, message)
+        server.delivered(2)
 
 
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
-    with postfix.running("standalone") as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "standalone")
-    with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.filter_port) as client:
+    nobody = Postfix(tmp_path, free_port(), free_port(), free_port())
+    file = configuration(tmp_path / "spamguard.yaml", nobody, "standalone")
+    with daemon.running(state, "--config", str(file), port=nobody.filter_port), smtplib.SMTP("127.0.0.1", nobody.filter_port) as client:
         client.ehlo("client.example")
         assert client.mail("a@example.org")[0] == 451
 
 
-def test_what_is_made_of_mail_that_leaves_is_not_made_of_mail_for_us(state: Path, tmp_path: Path) -> None:
+def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(state: Path, tmp_path: Path) -> None:
+    """Neither is it changed, nor is spamguard reached as other servers are."""
     (tmp_path / "checks").write_text("/^Subject:/ REPLACE Subject: outwards\n")
-    generic = "smtp_generic_maps = inline:{ {someone@example.org = outwards@example.org} }\n"
-    with postfix.running("after-queue", main=f"{generic}smtp_header_checks = regexp:{tmp_path}/checks\n") as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            send(server.smtp_port, b"Subject: inwards\r\nFrom: someone@example.org\r\n\r\nhello\r\n")
-            (raw,) = server.delivered(1)
+    main = (
+        "smtp_generic_maps = inline:{ {someone@example.org = outwards@example.org} }\n"
+        f"smtp_header_checks = regexp:{tmp_path}/checks\n"
+        "smtp_tls_wrappermode = yes\nsmtp_tls_security_level = encrypt\nsmtp_tls_policy_maps = static:encrypt\n"
+        "smtp_bind_address = 127.0.0.2\n"
+    )
+    with placed("after-queue", state, "    clients: [127.0.0.1/32]\n", main=main) as (server, _):
+        send(server.smtp_port, b"Subject: inwards\r\nFrom: someone@example.org\r\n\r\nhello\r\n")
+        (raw,) = server.delivered(1)
     assert fields(raw, "Subject") == ["inwards"]
     assert b"outwards" not in raw
 
@@ -204,33 +219,15 @@ def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "main",
     [
-        pytest.param("smtp_tls_wrappermode = yes\nsmtp_tls_security_level = encrypt\n", id="TLS from the first byte"),
-        pytest.param("smtp_tls_policy_maps = static:encrypt\n", id="TLS by a policy"),
-        pytest.param("smtp_bind_address = 127.0.0.2\n", id="another address"),
-    ],
-)
-def test_how_other_servers_are_reached_is_not_how_spamguard_is(state: Path, tmp_path: Path, main: str) -> None:
-    with postfix.running("after-queue", main=main) as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue", "    clients: [127.0.0.1/32]\n")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            send(server.smtp_port, daemon.unseen("ham", 1)[0])
-            server.delivered(1)
-
-
-@pytest.mark.parametrize(
-    "main",
-    [
         pytest.param("always_bcc = ben@example.net\n", id="for the archive"),
         pytest.param("virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, ben@example.net} }\n", id="by an alias"),
     ],
 )
-def test_copies_are_made_once(state: Path, tmp_path: Path, main: str) -> None:
+def test_copies_are_made_once(state: Path, main: str) -> None:
     """Behind the queue every message comes by Postfix twice."""
-    with postfix.running("after-queue", main=main) as server:
-        file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
-            send(server.smtp_port, daemon.unseen("ham", 1)[0])
-            server.delivered(1)
-            server.delivered(1, "ben")
-            eventually(lambda: "is empty" in server.queue())
+    with placed("after-queue", state, main=main) as (server, _):
+        send(server.smtp_port, daemon.unseen("ham", 1)[0])
+        server.delivered(1)
+        server.delivered(1, "ben")
+        eventually(lambda: "is empty" in server.queue())
         assert [len(server.delivered(1, user)) for user in ("anna", "ben")] == [1, 1]
