@@ -11,11 +11,14 @@ import pytest
 
 from spamguard import Filter, secret
 from spamguard.evaluation import metrics, protocols
-from spamguard.sources import Message, messages
+from spamguard.prepare import Preparer, Teaching
+from spamguard.sources import messages
 from tests.support.archives import unpack
 
 SHARED = Path(__file__).parents[3] / "shared"
 ARCHIVE = SHARED / "corpora" / "spamassassin.tar.xz"
+KEY = b"the same in both, for one order."
+Lesson = tuple[Teaching, str]
 
 pytestmark = pytest.mark.corpus
 
@@ -43,21 +46,23 @@ def test_online_it_ranks_better_than_any_peer(index: Path) -> None:
 
 
 def test_teaching_class_by_class_does_no_harm(index: Path, tmp_path: Path) -> None:
-    corpus = list(messages(index))
+    preparer = Preparer(KEY)
+    corpus = [(preparer.ready(message.raw), str(message.label)) for message in messages(index)]
     border = int(0.7 * len(corpus))
-    by_class = sorted(corpus[:border], key=lambda message: message.label == "spam")
+    by_class = sorted(corpus[:border], key=lambda lesson: lesson[1] == "spam")
     apart = judged_after(by_class, corpus[border:], tmp_path / "apart")
     mixed = judged_after(corpus[:border], corpus[border:], tmp_path / "mixed")
     assert apart <= 1.3 * mixed
 
 
-def judged_after(taught: Sequence[Message], judged: Sequence[Message], state: Path) -> float:
+def judged_after(taught: Sequence[Lesson], judged: Sequence[Lesson], state: Path) -> float:
     """1-ROCA % on `judged` of a filter that was taught and settled."""
     state.mkdir()
-    secret.store(state / "key", b"the same in both, for one order.")
+    secret.store(state / "key", KEY)
     with Filter.open(state, durable=False) as spam_filter:
-        for message in taught:
-            spam_filter.learn(message.raw, str(message.label))
+        for ready, label in taught:
+            spam_filter.learn_ready([ready], label)
+            spam_filter.settle_if_due()
         spam_filter.settle()
-        scores = [spam_filter.judge(message.raw).log_odds for message in judged]
-    return metrics.roca([message.label == "spam" for message in judged], scores)
+        scores = [spam_filter.judge_features(ready.features).log_odds for ready, _ in judged]
+    return metrics.roca([label == "spam" for _, label in judged], scores)
