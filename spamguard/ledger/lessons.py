@@ -119,7 +119,7 @@ def _speaker(winning: Collection[Vote], extractor: int | None) -> Vote | None:
     if label is None:
         return None
     able = [vote for vote in winning if vote.label == label and extractor in (None, vote.extractor)]
-    return min(able, key=_seniority, default=None)
+    return able[0] if len(able) == 1 else min(able, key=_seniority, default=None)
 
 
 def _seniority(vote: Vote) -> tuple[int, str, str]:
@@ -145,9 +145,10 @@ def changes(
     harm). events: (seq, vote) in the order of the log. One change per event, of nothing to nothing when the same vote is the lesson
     as before, so that the reader always knows how far it has come.
     """
+    speakers: dict[bytes, Vote | None] = {}
     for seq, vote in events:
         of_digest = winning.setdefault(vote.digest, {})
-        before = _speaker(of_digest.values(), extractor)
+        before = speakers[vote.digest] if vote.digest in speakers else _speaker(of_digest.values(), extractor)
         _count(of_digest, vote.user, vote)
-        after = _speaker(of_digest.values(), extractor)
+        after = speakers[vote.digest] = _speaker(of_digest.values(), extractor)
         yield (seq, None, None) if after is before else (seq, _lesson(before, whole), _lesson(after, whole))

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +30,7 @@ from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, lessons, versioned
 from spamguard.ledger.scores import Scores
 from spamguard.ledger.users import Users
-from spamguard.ledger.walk import Walk
+from spamguard.ledger.walk import Walk, whole
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
 
@@ -278,21 +279,25 @@ class SqliteLedger:
             after = last
 
     def _lessons_between(self, after: bytes, last: bytes | None, upto: int, extractor: int | None) -> list[Lesson]:
-        rows = self._db.execute(statements.LESSONS_OF_DIGESTS, (after, last, upto)).fetchall()
-        if len({row[0] for row in rows}) == len(rows):  # as nearly always: the only vote is the lesson
-            return [Lesson(*row[:4]) for row in rows if row[1] is not None and extractor in (None, row[4])]
-        return list(lessons(map(Vote._make, self._db.execute(statements.EVENTS_OF_DIGESTS, (after, last, upto))), extractor))
+        events = (after, last, upto)
+        single = self._db.execute(statements.LESSONS_OF_DIGESTS, events)
+        found = [Lesson(*row[:4]) for row in single if row[1] is not None and extractor in (None, row[4])]
+        votes = map(Vote._make, self._db.execute(statements.EVENTS_OF_DIGESTS, events))
+        found += lessons(votes, extractor, partial(whole, self._ask))
+        return sorted(found, key=attrgetter("digest"))
 
     def lesson_counts(self, extractor: int | None = None, upto_seq: int | None = None) -> dict[str, int]:
         """How many `lessons` each class has; a class without any is absent."""
         upto = self.last_seq() if upto_seq is None else upto_seq
         with self._transaction("BEGIN"):
             self._refuse_compacted(upto)
-            labels = self._db.execute(statements.LABELS_OF_EVENTS, {"upto": upto, "extractor": extractor}).fetchall()
-            several = self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}).fetchall()
-        counts = Counter(dict(labels))  # nearly every message has one event, which is its lesson
-        counts.subtract(Vote(*row).label for row in several if extractor in (None, row[-1]))
-        counts.update(taught.label for taught in lessons(map(Vote._make, several), extractor))
+            counts = Counter(dict(self._db.execute(statements.LABELS_OF_EVENTS, {"upto": upto, "extractor": extractor})))
+            # Nearly every message has one event, which is its lesson.
+            several = map(Vote._make, self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}))
+            for _, cast in groupby(several, attrgetter("digest")):
+                votes = list(cast)
+                counts.subtract(vote.label for vote in votes if extractor in (None, vote.extractor))
+                counts.update(taught.label for taught in lessons(votes, extractor))
         return {label: count for label, count in counts.items() if label is not None and count}
 
     # Classes and notes

@@ -47,14 +47,18 @@ SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events 
 
 LAST_OF_NEXT_DIGESTS = "SELECT max(digest) FROM (SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"
 
-# What a lesson holds, and its version: less than half of a vote's columns, as nearly always the only vote is the lesson.
-LESSONS_OF_DIGESTS = """
-SELECT digest, label, packed, scores, extractor FROM events WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+# By the index alone: which messages in a range have several events.
+_SEVERAL = "SELECT digest FROM events WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3 GROUP BY digest HAVING count(*) > 1"
 
-# As votes, but for who said it from where and when, which no lesson depends on.
-EVENTS_OF_DIGESTS = """
-SELECT digest, user, clock, node, label, packed, scores, '', 0, extractor FROM events
-WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
+# What a lesson holds, and its version: less than half of a vote's columns, as nearly always the only vote is the lesson.
+LESSONS_OF_DIGESTS = f"""
+SELECT digest, label, packed, scores, extractor FROM events
+WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3 AND digest NOT IN ({_SEVERAL})"""  # noqa: S608
+
+# The votes on the others, without features and scores, and who said it from where and when, which no lesson depends on.
+EVENTS_OF_DIGESTS = f"""
+SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events
+WHERE digest IN ({_SEVERAL}) AND +seq <= ?3 ORDER BY digest"""  # noqa: S608
 
 # One walk along the file: in the order of digests every row would be a page of its own.
 LABELS_OF_EVENTS = """

@@ -7,6 +7,7 @@ are asked for; and once, not again for every hundred events that has one more of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from spamguard.ledger import statements
 from spamguard.ledger.asking import Ask, of_digests
@@ -31,19 +32,21 @@ class Walk:
         new = [digest for digest in digests if digest not in kept]
         read = of_digests(self._ask, statements.EARLIER_VOTES_OF_DIGESTS, new, seq)
         winning = kept | in_force(map(Vote._make, read))
-        found = list(changes(winning, events, extractor, self.whole))
+        found = list(changes(winning, events, extractor, partial(whole, self._ask)))
         self._keep(winning, events)
         return found
 
-    def whole(self, vote: Vote) -> Vote:
-        """A vote that was read without its features, with them."""
-        return vote if vote.packed else Vote(*self._ask(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version))[0])
-
     def _keep(self, winning: InForce, events: Sequence[tuple[int, Vote]]) -> None:
         self._kept |= {digest: votes for digest, votes in winning.items() if len(votes) >= _CROWD}
-        for digest in {vote.digest for _, vote in events} & self._kept.keys():
-            of_digest = self._kept[digest]
-            of_digest.update({user: vote._replace(packed=b"", scores=b"") for user, vote in of_digest.items() if vote.packed})
-        room = sum(map(len, self._kept.values())) - _KEPT
-        while room > 0:
-            room -= len(self._kept.pop(next(iter(self._kept))))
+        for _, event in events:
+            if event.digest in self._kept:
+                vote = self._kept[event.digest][event.user]
+                self._kept[event.digest][event.user] = vote._replace(packed=b"", scores=b"")
+        too_many = sum(map(len, self._kept.values())) - _KEPT
+        while too_many > 0:
+            too_many -= len(self._kept.pop(next(iter(self._kept))))
+
+
+def whole(ask: Ask, vote: Vote) -> Vote:
+    """A vote that was read without features and scores, with them."""
+    return vote if vote.packed else Vote(*ask(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version))[0])

@@ -369,7 +369,11 @@ def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
         assert "sqlite_autoindex_events_1 (digest=? AND user=?)" in plan(statement, (b"d", ""))
         assert "TEMP B-TREE" not in plan(statement, (b"d", ""))
     one_range = "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
-    assert plan(statements.EVENTS_OF_DIGESTS, (b"a", b"b", 9)) == one_range
+    several = "LIST SUBQUERY 1 / SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
+    assert plan(statements.LESSONS_OF_DIGESTS, (b"a", b"b", 9)) == f"{one_range} / {several}"
+    assert (
+        plan(statements.EVENTS_OF_DIGESTS, (b"a", b"b", 9)) == f"SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?) / {several}"
+    )
     counting = {"upto": 9, "extractor": 1}
     assert plan(statements.LABELS_OF_EVENTS, counting).startswith("SEARCH events USING INTEGER PRIMARY KEY (rowid<?)")  # page after page
     assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.VOTES_OF_SEVERAL_EVENTS, counting)

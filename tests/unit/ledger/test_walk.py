@@ -5,8 +5,8 @@ import random
 import pytest
 
 from spamguard.ledger import SqliteLedger, sqlite, walk
-from spamguard.ledger.lessons import changes
-from tests.contract.ledgers import fold, lessons, new_vote
+from spamguard.ledger.lessons import Lesson, changes
+from tests.contract.ledgers import fold, lessons, new_vote, packed
 
 
 @pytest.fixture
@@ -75,3 +75,14 @@ def test_votes_of_a_crowd_are_read_once(ledger):
         steps.step(start, votes[start : start + 100], None)
     steps.step(400, votes[400:], None)
     assert asked == [(b"d", 200), (b"e", 400)]
+
+
+def test_lessons_of_a_crowd_are_found_without_reading_what_everybody_else_has_sent_in(ledger):
+    ledger.append([new_vote(("spam", "ham")[number % 3 == 0], b"d", str(number), tokens=(number + 1,)) for number in range(400)])
+    ledger.append([new_vote("spam", b"c", "anna"), new_vote("ham", b"e", "anna"), new_vote("spam", b"e", "ben")])
+    asked = []
+    ledger._db.set_trace_callback(lambda statement: asked.append("packed" in statement))
+    found = list(ledger.lessons())
+    ledger._db.set_trace_callback(None)
+    assert found == [Lesson(b"c", "spam", packed(1, 2), b"\1\0"), Lesson(b"d", "spam", packed(2), b"\1\0")]
+    assert sum(asked) == 2 + 1, "of messages with one vote (twice: at the end there are none), and of the crowd's lesson"
