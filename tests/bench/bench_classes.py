@@ -38,6 +38,7 @@ UNWANTED = frozenset({"spam", "swindle"})
 SHARE = 0.7
 SIZES = (10, 20, 50, 100)
 DRAWS = 4
+COLUMNS = 1 << 18  # that the words of scikit-learn's estimators are hashed into
 LATE, RARE = 2000, 20
 HEADER = "| sort | classes | class right % | label right % | unsure % | log-loss | 1-ROCA % | sm % at hm 0.5 % | hm % | its log-loss |"
 _FIELD_END = re.compile(rb"\r?\n(?![ \t])")
@@ -217,7 +218,7 @@ def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
         from sklearn.naive_bayes import MultinomialNB
 
         bayes = name == "MultinomialNB"
-        words = HashingVectorizer(n_features=1 << 18, alternate_sign=False, norm=None if bayes else "l2")
+        words = HashingVectorizer(n_features=COLUMNS, alternate_sign=False, norm=None if bayes else "l2")
         estimator: Any = MultinomialNB(alpha=0.1) if bayes else LogisticRegression(C=100.0, max_iter=1000)
         estimator.fit(words.transform([text_of(message.raw) for message in lessons]), [message.label for message in lessons])
 

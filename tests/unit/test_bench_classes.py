@@ -45,6 +45,7 @@ def test_nothing_is_left_of_a_list() -> None:
 def test_every_filter_tells_classes_apart_and_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_classes, "SIZES", (10,))
     monkeypatch.setattr(bench_classes, "DRAWS", 1)
+    monkeypatch.setattr(bench_classes, "COLUMNS", 1 << 10)
     for number, (label, raw) in enumerate(mail(60)):
         (tmp_path / str(number)).write_bytes(raw + (b"\nunsubscribe here\n" if label == "ham" and number % 2 else b""))
     (tmp_path / "index").write_text("".join(f"{label} {number}\n" for number, (label, _) in enumerate(mail(60))))
