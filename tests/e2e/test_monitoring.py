@@ -85,6 +85,14 @@ class Monitored:
             time.sleep(0.1)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored, Daemon]]:
+    """For those who leave its processes and files alone, or put them right again."""
+    site = Monitored(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
+    with site.running() as running:
+        yield site, running
+
+
 def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     line = [*COMMAND, "--state", str(state), "status", *options]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False, **settings)
@@ -148,25 +156,24 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
         assert all(last[name] >= value for name, value in growing(before).items())
 
 
-def test_lessons_are_counted_whoever_teaches(state: Path) -> None:
-    site = Monitored(state)
+def test_lessons_are_counted_whoever_teaches(shared: tuple[Monitored, Daemon]) -> None:
+    site, _ = shared
     spam, ham = daemon.unseen("spam", 2), daemon.unseen("ham", 1)
-    with site.running():
-        assert not any(name[0] == "spamguard_last_lesson_by_person_timestamp_seconds" for name in site.values())
-        with Filter.open(state) as spam_filter:
-            assert all(spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam)
-            assert spam_filter.learn(ham[0], "ham", origin="cli")
-        lessons = {("spam", "folder"): 2.0, ("ham", "cli"): 1.0}
+    assert not any(name[0] == "spamguard_last_lesson_by_person_timestamp_seconds" for name in site.values())
+    with Filter.open(site.state) as spam_filter:
+        assert all(spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam)
+        assert spam_filter.learn(ham[0], "ham", origin="cli")
+    lessons = {("spam", "folder"): 2.0, ("ham", "cli"): 1.0}
 
-        def counted() -> bool:  # whoever looked while they were taught may have seen some of them only
-            found = site.values()
-            return {key: found.get(("spamguard_lessons_total", *key)) for key in lessons} == lessons
-
-        eventually(counted, "lessons are counted")
+    def counted() -> bool:  # whoever looked while they were taught may have seen some of them only
         found = site.values()
-        assert 0 <= time.time() - found["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
-        ledger = state / "ledger.sqlite"
-        eventually(lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size, "it grows as it is settled")
+        return {key: found.get(("spamguard_lessons_total", *key)) for key in lessons} == lessons
+
+    eventually(counted, "lessons are counted")
+    found = site.values()
+    assert 0 <= time.time() - found["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
+    ledger = site.state / "ledger.sqlite"
+    eventually(lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size, "it grows as it is settled")
 
 
 def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
@@ -207,17 +214,16 @@ def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
         site.becomes("readyz", 200, "^ready$")
 
 
-def test_a_worker_that_hangs_is_told(state: Path) -> None:
-    site = Monitored(state)
-    with site.running() as running:
-        worker = children(running.process.pid, "daemon.worker")[0]
-        time.sleep(3)  # it has been heard thrice: who was never heard is starting, which may take its time
-        os.kill(worker, signal.SIGSTOP)
-        try:
-            site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
-        finally:
-            os.kill(worker, signal.SIGCONT)
-        site.becomes("healthz", 200, "^alive$")
+def test_a_worker_that_hangs_is_told(shared: tuple[Monitored, Daemon]) -> None:
+    site, running = shared
+    worker = children(running.process.pid, "daemon.worker")[0]
+    time.sleep(3)  # it has been heard thrice: who was never heard is starting, which may take its time
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    site.becomes("healthz", 200, "^alive$")
 
 
 def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
