@@ -250,7 +250,14 @@ def _add_clues(content: Content, limits: Limits) -> None:
     hosts = _add_links(content)
     received = [text for name, text in found if name == b"received"]
     content.hops = len(received)
+    content.makeup += _of_handful(content)
     _add_structure(content, relations.clues(content.message.named, received, hosts))
+
+
+def _of_handful(content: Content) -> list[bytes]:
+    letters = sum(len(runs) for section, runs in content.spaceless if not section)
+    subjects = [text for name, text in content.sections if name == b"subject"]
+    return makeup.of_handful(content.sections[0][1][: content.length], letters, subjects)
 
 
 def _as_read(content: Content, name: bytes, text: bytes) -> Section:

@@ -39,6 +39,33 @@ def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
     assert b" ".join(found.clues).decode() == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "letters", "subjects", "expected"),
+    [
+        (b"", 0, [], "few_text_0"),
+        (b"f4b7ja\n", 0, [b"6qcmcs"], "few_text_1 few_text_mixed_6 few_subject_1 few_subject_mixed_6"),
+        (b"hi 2024 don't \xc3\xa9t\xc3\xa9", 0, [], "few_text_4 few_text_letters_2 few_text_digits_4 few_text_signs_5 few_text_letters_5"),
+        (b"a" * 16 + b" " + b"b" * 90, 0, [], "few_text_2 few_text_letters_16 few_text_letters_16"),
+        (b"", 10, [], "few_text_10"),
+        (b"x", 10, [b"a"], ""),
+        (b"x " * 10, 0, [b"a " * 11], "few_text_10" + " few_text_letters_1" * 10),
+        (b"x " * 11, 0, [b"a"], ""),
+    ],
+)
+def test_how_a_handful_of_words_looks(text: bytes, letters: int, subjects: list[bytes], expected: str) -> None:
+    assert b" ".join(makeup.of_handful(text, letters, subjects)).decode() == expected
+
+
+def test_two_messages_of_words_that_come_only_once_have_their_looks_in_common() -> None:
+    pairs = ((b"6qcmcs", b"27hbhg\n"), (b"2pwjmb", b"51kkhx\n"))
+    one, other = (names(header(b"Subject: " + subject, body=body)) for subject, body in pairs)
+    assert {"clue:few_text_mixed_6", "clue:few_subject_mixed_6"} <= one & other
+
+
+def test_the_looks_of_more_words_are_no_evidence() -> None:
+    assert not [name for name in names(header(b"Subject: a", body=b"word " * 11)) if "few_" in name]
+
+
 @pytest.mark.parametrize(("words", "stands"), [(0, True), (3, True), (4, False)])
 def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(words: int, stands: bool) -> None:
     found = makeup.of(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
