@@ -68,7 +68,7 @@ class LocalMailboxes:
         for number, ((fixed, rest), user) in enumerate(self._patterns):
             some = list(self._matches(fixed, rest))
             if not some:
-                self._watches.wait_for(fixed, None)
+                self._watches.wait_for(fixed, None, links=True)
             for names in some:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))

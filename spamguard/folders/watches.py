@@ -38,6 +38,15 @@ class _Polled(Generic[Target]):
     targets: set[Target]
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited(Generic[Target]):
+    """A directory that may come in place of what is there. before: which that is. target: who waits."""
+
+    before: tuple[int, int] | None
+    links: bool
+    target: Target
+
+
 @dataclass(slots=True)
 class _Watched(Generic[Target]):
     """targets: told when a name comes or goes, by whose they are. above: those told for names of directories alone."""
@@ -54,7 +63,7 @@ class Watches(Generic[Target]):
         self._inotify: Inotify | None = None
         self._watched: dict[int, _Watched[Target]] = {}
         self._polled: dict[str, _Polled[Target]] = {}
-        self._awaited: dict[str, tuple[tuple[int, int] | None, Target]] = {}  # by path: which directory is there, and who waits for another
+        self._awaited: dict[str, _Awaited[Target]] = {}  # by path
         self._next_poll = 0.0
         if notify:
             try:
@@ -81,9 +90,12 @@ class Watches(Generic[Target]):
             self._cannot(error)
         self._look_at(path, target)
 
-    def wait_for(self, path: str, target: Target) -> None:
-        """Tell once of another directory there: of the first, or of one that is mounted over what is there now, which no event tells."""
-        self._awaited[path] = _identity(path), target
+    def wait_for(self, path: str, target: Target, *, links: bool = False) -> None:
+        """Tell once of another directory there: of the first, or of one that is mounted over what is there now, which no event tells.
+
+        links: whether the path may be one to it; not where people may have put it.
+        """
+        self._awaited[path] = _Awaited(_identity(path, links=links), links, target)
 
     def _look_at(self, path: str, target: Target) -> None:
         found = self._polled.get(path)
@@ -136,8 +148,8 @@ class Watches(Generic[Target]):
         now = time.monotonic()
         if not (self._polled or self._awaited) or now < self._next_poll:
             return set()
-        came = [path for path, (before, _) in self._awaited.items() if _identity(path) != before]
-        told = {self._awaited.pop(path)[1] for path in came}
+        came = [path for path, one in self._awaited.items() if _identity(path, links=one.links) != one.before]
+        told = {self._awaited.pop(path).target for path in came}
         for path, polled in list(self._polled.items()):
             changed, fresh = _looked_at(path)
             if changed != polled.time or polled.fresh:
@@ -149,10 +161,10 @@ class Watches(Generic[Target]):
         return told
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Of what is there; None: nothing is. Links are not followed: people may have put them there."""
+def _identity(path: str, *, links: bool) -> tuple[int, int] | None:
+    """Of what is there; None: nothing is. links: follow one."""
     with suppress(OSError):
-        found = os.stat(path, follow_symlinks=False)
+        found = os.stat(path, follow_symlinks=links)
         return found.st_dev, found.st_ino
     return None
 

@@ -360,6 +360,25 @@ def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, patt
         assert len(told(mailboxes).folders) == 1
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch, there):
+    """What the operator has named may be one to it, which says nothing itself when it is mounted."""
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    disk = tmp_path / "disk"
+    (tmp_path / "mail").symlink_to(disk)
+    if there:
+        disk.mkdir()
+    with opened(tmp_path / "mail" / "*") as mailboxes:
+        assert mailboxes.users() == []
+        assert mailboxes.changes(0.3) == Changes()
+        maildir(tmp_path / "new" / "anna")
+        if there:
+            disk.rename(tmp_path / "bare")
+        (tmp_path / "new").rename(disk)
+        assert told(mailboxes).users
+        assert [mailbox.user for mailbox in mailboxes.users()] == ["anna"]
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
