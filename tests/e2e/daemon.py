@@ -76,9 +76,15 @@ def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
 
 def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> list[bytes]:
     """Mail of one class that `taught` has not taught, though of its kind; CRLF line ends."""
-    found = [raw for name, raw in list(synthetic.generate(messages + 8 * count + 20, seed))[messages:] if name == label]
+    found = [raw for name, raw in _generated(messages + 8 * count + 20, seed)[messages:] if name == label]
     assert len(found) >= count
     return [raw.replace(b"\n", b"\r\n") for raw in found[:count]]
+
+
+@cache
+def _generated(size: int, seed: int) -> list[tuple[str, bytes]]:
+    """Not to be changed."""
+    return list(synthetic.generate(size, seed))
 
 
 @contextmanager
