@@ -54,6 +54,7 @@ _IN_FORCE = {
     "type": re.compile("(?:text/css)?"),
     "title": re.compile(""),
 }
+_UNTIL_A_SCRIPT = "body{visibility:hidden}"
 # In front of the number of a character there may be as many as one likes.
 _ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
 
@@ -75,15 +76,15 @@ def plainly(source: str) -> Markup | None:
         return None
     elements = list(zip(pieces[2::5], pieces[3::5], pieces[4::5], strict=True))
     titles = [text for name, _, text in elements if name == "title"]
-    style = "\n".join([text for name, attributes, text in elements if name == "style" and _is_in_force(attributes)])
+    style = "\n".join([text for name, attributes, text in elements if name == "style" and _is_in_force(attributes, text)])
     return Markup("".join(pieces[::5]), titles + [comment for comment in pieces[1::5] if comment], style)
 
 
-def _is_in_force(attributes: str) -> bool:
+def _is_in_force(attributes: str, text: str) -> bool:
     """Whether a style sheet is one, and for screens of any kind. That of AMP hides all until a script has run."""
-    return "amp4email-boilerplate" not in attributes and all(
-        _IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes)
-    )
+    if "amp4email-boilerplate" in attributes and text.strip() == _UNTIL_A_SCRIPT:
+        return False
+    return all(_IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes))
 
 
 def _ends_within(markup: str) -> bool:
@@ -170,7 +171,7 @@ class _Reader:
         text = self._take_text(name)
         if _HOLDING[name] == "unseen":
             self.unseen.append(text)
-        elif _HOLDING[name] == "style" and _is_in_force(attributes):
+        elif _HOLDING[name] == "style" and _is_in_force(attributes, text):
             self.style.append(text)
         if name in _DROPPED and (end := _TOKEN.match(self._source, self._position)):
             self._position = end.end()

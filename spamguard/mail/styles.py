@@ -117,10 +117,12 @@ ALL = "*"
 _OPEN_ADDRESS = re.compile(r"url\([^(){}]*+[{}]")  # goes on to the next ")": who can tell what it takes with it?
 _BRACES = re.compile(r"([{}])")
 _UNCONDITIONAL = re.compile(r"@media\s+(?:only\s+)?(?:screen|all)")  # not @layer, which any other rule outweighs
-# No screens at all, or smaller ones than there are: phones have 300 pixels and more.
+# No screens at all, or smaller ones than there are: phones have 300 pixels and more. Unless that is but one of several, or turned about.
 _NOWHERE = re.compile(
-    r"max-(?:device-)?width\s*+:\s*+(?:[12]?\d{1,2}(?:\.\d*+)?px|(?:1[0-8]|\d)(?:\.\d*+)?r?em)|^\s*+(?:@media\s+)?(?:only\s+)?print\b|keyframes"
+    r"max-(?:device-)?width\s*+:\s*+(?:[12]?\d{1,2}(?:\.\d*+)?px|(?:1[0-8]|\d)(?:\.\d*+)?r?em)|^\s*+(?:@media\s+)?(?:only\s+)?print\b"
 )
+_SOMEWHERE = re.compile(r"\b(?:not|or)\b")
+_NO_RULES = re.compile(r"\s*+@(?:-[a-z]{1,9}-)?keyframes\b")
 _MOST_NAMES = 50
 _MOST_SHOWN = 1000
 
@@ -293,7 +295,9 @@ def _rules(style: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _is_nowhere(condition: str) -> bool:
-    return "@" in condition and all(_NOWHERE.search(one) for one in condition.split(","))
+    if "@media" in condition:
+        return _SOMEWHERE.search(condition) is None and all(_NOWHERE.search(one) for one in condition.split(","))
+    return _NO_RULES.match(condition) is not None
 
 
 def _are_whole(before: str, statements: str) -> bool:

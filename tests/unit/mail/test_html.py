@@ -464,6 +464,11 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         ),
         (".x{display:none} @media (max-width:200px), (min-width:1px){.x{display:block}}", "<div class=x>"),
         (".x{display:none} @media print, screen{.x{display:block}}", "<div class=x>"),
+        (".x{display:none} @media not all and (max-width:200px){.x{display:block}}", "<div class=x>"),
+        (".x{display:none} @media (max-width:200px) or (min-width:1px){.x{display:block}}", "<div class=x>"),
+        (".x{display:none} @supports (max-width:200px){.x{display:block}}", "<div class=x>"),
+        (".x{display:none} @supports not (keyframes:y){.x{display:block}}", "<div class=x>"),
+        (".x{display:none} @container (max-width:200px){.x{display:block}}", "<div class=x>"),
         (r"@media (min-width:9px){.a\:x{display:block!important}}", "<div class='a:x' style='display:none'>"),
         (r".a\+x{display:block!important}", "<div style='display:none'>"),
         (".x{display:none} .y{display:none} .x.y{display:block}", "<div class='y x'>"),
@@ -500,6 +505,7 @@ def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str)
         ("*[x-apple-data-detectors]{font-size:inherit!important}", "<p style='font-size:0'>"),
         (".x{display:none} @media (max-width:9px){body .x{display:block!important}}", "<div class=x>"),
         (".x{display:none} @media print, (max-width:18em), (max-width:299.5px){.x{display:block!important}}", "<div class=x>"),
+        (".x{display:none} @-webkit-keyframes y{.x{display:block}}", "<div class=x>"),
         (".x{display:none} .x.y{display:block}", "<div class=x>"),
         ("p{font-size:14px}", "<div style='font-size:0;display:none'><p>"),
         ("a{color:inherit;font-size:inherit}", "<div style='font-size:0;color:transparent'><a>"),
@@ -526,6 +532,7 @@ def test_what_a_style_sheet_gives_to_others_stays_hidden(rule: str, tag: str) ->
         ('type="text/css" media="screen"', False),
         ("media = 'only screen'", False),
         ("data-media=print", False),
+        ("amp4email-boilerplate", False),
     ],
 )
 def test_a_style_sheet_hides_where_it_is_in_force(attributes: str, seen: bool) -> None:
