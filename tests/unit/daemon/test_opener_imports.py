@@ -8,7 +8,7 @@ from pathlib import Path
 
 PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation")
 FOLDERS = ("reading", "scan", "watcher", "lessons", "sightings", "reconcile", "doveconf")
-OTHERS = ("numpy", "zstandard", "sqlite3", "aiosmtpd", "sklearn")
+OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]
 
 
