@@ -66,7 +66,7 @@ def _refuse_damaged(copied: Path, path: Path, fingerprint: str) -> None:
     """A backup of what is damaged would be found out when it is needed: all is looked at that restoring it will need."""
     try:
         with closing(sqlite3.connect(copied)) as db:
-            found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            found = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
     except sqlite3.Error as error:
         if not error.sqlite_errorname.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):  # it cannot be looked at there, as on a full disk
             raise failure(copied, error) from error

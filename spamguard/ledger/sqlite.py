@@ -346,11 +346,10 @@ class SqliteLedger:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
         self._refuse_fork()
-        with explained(self.path):
+        with explained(self.path), transaction(self._db, begin):
             if begin != "BEGIN" and self._found() != self._file:  # nobody would ever read what was written, with success for an answer
                 raise LedgerError(f"ledger {self.path}: it was moved, removed or replaced while it was open: restart what uses it")
-            with transaction(self._db, begin):
-                yield
+            yield
 
     def _found(self) -> tuple[int, int] | None:
         """Which file is found by the ledger's name now."""
@@ -376,16 +375,22 @@ class SqliteLedger:
             raise failure(self.path, sqlite3.DatabaseError(f"no {key}"))
         return str(row[0])
 
+    def _number(self, key: str) -> int:
+        try:
+            return int(self._meta(key))
+        except ValueError as error:
+            raise failure(self.path, sqlite3.DatabaseError(f"{key} is no number")) from error
+
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(statements.SET_META, (key, value))
 
     def _clock(self) -> int:
         """The highest clock of any event ever seen here."""
-        return int(self._meta("ledger.clock"))
+        return self._number("ledger.clock")
 
     def _compacted(self) -> int:
         """Readers between 0 and here can no longer be served."""
-        return int(self._meta("ledger.compacted"))
+        return self._number("ledger.compacted")
 
     def _refuse_compacted(self, seq: int) -> None:
         if 0 < seq < self._compacted():

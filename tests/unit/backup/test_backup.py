@@ -204,7 +204,12 @@ def test_tables_without_receipts_cannot_be_backed_up(state, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:32768] + b"\xff" * 32768 + data[65536:], lambda data: b"sqam".join(data.rsplit(b"spam", 1))]
+    "damage",
+    [
+        lambda data: data[:32768] + b"\xff" * 32768 + data[65536:],
+        lambda data: data[:32769] + b"\x7f" + data[32770:],  # of which SQLite tells in several lines
+        lambda data: b"sqam".join(data.rsplit(b"spam", 1)),
+    ],
 )
 def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys, damage):
     """Nor one in which a single bit of a label has turned."""

@@ -133,7 +133,15 @@ def test_another_key(path, ledger):
     assert "restore its key" in refusal(path, "another")
 
 
-@pytest.mark.parametrize("damage", ["DROP TABLE meta", "DELETE FROM meta", "DELETE FROM meta WHERE key = 'ledger.clock'"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE meta",
+        "DELETE FROM meta",
+        "DELETE FROM meta WHERE key = 'ledger.clock'",
+        "UPDATE meta SET value = '0 ' || value || 'x' WHERE key = 'ledger.clock'",
+    ],
+)
 def test_a_ledger_without_what_it_notes_of_itself(path, ledger, damage):
     ledger._db.execute(damage)
     with pytest.raises(LedgerError, match="restore it from a backup"), SqliteLedger.open(path, "key") as opened:
