@@ -54,6 +54,9 @@ _IN_FORCE = {
     "type": re.compile("(?:text/css)?"),
     "title": re.compile(""),
 }
+_CONDITION = re.compile(r"[\w\s(),.:-]*+")
+_SOME_SCREENS = "(min-width:1px)"
+_BRACES = re.compile(r"([{}])")
 _UNTIL_A_SCRIPT = "body{visibility:hidden}"
 # In front of the number of a character there may be as many as one likes.
 _ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
@@ -76,15 +79,31 @@ def plainly(source: str) -> Markup | None:
         return None
     elements = list(zip(pieces[2::5], pieces[3::5], pieces[4::5], strict=True))
     titles = [text for name, _, text in elements if name == "title"]
-    style = "\n".join([text for name, attributes, text in elements if name == "style" and _is_in_force(attributes, text)])
+    style = "\n".join([_sheet(attributes, text) for name, attributes, text in elements if name == "style"])
     return Markup("".join(pieces[::5]), titles + [comment for comment in pieces[1::5] if comment], style)
 
 
-def _is_in_force(attributes: str, text: str) -> bool:
-    """Whether a style sheet is one, and for screens of any kind. That of AMP hides all until a script has run."""
+def _sheet(attributes: str, text: str) -> str:
+    """What a style sheet says, with the condition that its attributes make. That of AMP hides all until a script has run."""
     if "amp4email-boilerplate" in attributes and text.strip() == _UNTIL_A_SCRIPT:
-        return False
-    return all(_IN_FORCE[name].fullmatch(value.strip("\"' \t\n\r\f")) for name, value in _RESTRICTED.findall(attributes))
+        return ""
+    given = {name: value.strip("\"' \t\n\r\f") for name, value in reversed(_RESTRICTED.findall(attributes))}  # the first counts
+    conditions = {name for name, value in given.items() if not _IN_FORCE[name].fullmatch(value)}
+    if not conditions or "type" in conditions:
+        return "" if conditions else text
+    plain = conditions == {"media"} and _CONDITION.fullmatch(given["media"])
+    return f"@media {given['media'] if plain else _SOME_SCREENS}{{{_nested(text)}}}"
+
+
+def _nested(text: str) -> str:
+    """A style sheet that can stand in braces: without those of its own that close nothing, and with those that are missing."""
+    parts: list[str] = []
+    depth = 0
+    for piece in _BRACES.split(text):
+        if piece != "}" or depth:
+            parts.append(piece)
+            depth += (piece == "{") - (piece == "}")
+    return "".join(parts) + "}" * depth
 
 
 def _ends_within(markup: str) -> bool:
@@ -171,8 +190,8 @@ class _Reader:
         text = self._take_text(name)
         if _HOLDING[name] == "unseen":
             self.unseen.append(text)
-        elif _HOLDING[name] == "style" and _is_in_force(attributes, text):
-            self.style.append(text)
+        elif _HOLDING[name] == "style":
+            self.style.append(_sheet(attributes, text))
         if name in _DROPPED and (end := _TOKEN.match(self._source, self._position)):
             self._position = end.end()
 

@@ -542,6 +542,32 @@ def test_a_style_sheet_hides_where_it_is_in_force(attributes: str, seen: bool) -
 
 
 @pytest.mark.parametrize(
+    ("attributes", "rules", "seen"),
+    [
+        ("media='(min-width:1px)'", ".x{display:block!important}", True),
+        ("media='screen and (max-width:480px)'", "} .y{} .x{display:block!important", True),
+        ("media='(min-width:1px)/**/'", ".x{display:block!important}", True),
+        ("title=y", ".x{display:block!important}", True),
+        ("media=all media=print", ".x{display:block!important}", True),
+        ("media=print", ".x{display:block!important}", False),
+        ("media='(max-width:9px)'", ".x{display:block!important}", False),
+        ("type=y", ".x{display:block!important}", False),
+        ("media='(min-width:1px)'", "} .y{display:block}", False),
+    ],
+)
+def test_a_style_sheet_shows_where_some_screen_has_it_in_force(attributes: str, rules: str, seen: bool) -> None:
+    for before in ("", "<a b='>'>"):
+        found = html.read(f"{before}<style>.x{{display:none}}</style><style {attributes}>{rules}</style><div class=x>good")
+        assert ("good" in found.visible) is seen
+
+
+@pytest.mark.parametrize("media", ["print{} .x{display:none} @media print", "print"])
+@pytest.mark.parametrize("rules", [".x{display:none}", "} .x{display:none} {", "{} } .y{} .x{display:none}"])
+def test_a_style_sheet_with_a_condition_hides_nothing(media: str, rules: str) -> None:
+    assert "good" in html.read(f"<style media='{media}'>{rules}</style><div class=x>good").visible
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "<style>display:none" + "@media(" * 40_000,
