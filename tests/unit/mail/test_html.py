@@ -609,3 +609,23 @@ def test_hostile_style_sheets_take_no_longer(source: str) -> None:
 
 def test_a_tag_with_many_reasons_to_hide_is_looked_at_once() -> None:
     assert seconds(lambda: html.read("<br" + " hidden" * 150_000), 1) < 0.6  # 500 times over took three seconds
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        'href=" //evil.example/x"',
+        "href= //evil.example/x",
+        'href="\n//evil.example/x"',
+        'href="/\\evil.example/x"',
+        'href="https:/evil.example/x"',
+        "href='https:evil.example/x'",
+        'href="https:///evil.example/x"',
+    ],
+)
+def test_links_without_what_browsers_do_without(attribute: str) -> None:
+    assert html.read(f"<p>go <a {attribute}>x</a>").links == ["https://evil.example/x"]
+
+
+def test_links_that_are_found_anyway_are_not_told() -> None:
+    assert html.read("<a href='https://good.example/?a=1&amp;u=http:x' class=' //'>x</a><a href=/x>y</a>").links == []
