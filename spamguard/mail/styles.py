@@ -98,7 +98,7 @@ _SELECTOR = re.compile(r"(?:[a-z][\w-]{0,60})?[.#][\w-]{1,60}|[a-z][\w-]{0,60}")
 # What may stand in front of a selector and is no part of it. Addresses of fonts have semicolons.
 _STRING = r"\"[^\"{}\\]*+\"|'[^'{}\\]*+'"
 _IMPORT = rf"@import\s*+(?:url\(\s*+(?:{_STRING}|[^\s\"'(){{}}\\]++)\s*+\)|{_STRING})[^;{{}}\"'\\]*+;"
-_NO_SELECTOR = re.compile(rf"(?:\s*+(?:<!--|-->|{_IMPORT}))++")
+_NO_SELECTOR = re.compile(rf"(?:\s*+(?:<!--|-->|{_IMPORT})|)*+")
 # What gives back what hides without conditions, and whom it concerns: what stands last in a selector.
 _GIVES_BACK = re.compile(
     r"\\|(?:display|visibility|opacity|font(?:-size)?|color|height|width|overflow|position|left|top|text-indent|transform|clip)\s*+:"
