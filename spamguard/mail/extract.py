@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import kernel
 from spamguard.mail import content as reading
 from spamguard.mail.content import Content
 from spamguard.mail.fields import Section
 from spamguard.mail.limits import DEFAULT_LIMITS, Limits
 from spamguard.mail.split import Split
-from spamguard.mail.tokens import BETWEEN, CLUES, GRAMS, PAIRS, WORDS, Place, Run, TokenHasher, narrow
+from spamguard.mail.tokens import BETWEEN, CLUES, GRAMS, PAIRS, WORDS, Compiled, Run, TokenHasher, narrow
 from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
 from spamguard.records import Features, Word
 
@@ -45,10 +43,11 @@ class Extractor:
     def repeating(self, raw: bytes) -> Reading:
         """The same, but tokens may repeat: whoever wants buckets finds some that repeat anyway, and need not look twice."""
         content = reading.read(raw, self._limits)
-        tokens = self._compiled(content)
-        if tokens is None:
-            tokens = self._tokens([content])[0] if content.spaceless else self._tokens_of_one(content.sections)
-            tokens.sort()
+        compiled = self._compiled(content)
+        if compiled is not None:
+            return self._reading(raw, content, compiled.distinct())
+        tokens = self._tokens([content])[0] if content.spaceless else self._tokens_of_one(content.sections)
+        tokens.sort()
         return self._reading(raw, content, tokens)
 
     def read(self, messages: Sequence[bytes]) -> list[Reading]:
@@ -64,10 +63,9 @@ class Extractor:
     def read_named(self, raw: bytes) -> tuple[Reading, Named]:
         """The features of one message, and a way to its words."""
         content = reading.read(raw, self._limits)
-        compiled, found = kernel.functions(), self._compiled(content)
-        if compiled is not None and found is not None:
-            ask = partial(self._hasher.places, compiled, content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
-            return self._reading(raw, content, found), _Placed(content.sections, ask)
+        compiled = self._compiled(content)
+        if compiled is not None:
+            return self._reading(raw, content, compiled.distinct()), compiled
         if content.spaceless:
             groups = self._groups([content])
             tokens = np.concatenate([group.tokens for group in groups])
@@ -90,9 +88,9 @@ class Extractor:
 
     def _words(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         if len(contents) == 1 and not contents[0].spaceless:
-            found = self._hasher.distinct(contents[0].sections, _BODY)
-            if found is not None:
-                return [found]
+            compiled = self._hasher.compiled(contents[0].sections, _BODY)
+            if compiled is not None:
+                return [compiled.distinct()]
         run = self._hasher.run([content.sections[0] for content in contents])
         owner = np.arange(len(contents)).repeat(run.counts)
         groups = [Group(narrow(run.hashes) | WORDS, owner, run, np.arange(len(owner))), *self._spaceless(contents, pairs=False)]
@@ -108,13 +106,13 @@ class Extractor:
     def _tokens(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         """The distinct tokens of each message, sorted."""
         found = [self._compiled(content) for content in contents]
-        others = [content for content, tokens in zip(contents, found, strict=True) if tokens is None]
+        others = [content for content, compiled in zip(contents, found, strict=True) if compiled is None]
         rest = iter(self._by_numpy(others) if others else ())
-        return [next(rest) if tokens is None else tokens for tokens in found]
+        return [next(rest) if compiled is None else compiled.distinct() for compiled in found]
 
-    def _compiled(self, content: Content) -> NDArray[np.uint32] | None:
-        """Those of one message, if the kernel can: it knows nothing of scripts without spaces."""
-        return None if content.spaceless else self._hasher.distinct(content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
+    def _compiled(self, content: Content) -> Compiled | None:
+        """Those of one message by the kernel, if it can: it knows nothing of scripts without spaces."""
+        return None if content.spaceless else self._hasher.compiled(content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
 
     def _by_numpy(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
         if len(contents) == 1 and not contents[0].spaceless:
@@ -214,17 +212,6 @@ class Named(Protocol):
 
     def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
         """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
-
-
-class _Placed(NamedTuple):
-    """Where the tokens in some buckets stand is asked of the kernel once it is known which. ask: for buckets, and the shift."""
-
-    sections: list[Section]
-    ask: Callable[[NDArray[np.intp], int], list[Place]]
-
-    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
-        places = self.ask(buckets, shift)
-        return tuple([Word(place.token, place.name(self.sections), part) for place, part in zip(places, parts.tolist(), strict=True)])
 
 
 class _Listed(NamedTuple):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spamguard import kernel
 from spamguard.mail.fields import Section
+from spamguard.records import Word
 
 Hashes = NDArray[np.uint64]
 
@@ -90,6 +91,25 @@ class Place(NamedTuple):
         return first + BETWEEN[self.made] + _text(text[self.other : self.other + self.other_size]) if self.made else first
 
 
+class Compiled(NamedTuple):
+    """The tokens of one message, as the kernel finds them. arguments: what its functions want to know of the sections."""
+
+    functions: kernel.Functions
+    sections: list[Section]
+    arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
+    skipped: int
+
+    def distinct(self) -> NDArray[np.uint32]:
+        """Sorted."""
+        return np.frombuffer(self.functions.tokens(*self.arguments, self.skipped), np.uint32)
+
+    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
+        """As `extract.Named`: where they stand is looked for now that it is known which. IndexError: a bucket has none."""
+        told = np.frombuffer(self.functions.places(*self.arguments, buckets.astype(np.uint32), self.skipped, shift), np.uint32)
+        places = map(Place._make, told.reshape(-1, len(Place._fields)).tolist())
+        return tuple([Word(place.token, place.name(self.sections), part) for place, part in zip(places, parts.tolist(), strict=True)])
+
+
 def _labelled(section: bytes, token: bytes | str) -> str:
     """Readable text of a token, with its section in front unless that is the body."""
     label = section.decode("utf-8", "replace") + ":" if section else ""
@@ -138,40 +158,21 @@ class TokenHasher:
         self._multipliers = multipliers.tobytes()
         self._first, self._second, self._last, self._length, self._left, self._right, self._skip, self._final = map(np.array, multipliers)
 
-    def distinct(
+    def compiled(
         self, sections: list[Section], unpaired: Set[bytes], skipped: int = 0, lettered: Set[bytes] = frozenset()
-    ) -> NDArray[np.uint32] | None:
-        """The distinct tokens of one message, sorted; None without the kernel.
+    ) -> Compiled | None:
+        """The tokens of one message by the kernel; None without it.
 
         The first section is the text of the body. What `run`, `with_neighbours` and `grams` find, in one go: pairs but in some sections,
         skips of the first `skipped` tokens behind the body's, grams of some sections.
         """
-        compiled = kernel.functions()
-        if compiled is None:
+        functions = kernel.functions()
+        if functions is None:
             return None
-        return np.frombuffer(compiled.tokens(*self._arguments(sections, unpaired, lettered), skipped), np.uint32)
-
-    def places(
-        self,
-        compiled: kernel.Functions,
-        sections: list[Section],
-        unpaired: Set[bytes],
-        skipped: int,
-        lettered: Set[bytes],
-        buckets: NDArray[np.intp],
-        shift: int,
-    ) -> list[Place]:
-        """Where a token of each of these buckets, `token >> shift`, stands; the rest as in `distinct`. IndexError: one has none."""
-        told = compiled.places(*self._arguments(sections, unpaired, lettered), buckets.astype(np.uint32), skipped, shift)
-        return list(map(Place._make, np.frombuffer(told, np.uint32).reshape(-1, len(Place._fields)).tolist()))
-
-    def _arguments(
-        self, sections: list[Section], unpaired: Set[bytes], lettered: Set[bytes]
-    ) -> tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]:
         names, texts = zip(*sections, strict=True)
         seeds = b"".join(map(self._seeds.__getitem__, (*names, _LETTERS)))
         kinds = bytes([_NO_PAIRS * (name in unpaired) + _WITH_GRAMS * (name in lettered) for name in names])
-        return texts, seeds, kinds, self._multipliers, _CLASS
+        return Compiled(functions, sections, (texts, seeds, kinds, self._multipliers, _CLASS), skipped)
 
     def run(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> Run:
         """Hashes of all tokens of all sections, in order. unpaired: names of sections whose tokens make no pairs."""
