@@ -110,7 +110,8 @@ def _speaker_of(votes: Iterable[Vote], extractor: int | None) -> Vote | None:
 def _lesson(speaker: Vote | None, whole: Whole = lambda vote: vote) -> Lesson | None:
     if speaker is None or speaker.label is None:
         return None
-    return Lesson(speaker.digest, speaker.label, (full := whole(speaker)).packed, full.scores)
+    full = whole(speaker)
+    return Lesson(speaker.digest, speaker.label, full.packed, full.scores)
 
 
 def _speaker(winning: Collection[Vote], extractor: int | None) -> Vote | None:
