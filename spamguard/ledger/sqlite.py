@@ -293,7 +293,7 @@ class SqliteLedger:
             self._refuse_compacted(upto)
             counts = Counter(dict(self._db.execute(statements.LABELS_OF_EVENTS, {"upto": upto, "extractor": extractor})))
             # Nearly every message has one event, which is its lesson.
-            several = map(Vote._make, self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, {"upto": upto}))
+            several = map(Vote._make, self._db.execute(statements.VOTES_OF_SEVERAL_EVENTS, (upto,)))
             for _, cast in groupby(several, attrgetter("digest")):
                 votes = list(cast)
                 counts.subtract(vote.label for vote in votes if extractor in (None, vote.extractor))

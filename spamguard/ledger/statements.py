@@ -40,10 +40,12 @@ EVENTS_BETWEEN = """
 SELECT seq, digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-# Without features and scores. The + forbids SQLite, whatever statistics it may have, to walk all events up to that seq: it is to look
-# the few digests up.
-EARLIER_VOTES_OF_DIGESTS = """
-SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE digest IN ({}) AND +seq <= ?"""
+# Votes without features and scores, which then stay on the disk, and without from where and when they were cast: which of them is the
+# lesson depends on none of that.
+_CAST = "SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events "
+
+# The + forbids SQLite, whatever statistics it may have, to walk all events up to that seq: it is to look the few digests up.
+EARLIER_VOTES_OF_DIGESTS = _CAST + "WHERE digest IN ({}) AND +seq <= ?"
 
 LAST_OF_NEXT_DIGESTS = "SELECT max(digest) FROM (SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"
 
@@ -55,22 +57,16 @@ LESSONS_OF_DIGESTS = f"""
 SELECT digest, label, packed, scores, extractor FROM events
 WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3 AND digest NOT IN ({_SEVERAL})"""  # noqa: S608
 
-# The votes on the others, without features and scores, and who said it from where and when, which no lesson depends on.
-EVENTS_OF_DIGESTS = f"""
-SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events
-WHERE digest IN ({_SEVERAL}) AND +seq <= ?3 ORDER BY digest"""  # noqa: S608
+# The votes on the others.
+EVENTS_OF_DIGESTS = _CAST + f"WHERE digest IN ({_SEVERAL}) AND +seq <= ?3 ORDER BY digest"
 
 # One walk along the file: in the order of digests every row would be a page of its own.
 LABELS_OF_EVENTS = """
 SELECT label, count(*) FROM events WHERE seq <= :upto AND label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor)
 GROUP BY label"""
 
-# Without the large columns, which then stay on the disk.
-VOTES_OF_SEVERAL_EVENTS = """
-SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE +seq <= :upto AND digest IN (
-    SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1) ORDER BY digest"""
-
-DIGESTS_OF_SEVERAL_EVENTS = "SELECT digest FROM events WHERE +seq <= ? GROUP BY digest HAVING count(*) > 1"
+DIGESTS_OF_SEVERAL_EVENTS = "SELECT digest FROM events WHERE +seq <= ?1 GROUP BY digest HAVING count(*) > 1"
+VOTES_OF_SEVERAL_EVENTS = _CAST + f"WHERE +seq <= ?1 AND digest IN ({DIGESTS_OF_SEVERAL_EVENTS}) ORDER BY digest"
 
 # Without features.
 SCORES_BETWEEN = "SELECT seq, digest, label, scores, extractor FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
@@ -79,9 +75,7 @@ VOTES_OF_DIGEST = "SELECT digest, user, clock, node, label, x'', scores, '', 0, 
 
 SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 
-# Without features and scores.
-VOTES_OF_DIGESTS = """
-SELECT digest, user, clock, node, label, x'', x'', '', 0, extractor FROM events WHERE digest IN ({}) ORDER BY digest"""
+VOTES_OF_DIGESTS = _CAST + "WHERE digest IN ({}) ORDER BY digest"
 
 # Of a digest with one event, as nearly all have, its label is that of the lesson.
 LABELS_OF_DIGESTS_BETWEEN = """

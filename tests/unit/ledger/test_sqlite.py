@@ -384,7 +384,7 @@ def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
     )
     counting = {"upto": 9, "extractor": 1}
     assert plan(statements.LABELS_OF_EVENTS, counting).startswith("SEARCH events USING INTEGER PRIMARY KEY (rowid<?)")  # page after page
-    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.VOTES_OF_SEVERAL_EVENTS, counting)
+    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.VOTES_OF_SEVERAL_EVENTS, (9,))
     dropping = plan(statements.DROP_SUPERSEDED, {"upto": 9, "before": 9})
     assert dropping.startswith("SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)")
     assert "SCAN events USING COVERING INDEX sqlite_autoindex_events_1" in dropping
