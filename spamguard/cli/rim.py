@@ -340,13 +340,9 @@ def counted(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
 
 
-def coloured() -> bool:
-    """Whether standard output is a terminal that is to be given colours (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
 def painter() -> Painter:
-    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere."""
-    if coloured():
+    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere, and for who wants none
+    (https://no-color.org)."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
     return lambda text, code: text  # noqa: ARG005
