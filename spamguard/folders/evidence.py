@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from spamguard.folders.reconcile import EVIDENCE, Into, Sign
+from spamguard.folders.teaches import EVIDENCE, Into, Sign
 from spamguard.settings import Watch
 
 _FLAGS = {"R": Sign.ANSWERED, "F": Sign.FLAGGED, "S": Sign.READ}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
-from spamguard.folders.reconcile import Into, Rules, target
+from spamguard.folders.reconcile import Rules
+from spamguard.folders.teaches import Into
 from spamguard.folders.values import Arrival
 from spamguard.settings import Action
 
@@ -27,7 +28,7 @@ class Filing:
         the last."""
         spam = [one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG]
         before = known({one.digest for one in spam})
-        found = [target(rules, one.folder) for one in spam if one.digest not in before]
+        found = [rules.into(one.folder) for one in spam if one.digest not in before]
         self._filed.extend(sorted(into is Into.UNWANTED for into in found if into in (Into.UNWANTED, Into.HAM)))
 
     @property

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from spamguard.engine import Filter
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Mailbox, Place
-from spamguard.folders.reconcile import Key, Outcome
+from spamguard.folders.reconcile import Outcome
 from spamguard.folders.rules import display
 from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Lesson
+from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Key, Lesson
 from spamguard.prepare import Teaching, chunks
 
 BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
@@ -166,7 +166,7 @@ class _Changes:
         """Those of some messages."""
         some = list(digests)
         kept = [copy for digest in some for copy in self._kept.get(digest, ())]
-        return kept, [(copy.folder, copy.name) for digest in some for copy in self._removed.get(digest, ())]
+        return kept, [copy.key for digest in some for copy in self._removed.get(digest, ())]
 
     def came_from(self, digest: bytes) -> str:
         """The folder a message was in before, for people."""

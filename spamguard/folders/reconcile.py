@@ -10,86 +10,17 @@ delivered twice is no copy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.folders.values import Arrival, Copy, Kind, Lesson, Role
+from spamguard.folders.teaches import HAM, TEACHES, Before, Into
+from spamguard.folders.values import Arrival, Copy, Key, Lesson, Role
 from spamguard.settings import Action
-from spamguard.signature import Signed
-
-Key = tuple[str, int]
-"""Folder, and `names.key` of the base name: a file of a mailbox."""
-
-_HAM, _SPAM = "ham", "spam"
-
-
-class Before(StrEnum):
-    """Where a message was before it came into a folder."""
-
-    ANOTHER_CLASS = "in a folder of another class, whatever lay between"
-    SAME_CLASS = "in another folder of the same class"
-    OUTSIDE = "in a neutral folder or trash, and in none of another class before that"
-    FILED = "nowhere, and we filed it as spam"
-    LEFT = "nowhere, and we did not file it as spam"
-    HERE = "in this folder, or delivered twice"
-    NOWHERE = "nowhere"
-
-
-class Into(StrEnum):
-    """What kind of folder it came into."""
-
-    HAM = "ham: INBOX, Archive"
-    UNWANTED = "an unwanted class: Junk"
-    OTHER = "another class"
-    OUTSIDE = "neutral or trash"
-
-
-class Sign(StrEnum):
-    """What people do to a message without moving it."""
-
-    ANSWERED = "answered"
-    FLAGGED = "flagged"
-    READ = "read"
-    KEYWORD = "keyword"
-
-
-TEACHES: dict[tuple[Before, Into], str] = {
-    (Before.ANOTHER_CLASS, Into.HAM): "moved from another class",
-    (Before.ANOTHER_CLASS, Into.UNWANTED): "moved from another class",
-    (Before.ANOTHER_CLASS, Into.OTHER): "moved from another class",
-    (Before.SAME_CLASS, Into.HAM): "kept in another folder",
-    (Before.OUTSIDE, Into.UNWANTED): "moved from a folder of no class",
-    (Before.OUTSIDE, Into.OTHER): "moved from a folder of no class",
-    (Before.FILED, Into.HAM): "we had filed it as spam",
-    (Before.LEFT, Into.UNWANTED): "we had not filed it as spam",
-}
-"""What teaches the class of the folder that a message came into, and why. A pair that is missing teaches nothing and leaves the
-lesson there was. A message that went from a folder teaches nothing; one that came into folders of two classes at once waits for one
-of them to go. Ignored folders are not looked at: what lies there is nowhere."""
-
-SIGNS: dict[Sign, str] = {
-    Sign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
-    Sign.FLAGGED: "flagged it (`flagged: true`)",
-    Sign.READ: "read it and left it there for so long (`read_after: 7d`)",
-    Sign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
-}
-"""What each is, for the manual."""
-
-EVIDENCE: dict[tuple[Sign, Into], str] = {
-    (Sign.ANSWERED, Into.HAM): _HAM,
-    (Sign.FLAGGED, Into.HAM): _HAM,
-    (Sign.READ, Into.HAM): _HAM,
-    (Sign.KEYWORD, Into.HAM): _SPAM,
-    (Sign.KEYWORD, Into.OTHER): _SPAM,
-    (Sign.KEYWORD, Into.OUTSIDE): _SPAM,
-}
-"""What teaches which class where the operator asks for it, once, a message about which its user has never said anything. A pair that
-is missing teaches nothing; so does the opposite, and what was there when the operator began to ask."""
 
 
 class Rules(NamedTuple):
@@ -103,6 +34,17 @@ class Rules(NamedTuple):
     unwanted: Collection[str] = frozenset(("spam",))
     we_file: bool = False
     filing: bool = True
+
+    def label(self, folder: str | None) -> str:
+        """The class of a folder, empty if it has none."""
+        return "" if folder is None else self.role(folder).label
+
+    def into(self, folder: str) -> Into:
+        """What kind of folder it is."""
+        label = self.label(folder)
+        if label in self.unwanted:
+            return Into.UNWANTED
+        return {"": Into.OUTSIDE, HAM: Into.HAM}.get(label, Into.OTHER)
 
 
 class Outcome(NamedTuple):
@@ -141,68 +83,35 @@ def reconcile(
     1970. first: of the first scan of a mailbox, in which nothing moved. The order of what is given makes no difference, and giving
     it again with the outcome applied changes nothing.
     """
-    lineages: dict[tuple[bytes, int], _Lineage] = {}
-    known = set()
+    copies: defaultdict[tuple[bytes, int], list[Copy]] = defaultdict(list)  # of each delivered message, as everywhere below
     for copy in remembered:
-        known.add((copy.digest, copy.delivery))
-        _lineage(lineages, rules, now, copy.digest, copy.delivery).remember(copy, gone)
+        copies[copy.digest, copy.delivery].append(copy)
+    came: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
-        _lineage(lineages, rules, now, arrival.digest, _delivery(arrival, known)).arrive(arrival)
-    for lineage in lineages.values():
+        came[arrival.digest, _delivery(arrival, copies)].append(arrival)
+    delivered = sorted(copies.keys() | came.keys())
+    lineages = [_Lineage(rules, now, message, copies[message], came[message], gone) for message in delivered]
+    for lineage in lineages:
         lineage.decide(first=first)
-    return _outcome([lineage for _, lineage in sorted(lineages.items())])
-
-
-def as_markdown() -> str:
-    """The table of what teaches, for the manual."""
-    head = ["It was", *(f"now in {into}" for into in Into)]
-    rows = [[before, *(_cell(before, into) for into in Into)] for before in Before]
-    rows += [[f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in Into)] for sign in Sign]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
-
-
-def _cell(before: Before, into: Into) -> str:
-    return f"teaches it: {TEACHES[before, into]}" if (before, into) in TEACHES else "–"
-
-
-def _sign_cell(sign: Sign, into: Into) -> str:
-    return f"teaches {EVIDENCE[sign, into]}, if nothing else was said" if (sign, into) in EVIDENCE else "–"
-
-
-def target(rules: Rules, folder: str) -> Into:
-    """What kind of folder it is."""
-    label = _class(rules.role(folder))
-    if label in rules.unwanted:
-        return Into.UNWANTED
-    return {"": Into.OUTSIDE, _HAM: Into.HAM}.get(label, Into.OTHER)
+    return _outcome(lineages)
 
 
 class _Lineage:
     """All copies of one delivered message in one mailbox."""
 
-    def __init__(self, rules: Rules, now: int, digest: bytes, delivery: int) -> None:
+    def __init__(
+        self, rules: Rules, now: int, message: tuple[bytes, int], copies: Iterable[Copy], came: Iterable[Arrival], gone: Collection[Key]
+    ) -> None:
+        """message: digest and delivery."""
         self._rules = rules
         self._now = now
-        self._digest = digest
-        self._delivery = delivery
-        self._was: dict[Key, Copy] = {}
-        self._is: dict[Key, Copy] = {}
-        self._missed: set[Key] = set()  # went since the last scan
-        self._new: dict[Key, Signed | None] = {}
+        self._digest, self._delivery = message
+        self._was = {copy.key: copy for copy in copies}
+        self._missed = {key for key, copy in self._was.items() if key in gone and not copy.gone}  # went since the last scan
+        self._is = {key: copy._replace(gone=now) if key in self._missed else copy for key, copy in self._was.items()}
+        here = {key for key, copy in self._is.items() if not copy.gone}
+        self._new = {arrival.key: arrival.signed for arrival in came if arrival.key not in here}
         self.lessons: list[Lesson] = []
-
-    def remember(self, copy: Copy, gone: Collection[Key]) -> None:
-        key = (copy.folder, copy.name)
-        self._was[key] = copy
-        if key in gone and not copy.gone:
-            self._missed.add(key)
-            copy = copy._replace(gone=self._now)
-        self._is[key] = copy
-
-    def arrive(self, arrival: Arrival) -> None:
-        key = (arrival.folder, arrival.name)
-        if key not in self._is or self._is[key].gone:
-            self._new[key] = arrival.signed
 
     def decide(self, *, first: bool) -> None:
         """What the new copies mean: where the message came from, and whether that teaches."""
@@ -212,14 +121,13 @@ class _Lineage:
         for key in waited:
             self._is[key] = self._is[key]._replace(waiting=False)
         new = self._arrived() if self._new else [self._is.pop(key) for key in sorted(waited - self._missed)]
-        undecided = self._digest != b"" and len({self._label(copy.folder) for copy in new} - {""}) > 1
+        undecided = self._digest != b"" and len({self._rules.label(copy.folder) for copy in new} - {""}) > 1
         sources = [(copy, self._source(copy)) for copy in new]
         if not undecided:
             self._teach(sources, first=first)
             self._follow(sources)
         for copy, source in sources:
-            kept = copy._replace(waiting=undecided and not first, origin=self._origin(copy, source))
-            self._is[copy.folder, copy.name] = kept
+            self._is[copy.key] = copy._replace(waiting=undecided and not first, origin=self._origin(copy, source))
 
     def changes(self) -> tuple[list[Copy], list[Copy]]:
         """Sightings to be kept, and those of which nothing is left to know."""
@@ -240,31 +148,30 @@ class _Lineage:
         return max(elsewhere or self._is.values(), key=lambda other: self._likeness(other, copy), default=None)
 
     def _likeness(self, other: Copy, copy: Copy) -> tuple[object, ...]:
-        key = (other.folder, other.name)
         same_name = other.seen if other.name == copy.name else -1  # of several the last
-        in_class = self._label(other.folder) != ""
-        return same_name, not other.followed, key in self._missed, in_class, key
+        in_class = self._rules.label(other.folder) != ""
+        return same_name, not other.followed, other.key in self._missed, in_class, other.key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:
             if first and source:
                 continue
             before = self._before(source, copy) if source else self._at_first(copy)
-            why = TEACHES.get((before, target(self._rules, copy.folder)))
+            why = TEACHES.get((before, self._rules.into(copy.folder)))
             if why is not None:
-                self.lessons.append(Lesson(copy.digest, self._label(copy.folder), copy.folder, copy.name, why))
+                self.lessons.append(Lesson(copy.digest, self._rules.label(copy.folder), copy.folder, copy.name, why))
 
     def _before(self, source: Copy, copy: Copy) -> Before:
-        came = self._label(source.folder) or self._label(source.origin)
-        if came not in ("", self._label(copy.folder)):
+        came = self._rules.label(source.folder) or self._rules.label(source.origin)
+        if came not in ("", self._rules.label(copy.folder)):
             return Before.ANOTHER_CLASS
-        if not self._label(source.folder):
+        if not self._rules.label(source.folder):
             return Before.OUTSIDE
         return Before.HERE if source.folder == copy.folder else Before.SAME_CLASS
 
     def _at_first(self, copy: Copy) -> Before:
         """What our own action, if it is known, says about a first sight."""
-        signed = self._new.get((copy.folder, copy.name))
+        signed = self._new.get(copy.key)
         if signed is None or not self._rules.we_file:
             return Before.NOWHERE
         if signed.label not in self._rules.unwanted:
@@ -275,24 +182,14 @@ class _Lineage:
         """Sources that went are done with; of the others remember that they are not the end of the way."""
         for copy, source in sources:
             if source and source.gone:
-                self._is.pop((source.folder, source.name), None)
+                self._is.pop(source.key, None)
             elif source and source.folder != copy.folder:
-                self._is[source.folder, source.name] = source._replace(followed=True)
+                self._is[source.key] = source._replace(followed=True)
 
     def _origin(self, copy: Copy, source: Copy | None) -> str | None:
-        if source is None or self._label(copy.folder):
+        if source is None or self._rules.label(copy.folder):
             return None
-        return source.folder if self._label(source.folder) else source.origin
-
-    def _label(self, folder: str | None) -> str:
-        """The class of a folder, empty if it has none."""
-        return "" if folder is None else _class(self._rules.role(folder))
-
-
-def _lineage(lineages: dict[tuple[bytes, int], _Lineage], rules: Rules, now: int, digest: bytes, delivery: int) -> _Lineage:
-    if (digest, delivery) not in lineages:
-        lineages[digest, delivery] = _Lineage(rules, now, digest, delivery)
-    return lineages[digest, delivery]
+        return source.folder if self._rules.label(source.folder) else source.origin
 
 
 def _outcome(lineages: Iterable[_Lineage]) -> Outcome:
@@ -307,10 +204,6 @@ def _outcome(lineages: Iterable[_Lineage]) -> Outcome:
         kept += changed
         removed += over
     return Outcome([lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()], kept, removed)
-
-
-def _class(role: Role) -> str:
-    return role.label if role.kind is Kind.CLASS else ""
 
 
 def _delivery(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:

@@ -22,9 +22,9 @@ from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.once import Once
 from spamguard.folders.reading import UnfinishedError, read
-from spamguard.folders.reconcile import Key, among, compare, short_hash
+from spamguard.folders.reconcile import among, compare, short_hash
 from spamguard.folders.rules import display
-from spamguard.folders.values import Arrival
+from spamguard.folders.values import Arrival, Key
 from spamguard.packed import UnreadableError
 from spamguard.prepare import Preparer
 from spamguard.signature import Signed

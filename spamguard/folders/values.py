@@ -16,6 +16,9 @@ ORIGIN = "folder"
 EVIDENCE = "evidence"
 """With the kind of it and a folder's name behind it, the origin of what was taken from what a person did without moving a message."""
 
+Key = tuple[str, int]
+"""Folder, and `names.key` of the base name: a file of a mailbox."""
+
 
 class Kind(StrEnum):
     """What a folder is for."""
@@ -53,6 +56,11 @@ class Arrival(NamedTuple):
     signed: Signed | None = None
     received: int = 0
 
+    @property
+    def key(self) -> Key:
+        """The file."""
+        return self.folder, self.name
+
 
 class Copy(NamedTuple):
     """What is remembered of one file of one mailbox: a sighting.
@@ -74,6 +82,11 @@ class Copy(NamedTuple):
     followed: bool = False
     seen: int = 0
     gone: int = 0
+
+    @property
+    def key(self) -> Key:
+        """The file."""
+        return self.folder, self.name
 
 
 class Lesson(NamedTuple):

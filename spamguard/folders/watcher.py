@@ -22,13 +22,14 @@ from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Matter, Once, mailbox_of
-from spamguard.folders.reconcile import Into, Key, Rules, reconcile, target
+from spamguard.folders.reconcile import Rules, reconcile
 from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import display, is_filed, role_of
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.schedule import Box, Schedule, Work
 from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
-from spamguard.folders.values import Arrival, Copy, Kind, Role
+from spamguard.folders.teaches import Into
+from spamguard.folders.values import Arrival, Copy, Key, Kind, Role
 from spamguard.folders.weighing import Weigher
 from spamguard.settings import Settings, Watch
 
@@ -289,7 +290,7 @@ class Watcher:
             yield from self._weigher.weigh(box.mailbox, looked.renamed, self._into, asked, everything=everything)
 
     def _into(self, place: Place) -> Into:
-        return target(self._rules(place.mailbox), place.directory)
+        return self._rules(place.mailbox).into(place.directory)
 
     def _learn(self, box: Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
         """Teach what follows from a look; which folders to look at again."""
@@ -320,7 +321,7 @@ class Watcher:
             digests = list(islice(came, PIECE))
             keys = [] if digests else list(islice(left, PIECE))
             before = self._sightings.copies(mailbox, digests, keys)
-            left.difference_update(keys, ((copy.folder, copy.name) for copy in before))
+            left.difference_update(keys, (copy.key for copy in before))
             yield before, [arrival for digest in digests for arrival in came.pop(digest)]
 
     def _filed(self, box: Box, arrivals: list[Arrival], rules: Rules) -> bool:

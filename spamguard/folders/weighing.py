@@ -17,9 +17,9 @@ from spamguard.folders.contract import Mailbox, Mailboxes, Place
 from spamguard.folders.evidence import Asked, says, signs
 from spamguard.folders.lessons import Teacher
 from spamguard.folders.once import Once
-from spamguard.folders.reconcile import EVIDENCE, Into, Sign
 from spamguard.folders.scan import Found, Scanner, told
 from spamguard.folders.sightings import Sightings
+from spamguard.folders.teaches import EVIDENCE, Into, Sign
 from spamguard.folders.values import Copy, Lesson
 from spamguard.ledger import SqliteLedger
 

@@ -26,7 +26,7 @@ import pytest
 
 from corpora import synthetic
 from spamguard import config
-from spamguard.folders.reconcile import as_markdown
+from spamguard.folders.teaches import as_markdown
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources
 

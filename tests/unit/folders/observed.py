@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.folders.names import key, key_of, message
-from spamguard.folders.reconcile import Key, Outcome, Rules, compare, reconcile
+from spamguard.folders.reconcile import Outcome, Rules, compare, reconcile
 from spamguard.folders.roles import HAM, NEUTRAL, SPAM, TRASH
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Arrival, Copy, Kind, Lesson, Role
+from spamguard.folders.values import Arrival, Copy, Key, Kind, Lesson, Role
 from spamguard.settings import Action
 from spamguard.signature import Signed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spamguard.folders.evidence import Asked, asked, says, signs
-from spamguard.folders.reconcile import Into, Sign
+from spamguard.folders.teaches import Into, Sign
 from spamguard.settings import HamEvidence, Watch
 
 ALL = asked(Watch("/x", ham_evidence=HamEvidence(True, True, 3600.0), spam_evidence=("$Junk", "Junk")))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from spamguard.folders.names import key
-from spamguard.folders.reconcile import EVIDENCE, SIGNS, TEACHES, Before, Into, Outcome, Sign, as_markdown, compare
+from spamguard.folders.reconcile import Outcome, compare
+from spamguard.folders.teaches import EVIDENCE, SIGNS, TEACHES, Before, Into, Sign, as_markdown
 from spamguard.folders.values import Lesson
 from spamguard.settings import Action
 from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, keys_of, signed, stem
