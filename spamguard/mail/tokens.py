@@ -140,8 +140,8 @@ class _Seeds(dict[bytes, bytes]):
 
 
 def _put_together(text: bytes) -> bytes:
-    """The part of a section's text of which grams are made."""
-    return b" ".join(text.split())[:_GRAM_TEXT]
+    """The part of a section's text of which grams are made; no more of its words are looked at than that can hold."""
+    return b" ".join(text.split(None, _GRAM_TEXT))[:_GRAM_TEXT]
 
 
 def _shown(grams: bytes) -> bytes:
