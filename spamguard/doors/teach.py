@@ -58,7 +58,7 @@ class Speakers:
             name = pwd.getpwuid(account).pw_name
         except KeyError:
             name = ""
-        own = name if is_user(name) else f"#{account}"  # other systems' directories have names with blanks
+        own = name if is_user(name) else f"#{account}"
         if named not in ("", own) and account not in self._told:
             self._told.add(account)
             told = "%s hands over lessons of others, such as %s: they count as its own, unless for_others names it"

@@ -4,7 +4,8 @@
     FORGET LENGTH [USER]LF
 
 The second takes back what that user has said about the message.
-CLASS: lower-case letters, digits, - and _; LENGTH: bytes of the message that follows; USER: whose lesson it is, UTF-8 without blanks.
+CLASS: lower-case letters, digits, - and _; LENGTH: bytes of the message that follows; USER: whose lesson it is, UTF-8, the rest of the
+line: there are names with blanks in them.
 On the socket one line comes back: `OK`, `NO reason` (for ever), `LATER reason` (the directory will do), or `HOLD reason` (there is no such
 class: in the directory it would be lost). Imports nothing: a client starts in no time.
 """
@@ -55,19 +56,18 @@ def parse(line: bytes) -> Header:
     if not line.endswith(b"\n"):
         raise ValueError("no line")
     try:
-        words = line[:-1].decode("utf-8").split(" ")
+        verb, _, rest = line[:-1].decode("utf-8").partition(" ")
     except UnicodeDecodeError:
         raise ValueError("no UTF-8") from None
-    verb = words.pop(0)
-    label = words.pop(0) if verb == "TEACH" and words else ""
-    if verb not in ("TEACH", "FORGET") or len(words) not in (1, 2):
+    label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
+    if verb not in ("TEACH", "FORGET") or not rest:
         raise ValueError("expected TEACH CLASS LENGTH [USER]")
     if verb == "TEACH" and not is_class(label):
         raise ValueError("no name of a class")
-    length, user = words[0], words[1] if len(words) == 2 else ""
+    length, named, user = rest.partition(" ")
     if not (length.isascii() and length.isdecimal() and len(length) < 12 and 0 < int(length) <= MOST_BYTES):
         raise ValueError(f"a message has 1 to {MOST_BYTES} bytes")
-    if len(words) == 2 and not is_user(user):
+    if named and not is_user(user):
         raise ValueError("no name of a user")
     return Header(label, int(length), user)
 
@@ -79,4 +79,4 @@ def is_class(text: str) -> bool:
 
 def is_user(text: str) -> bool:
     """Whether a user of mail may have this name."""
-    return text.isprintable() and " " not in text and 0 < len(text.encode("utf-8", "replace")) <= 255
+    return text.isprintable() and text == text.strip() and 0 < len(text.encode("utf-8", "replace")) <= 255

@@ -30,6 +30,7 @@ SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 HOOK_SECONDS = 5.0  # generous: below 0.3 on a machine that does nothing else
 _FOLDERS = """
+auth_username_chars =  # any, blanks too
 namespace inbox {
   mailbox Trash {
     special_use = \\Trash
@@ -164,6 +165,19 @@ def test_people_teach_with_their_mail_program(place):
             move(other, 1, "INBOX", "Junk")
         place.come(*[("anna", "spam")] * 2, ("anna", "ham"), ("ben", "spam"))
         assert "not taken" not in running.log()
+
+
+@needs_sieve
+def test_a_user_whose_name_has_blanks_teaches(place):
+    name = "carl van  b"
+    with place.spamguard(), mail_program(place.server, name) as client:
+        store(client, 1, 2)
+        move(client, 1, "INBOX", "Junk")
+        place.come((name, "spam"))
+    with mail_program(place.server, name) as client:  # while nobody listens
+        move(client, 2, "INBOX", "Junk")
+    with place.spamguard():
+        place.come((name, "spam"), (name, "spam"))
 
 
 @needs_sieve

@@ -90,8 +90,8 @@ def test_who_may_name_others():
 
 
 def test_an_account_whose_name_has_no_place_in_a_lesson_goes_by_its_number(tmp_path, monkeypatch):
-    """Directories of other systems have names with blanks: the lesson was accepted, and dropped as none when it was to be learnt."""
-    monkeypatch.setattr(pwd, "getpwuid", lambda account: SimpleNamespace(pw_name="DOMAIN\\anna b"))
+    """The lesson was accepted, and dropped as none when it was to be learnt."""
+    monkeypatch.setattr(pwd, "getpwuid", lambda account: SimpleNamespace(pw_name="DOMAIN\\anna\tb"))
     (found,) = served(tmp_path, handing((Header("spam", 5), b"hello")))
     assert found.user == f"#{os.getuid()}"
 
