@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What only writing raises: the disk is full, or somebody's share of it, or the file may not be larger."""
+
 _DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _ABANDONED = 86_400.0  # seconds since anybody has written to one
-_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
@@ -42,7 +44,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in _OF_WRITING:
+        if error.filename is None and error.errno in NO_ROOM:
             error.filename = str(path)
         raise
 

@@ -7,7 +7,6 @@ sends the message again, and who had a copy has two.)
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import os
@@ -19,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from spamguard.files import create_private, sync_directory
+from spamguard.files import NO_ROOM, create_private, sync_directory
 from spamguard.relay.contract import Notice, unnoticed
 from spamguard.relay.threads import finished
 from spamguard.spool import Content
@@ -29,7 +28,6 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger("spamguard.relay")
 _numbers = itertools.count()  # of deliveries of this process
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _HOST_LETTERS = 100  # of at most 255 that the name of a file may have
 # Our own fields stand first, X-Spamguard is the last of them: what a sender wrote below counts for nothing.
@@ -132,7 +130,7 @@ class _Delivery:
     def _not_delivered(self, error: OSError) -> Reply:
         _log.error("not delivered into a Maildir: %s", error)
         self._hop.notice(error)
-        full = error.errno in _FULL
+        full = error.errno in NO_ROOM
         return Reply.of(452, "4.3.1 Insufficient system storage") if full else Reply.of(451, "4.3.0 Mailbox cannot be written now")
 
 
