@@ -132,15 +132,16 @@ def _hide_unseen(content: Content, beside: list[int]) -> None:
 
 def _is_strange(text: str, shown: str) -> bool:
     """Whether more than a quarter of its words are not in what is shown."""
-    words = _compared(text)
-    missing = sorted(words - _compared(shown))
+    written = set(text.split())
+    words = _compared(written)
+    missing = sorted(_compared(written.difference(shown.split())))
     some = missing[:: len(missing) // _LOOKED_FOR + 1]  # where no blanks part words, or signs do, they are found as well
     absent = sum([word not in shown for word in some])
     return len(words) >= _FEWEST and 4 * absent * len(missing) > len(words) * len(some)
 
 
-def _compared(text: str) -> set[str]:
-    return {word for one in set(text.split()) if len(word := one.strip(_MARKS)[:_LETTERS]) > _LONG and word.isalpha()}
+def _compared(written: set[str]) -> set[str]:
+    return {word for one in written if len(one) > _LONG and len(word := one.strip(_MARKS)[:_LETTERS]) > _LONG and word.isalpha()}
 
 
 def _is_text(leaf: Leaf) -> bool:
