@@ -93,7 +93,7 @@ def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
 
 def _show(mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
     from spamguard.folders.first import filed
-    from spamguard.folders.rules import display
+    from spamguard.folders.names import display
 
     told = []
     for mailbox in users:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from spamguard.folders.contract import Mailbox
+from spamguard.folders.names import display
 from spamguard.folders.notes import Notes
-from spamguard.folders.rules import display
 from spamguard.folders.values import EVIDENCE, ORIGIN, Lesson
 from spamguard.ledger import SqliteLedger
 

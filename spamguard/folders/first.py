@@ -70,7 +70,5 @@ def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collecti
         if message is None:
             yield one, None
             continue
-        raw, digest, signed = message
-        by_us = signed is not None and signed.label in unwanted and one.label in unwanted
-        first = said.setdefault(digest, one.label)
-        yield one, None if by_us or first != one.label else raw
+        first = said.setdefault(message.digest, one.label)
+        yield one, None if first != one.label or message.is_our_own(one.label, unwanted) else message.raw

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from spamguard.engine import Filter
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Mailbox, Place
+from spamguard.folders.names import display
 from spamguard.folders.reconcile import Outcome
-from spamguard.folders.rules import display
 from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Key, Lesson
@@ -49,7 +49,6 @@ class Teacher:
     def teach(
         self,
         mailbox: Mailbox,
-        places: Mapping[str, Place],
         outcome: Outcome,
         found: Mapping[Key, Found],
         before: Sequence[Copy],
@@ -58,9 +57,8 @@ class Teacher:
     ) -> Generator[None, None, set[Place]]:
         """Everything that follows from one look, some lessons at a step; folders to be looked at again, as messages have moved on.
 
-        places: the mailbox's folders by directory. found: what is new in them. before: what was remembered of these messages. first: of
-        the first look, which may be one at a mailbox that has moved: what it tells is older than whatever its user has said, or has
-        taken back.
+        found: what is new in its folders. before: what was remembered of these messages. first: of the first look, which may be one at a
+        mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
         LedgerError, SightingsError: what was not taught will be found again.
         """
         changes = _Changes(outcome, before)
@@ -69,7 +67,7 @@ class Teacher:
         taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
             admitted = self._allowance.admitted(mailbox, batch)
-            messages = self._messages(admitted, places, found, again)
+            messages = self._messages(mailbox, admitted, found, again)
             while learnt := self._learn(mailbox.user, messages, changes.came_from, unheard=first):
                 taught += learnt
                 yield
@@ -81,15 +79,11 @@ class Teacher:
         self._sightings.update(mailbox.path, *changes.of(taught))
         return again
 
-    def _messages(
-        self, lessons: Iterable[Lesson], places: Mapping[str, Place], found: Mapping[Key, Found], again: set[Place]
-    ) -> Iterator[_Taught]:
+    def _messages(self, mailbox: Mailbox, lessons: Iterable[Lesson], found: Mapping[Key, Found], again: set[Place]) -> Iterator[_Taught]:
         """Those that can still be read. again: gets the folders of the others."""
         for lesson in lessons:
-            place, new = places.get(lesson.folder), found.get((lesson.folder, lesson.name))
-            if place is None:
-                continue
-            file = new.file if new else self._scanner.file_of(place, lesson.name)
+            place, new = Place(mailbox, lesson.folder), found.get(lesson.key)
+            file = new.file if new else self._scanner.files(place, (lesson.name,)).get(lesson.name)
             raw = self._scanner.message(place, file, lesson.digest) if file else None
             if raw is not None:
                 yield _Taught(lesson, raw)
@@ -115,14 +109,13 @@ class Teacher:
     def _not_our_own(self, lessons: Iterable[Lesson], places: Mapping[bytes, Found], ours: set[bytes]) -> Iterator[_Taught]:
         """Those that can be read and do not only repeat our own verdict. ours: gets the digests of those that do."""
         for lesson in lessons:
-            found = self._scanner.read_signed(places[lesson.digest].place, places[lesson.digest].file)
-            if found is None or found[1] != lesson.digest:
+            message = self._scanner.read_signed(places[lesson.digest].place, places[lesson.digest].file)
+            if message is None or message.digest != lesson.digest:
                 continue
-            raw, digest, signed = found
-            if signed is not None and {signed.label, lesson.label} <= self._filter.unwanted:
-                ours.add(digest)
+            if message.is_our_own(lesson.label, self._filter.unwanted):
+                ours.add(lesson.digest)
             else:
-                yield _Taught(lesson, raw)
+                yield _Taught(lesson, message.raw)
 
     def _learn(self, user: str, messages: Iterator[_Taught], came_from: Callable[[bytes], str], *, unheard: bool) -> list[bytes]:
         """Messages that all go into one folder, as many as a step has time for; the digests of what is in the ledger now.

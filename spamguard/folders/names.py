@@ -47,6 +47,12 @@ def parts(directory: str) -> tuple[str, ...] | None:
     return tuple(map(decode, pieces))
 
 
+def display(directory: str) -> str:
+    """A folder as mail programs show it, as text: bytes that are no UTF-8 are written out."""
+    name = "/".join(parts(directory) or (directory,))
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def message(name: str) -> Name | None:
     """Base name and flags of a file in `cur` or `new`; None: it is no message.
 

@@ -13,8 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from spamguard.folders.contract import Mailbox, Place
-from spamguard.folders.once import Matter, Once, Warned, mailbox_of
+from spamguard.folders.once import Matter, Once, Warned
 from spamguard.folders.refusals import Refusals, Refused, read_refused, write
 
 FILE = "watching.json"
@@ -109,11 +108,11 @@ class Notes:
 
 
 def troubles(standing: Mapping[Hashable, Warned], now: int) -> Iterable[Trouble]:
-    """What was warned of and stands in the way of learning. A single file does so for a day: nobody comes to say that it is well."""
+    """What was warned of and stands in the way of learning: of our own things, and of mailboxes. What is passing does so for a day."""
     found = []
     for key, (text, since) in standing.items():
-        mailbox = mailbox_of(key)
-        lasting = isinstance(key, Mailbox | Place | Matter | str)
-        if lasting or (mailbox and now - since < _DAY):
-            found.append(Trouble(mailbox.user if mailbox else "", text, int(since)))
+        if isinstance(key, str):
+            found.append(Trouble("", text, int(since)))
+        elif isinstance(key, Matter) and (not key.passing or now - since < _DAY):
+            found.append(Trouble(key.mailbox.user, text, int(since)))
     return sorted(found, key=lambda one: one.since)[-_MOST_TROUBLES:]

@@ -24,20 +24,19 @@ class Warned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Matter:
-    """What may be said about a mailbox as a whole, beside that it cannot be looked at. No tuple, which a folder's `Place` could equal."""
+    """What may be wrong with a mailbox, or with a folder. what: unless it is that it cannot be looked at.
 
-    mailbox: Mailbox
-    what: str
+    passing: nobody comes to say that it is well, as of a single file.
+    """
 
+    about: Mailbox | Place
+    what: Hashable = ""
+    passing: bool = False
 
-def mailbox_of(key: Hashable) -> Mailbox | None:
-    """The mailbox that something was said about, or about a folder or a file of it."""
-    match key:
-        case Mailbox():
-            return key
-        case Place(mailbox=mailbox) | Matter(mailbox=mailbox) | (Place(mailbox=mailbox), _):
-            return mailbox
-    return None
+    @property
+    def mailbox(self) -> Mailbox:
+        """Whose it is."""
+        return self.about.mailbox if isinstance(self.about, Place) else self.about
 
 
 class Once:
@@ -59,9 +58,9 @@ class Once:
         """It is well again: should it come back, that is news."""
         self._told.pop(key, None)
 
-    def over_where(self, is_over: Callable[[Hashable], bool]) -> None:
+    def over_where(self, is_over: Callable[[Matter], bool]) -> None:
         """All of these are well again, or nobody's concern any more."""
-        for key in list(filter(is_over, self._told)):
+        for key in [key for key in self._told if isinstance(key, Matter) and is_over(key)]:
             self.over(key)
 
     def standing(self) -> Mapping[Hashable, Warned]:

@@ -13,8 +13,7 @@ from itertools import islice
 from math import inf
 
 from spamguard.engine import Filter
-from spamguard.folders import names
-from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
+from spamguard.folders.contract import File, Mailbox, Place
 from spamguard.folders.lessons import STEP_SECONDS
 from spamguard.folders.scan import Scanner
 from spamguard.folders.sightings import Sightings
@@ -33,11 +32,10 @@ _log = logging.getLogger("spamguard.folders")
 class Renewer:
     """Of one watcher. due: when the next step is to be taken, on the clock of `time.monotonic`."""
 
-    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner, mailboxes: Mailboxes) -> None:
+    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner) -> None:
         self._filter = spam_filter
         self._sightings = sightings
         self._scanner = scanner
-        self._mailboxes = mailboxes
         self._done = int(spam_filter.ledger.get_meta(_NOTE) or 0)  # event up to which everything was looked at
         self._looked, self._end = self._done, spam_filter.ledger.last_seq()
         self._waiting: list[bytes] = []  # messages of the events behind `_done`, up to `_looked`
@@ -95,14 +93,7 @@ class Renewer:
                 continue
             seen.add(digest)
             for place in {place for place, _ in copies} - listed.keys():
-                listed[place] = self._files(place, wanted)
+                listed[place] = self._scanner.files(place, wanted)
             there = ((place, listed[place][name]) for place, name in copies if name in listed[place])
             read = (self._scanner.message(place, file, digest) for place, file in there)
             yield from islice((raw for raw in read if raw is not None), 1)
-
-    def _files(self, place: Place, wanted: Collection[int]) -> dict[int, File]:
-        """Files of a folder, by the keys of their base names."""
-        try:
-            return {name: file for file in files(self._mailboxes.names(place)) if (name := names.key_of(file.name)) in wanted}
-        except OSError:
-            return {}  # told where folders are looked at

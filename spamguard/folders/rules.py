@@ -1,11 +1,13 @@
-"""What the settings of a watch come to: the role of each folder, and whether somebody files spam before a person sees it. Pure."""
+"""What an entry of `watch:` comes to: the role of each folder, whether somebody files spam before a person sees it, what counts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
-from spamguard.folders import names, roles
+from spamguard.folders import evidence, names, roles
+from spamguard.folders.evidence import Asked
 from spamguard.folders.values import Role
 from spamguard.settings import Protocol, Settings, Watch
 
@@ -13,6 +15,20 @@ _ROLES = 50_000  # folders whose roles are kept: people make and rename as many 
 
 RoleOf = Callable[[str], Role]
 """The role of a folder by its directory."""
+
+
+class Entry(NamedTuple):
+    """watch: as configured. we_file: see `is_filed`. asked: the evidence that counts."""
+
+    watch: Watch
+    role: RoleOf
+    we_file: bool
+    asked: Asked
+
+
+def entries(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[Entry]:
+    """All of them. special: as in `roles.role`."""
+    return [Entry(watch, role_of(watch, special), is_filed(watch, settings), evidence.asked(watch)) for watch in settings.watch]
 
 
 def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
@@ -33,9 +49,3 @@ def is_filed(watch: Watch, settings: Settings) -> bool:
         return watch.we_file
     hops = [listener.next_hop.endpoint for listener in settings.listeners]
     return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
-
-
-def display(directory: str) -> str:
-    """A folder as mail programs show it, as text: bytes that are no UTF-8 are written out."""
-    name = "/".join(names.parts(directory) or (directory,))
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from spamguard import secret, signature
 from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
-from spamguard.folders.once import Once
+from spamguard.folders.once import Matter, Once
 from spamguard.folders.reading import UnfinishedError, read
 from spamguard.folders.reconcile import among, compare, short_hash
-from spamguard.folders.rules import display
 from spamguard.folders.values import Arrival, Key
 from spamguard.packed import UnreadableError
 from spamguard.prepare import Preparer
@@ -46,6 +45,19 @@ class Found(NamedTuple):
     place: Place
     file: File
     name: int
+
+
+class Message(NamedTuple):
+    """What a file holds. signed: what we once said about it, if a valid signature tells. received: as of `Arrival`."""
+
+    raw: bytes
+    digest: bytes
+    signed: Signed | None
+    received: int
+
+    def is_our_own(self, label: str, unwanted: Collection[str]) -> bool:
+        """Whether who calls it so may only have taken our word for it."""
+        return self.signed is not None and self.signed.label in unwanted and label in unwanted
 
 
 @dataclass(slots=True)
@@ -91,9 +103,9 @@ class Scanner:
         except FileNotFoundError:
             listed = {}
         except OSError as error:
-            self._once.warn(place, "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
+            self._once.warn(Matter(place), "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
             return
-        self._once.over(place)
+        self._once.over(Matter(place))
         parts = list(chain.from_iterable(repeat(part, len(some)) for part, some in listed.items()))
         found = list(chain.from_iterable(listed.values()))
         fresh, keys = yield from self._keys(place, found)
@@ -148,19 +160,17 @@ class Scanner:
     def _arrival(self, found: Found, again: set[Place]) -> Arrival | None:
         folder = found.place.directory
         try:
-            raw = self._read(found.place, found.file)
+            message = self._read(found.place, found.file)
         except UnfinishedError:
             again.add(found.place)
             return None
         except (UnreadableError, OSError) as error:
             self._tell(found.place, found.file, error)
             return Arrival(folder, found.name, b"") if isinstance(error, UnreadableError) else None
-        digest = self.preparer.digest(raw)
-        if self._held_bytes + len(raw) <= _HELD_BYTES:
-            self._held[digest] = raw
-            self._held_bytes += len(raw)
-        head = _head(raw)
-        return Arrival(folder, found.name, digest, self._signed(head, digest), _received(head))
+        if self._held_bytes + len(message.raw) <= _HELD_BYTES:
+            self._held[message.digest] = message.raw
+            self._held_bytes += len(message.raw)
+        return Arrival(folder, found.name, message.digest, message.signed, message.received)
 
     def _tell(self, place: Place, file: File, error: UnreadableError | OSError) -> None:
         """What has moved on is nothing to speak of; of what cannot be read for one reason, one of a mailbox is."""
@@ -169,20 +179,18 @@ class Scanner:
             self._once.warn((place.mailbox.path, str(error)), "%s: %s; it teaches nothing, nor do others like it", where, error)
         elif not isinstance(error, FileNotFoundError):
             why = "is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror
-            today = int(time.time()) // _DAY  # told once a day of a folder, however many there are
-            self._once.warn((place, (error.errno, today)), "%s: cannot be read (%s); others like it there are not told", where, why)
+            files = Matter(place, (error.errno, int(time.time()) // _DAY), passing=True)  # told once a day, however many there are
+            self._once.warn(files, "%s: cannot be read (%s); others like it there are not told", where, why)
 
-    def read_signed(self, place: Place, file: File) -> tuple[bytes, bytes, Signed | None] | None:
-        """A message, its digest and what we once said about it; None: it cannot be read, or not yet."""
+    def read_signed(self, place: Place, file: File) -> Message | None:
+        """A message; None: it cannot be read, or not yet."""
         try:
-            raw = self._read(place, file)
+            return self._read(place, file)
         except UnfinishedError:
             return None
         except (UnreadableError, OSError) as error:
             self._tell(place, file, error)
             return None
-        digest = self.preparer.digest(raw)
-        return raw, digest, self._signed(_head(raw), digest)
 
     def message(self, place: Place, file: File, digest: bytes) -> bytes | None:
         """The message of this digest, read now unless it was held; None: it is not there any more."""
@@ -190,24 +198,27 @@ class Scanner:
         if held is not None:
             return held
         try:
-            raw = self._read(place, file)
+            message = self._read(place, file)
         except (OSError, UnreadableError, UnfinishedError):
             return None
-        return raw if self.preparer.digest(raw) == digest else None
+        return message.raw if message.digest == digest else None
 
-    def file_of(self, place: Place, key: int) -> File | None:
-        """A file of a folder by the key of its base name."""
+    def files(self, place: Place, wanted: Collection[int]) -> dict[int, File]:
+        """Files of a folder by the keys of their base names; none of one that cannot be looked at, which is told where folders are."""
         try:
-            return next((file for file in files(self._mailboxes.names(place)) if names.key_of(file.name) == key), None)
+            return {key: file for file in files(self._mailboxes.names(place)) if (key := names.key_of(file.name)) in wanted}
         except OSError:
-            return None
+            return {}
 
-    def _read(self, place: Place, file: File) -> bytes:
+    def _read(self, place: Place, file: File) -> Message:
+        """UnfinishedError, UnreadableError, OSError."""
         descriptor = self._mailboxes.open(place, file)
         try:
-            return read(descriptor, file.name)
+            raw = read(descriptor, file.name)
         finally:
             os.close(descriptor)
+        digest, head = self.preparer.digest(raw), _head(raw)
+        return Message(raw, digest, self._signed(head, digest), _received(head))
 
     def _signed(self, head: bytes, digest: bytes) -> Signed | None:
         """What we once said about a message, if its header bears that."""
@@ -232,4 +243,4 @@ def _received(head: bytes) -> int:
 
 def told(place: Place) -> str:
     """A folder, for people."""
-    return f"{place.mailbox.path} {display(place.directory)}"
+    return f"{place.mailbox.path} {names.display(place.directory)}"

@@ -35,7 +35,7 @@ class Box:
     mailbox: Mailbox
     next_rescan: float
     folders_due: float = inf
-    places: dict[str, Place] = field(default_factory=dict)
+    places: set[Place] = field(default_factory=set)
     due: dict[Place, float] = field(default_factory=dict)
     work: Work[None] | None = None
     is_new: bool = False

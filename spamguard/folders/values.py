@@ -99,3 +99,8 @@ class Lesson(NamedTuple):
     name: int
     why: str
     evidence: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The file."""
+        return self.folder, self.name

@@ -16,22 +16,23 @@ from math import inf
 
 from spamguard.engine import Filter
 from spamguard.errors import MailboxesError, SpamguardError
-from spamguard.folders import doveconf, evidence, roles
+from spamguard.folders import doveconf, roles
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
+from spamguard.folders.names import display
 from spamguard.folders.notes import Notes
-from spamguard.folders.once import Matter, Once, mailbox_of
+from spamguard.folders.once import Matter, Once
 from spamguard.folders.reconcile import Rules, reconcile
 from spamguard.folders.renewing import Renewer
-from spamguard.folders.rules import display, is_filed, role_of
+from spamguard.folders.rules import Entry, entries
 from spamguard.folders.scan import Looked, Scanner
 from spamguard.folders.schedule import Box, Schedule, Work
 from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
 from spamguard.folders.teaches import Into
 from spamguard.folders.values import Arrival, Copy, Key, Kind, Role
 from spamguard.folders.weighing import Weigher
-from spamguard.settings import Settings, Watch
+from spamguard.settings import Settings
 
 STEP = 200  # messages read at once: some tenths of a second, in which other mailboxes wait; of large ones fewer
 PIECE = 1000  # messages whose comings and goings are thought about at once: the same
@@ -64,8 +65,6 @@ class Watcher:
 
     def __init__(self, spam_filter: Filter, settings: Settings, mailboxes: Mailboxes, settle: Callable[[], object]) -> None:
         self._filter = spam_filter
-        self._watches = settings.watch
-        self._we_file = [is_filed(watch, settings) for watch in settings.watch]
         self._mailboxes = mailboxes
         self._settle = settle
         self._once = Once()
@@ -76,12 +75,11 @@ class Watcher:
         allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
         self._weigher = Weigher(mailboxes, spam_filter.ledger, self._sightings, self._scanner, self._teacher, self._once)
-        self._renewer = Renewer(spam_filter, self._sightings, self._scanner, mailboxes)
-        self._asked = [evidence.asked(watch) for watch in settings.watch]
+        self._renewer = Renewer(spam_filter, self._sightings, self._scanner)
         server = doveconf.read()
         for note in server.notes:
             _log.info("%s", note)
-        self._roles = [role_of(watch, server.special) for watch in settings.watch]
+        self._entries = entries(settings, server.special)
         self._doubts: set[str] = set()
         self._schedule = Schedule()
         self._users_due = 0.0
@@ -129,21 +127,21 @@ class Watcher:
                 box.next_rescan = now
                 self._schedule.plan(box)
         if changes.users:
-            self._users_due = min(self._users_due, now + min(watch.debounce_seconds for watch in self._watches))
+            self._users_due = min(self._users_due, now + min(entry.watch.debounce_seconds for entry in self._entries))
         told: dict[Mailbox, Box] = {}
         for mailbox in changes.mailboxes & boxes.keys():
             box = told[mailbox] = boxes[mailbox]
-            box.folders_due = min(box.folders_due, now + self._watch(mailbox).debounce_seconds)
+            box.folders_due = min(box.folders_due, now + self._entry(mailbox).watch.debounce_seconds)
         for place in changes.folders:
             if place.mailbox in boxes and self._role(place).kind is not Kind.IGNORED:
                 box = told[place.mailbox] = boxes[place.mailbox]
-                box.soon(place, now + self._watch(place.mailbox).debounce_seconds)
+                box.soon(place, now + self._entry(place.mailbox).watch.debounce_seconds)
         for box in told.values():
             self._schedule.tell(box)
 
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
-        self._users_due = now + min((watch.rescan_seconds for watch in self._watches), default=inf)
+        self._users_due = now + min((entry.watch.rescan_seconds for entry in self._entries), default=inf)
         try:
             found = set(self._mailboxes.users())
         except (SpamguardError, OSError) as error:
@@ -156,7 +154,7 @@ class Watcher:
         for mailbox in gone:
             self._schedule.remove(mailbox)
             self._scanner.forget(mailbox)
-        self._once.over_where(lambda about: mailbox_of(about) in gone)
+        self._once.over_where(lambda matter: matter.mailbox in gone)
         for mailbox in sorted(found - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
@@ -180,10 +178,11 @@ class Watcher:
             self._once.warn(_OURS, "%s; what was moved is found again when that is mended", error)
             self._give_up(box, time.monotonic() + RETRY_SECONDS)
         except OSError as error:
-            self._once.warn(box.mailbox, "%s: cannot be looked at (%s): moves in it teach nothing", box.mailbox.path, error.strerror)
+            told = "%s: cannot be looked at (%s): moves in it teach nothing"
+            self._once.warn(Matter(box.mailbox), told, box.mailbox.path, error.strerror)
             self._give_up(box, box.next_rescan)
         else:
-            self._once.over(box.mailbox)
+            self._once.over(Matter(box.mailbox))
         box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)
         self._schedule.plan(box)
 
@@ -211,7 +210,7 @@ class Watcher:
 
     def _look_where_due(self, box: Box, now: float) -> Work[None]:
         if min(box.next_rescan, box.folders_due) <= now:
-            box.next_rescan = now + self._watch(box.mailbox).rescan_seconds if box.next_rescan <= now else box.next_rescan
+            box.next_rescan = now + self._entry(box.mailbox).watch.rescan_seconds if box.next_rescan <= now else box.next_rescan
             box.folders_due = inf
             self._find_folders(box)
         due, box.due = box.due, {}
@@ -220,25 +219,26 @@ class Watcher:
         elif due:
             looked = yield from self._look(box, due)
             again = yield from self._learn(box, looked)
-            yield from self._weigh(box, looked, everything=due.keys() >= set(box.places.values()))
+            yield from self._weigh(box, looked, everything=due.keys() >= box.places)
             # all of them: what is not finished came from one of them, and may be on its way to another
-            self._look_soon(box, set(due) if again else set(), self._watch(box.mailbox).debounce_seconds)
+            if again:
+                self._look_soon(box, due, self._entry(box.mailbox).watch.debounce_seconds)
 
     def _find_folders(self, box: Box) -> None:
         """Look at all folders there are, and at all in which something was: what is new may have been filled before it was watched."""
         known = self._sightings.folders(box.mailbox.path)
         try:
-            found = list(self._mailboxes.folders(box.mailbox))
+            found = set(self._mailboxes.folders(box.mailbox))
         except FileNotFoundError:  # should it come back, that is told once it was missed
-            found, self._users_due = [], 0.0
+            found, self._users_due = set(), 0.0
         else:
             self._tell_empty(box.mailbox, now_empty=not found, was_empty=not known)
-        there = set(found)
-        self._once.over_where(lambda about: isinstance(about, Place) and about.mailbox == box.mailbox and about not in there)
-        box.places = {place.directory: place for place in found if self._role(place).kind is not Kind.IGNORED}
-        for place in found:
+        there = {box.mailbox, *found}
+        self._once.over_where(lambda matter: matter.mailbox == box.mailbox and matter.about not in there)
+        box.places = {place for place in found if self._role(place).kind is not Kind.IGNORED}
+        for place in sorted(found):
             self._tell_doubtful(place)
-        self._look_soon(box, {Place(box.mailbox, directory) for directory in {*box.places, *known}})
+        self._look_soon(box, box.places.union(Place(box.mailbox, directory) for directory in known))
 
     def _tell_empty(self, mailbox: Mailbox, *, now_empty: bool, was_empty: bool) -> None:
         """Told until there are folders again, though what was in them has been missed by then."""
@@ -259,7 +259,7 @@ class Watcher:
         box.is_new = True
         try:
             yield  # before anything is listed: only one of those that begin holds the names of its files
-            for place in list(box.places.values()):
+            for place in sorted(box.places):
                 found = (yield from self._look(box, [place])).new
                 for start in range(0, len(found), STEP):
                     yield from self._learn(box, Looked(found[start : start + STEP]), first=True)
@@ -267,12 +267,12 @@ class Watcher:
             box.is_new = False
             self._scanner.forget(box.mailbox)  # so that the next look tells all names to whoever weighs them
         self._sightings.mark_scanned(box.mailbox.path)
-        self._look_soon(box, set(box.places.values()))
+        self._look_soon(box, box.places)
         _log.info("%s: seen for the first time; from now on moving its mail teaches, in the name of %s", box.mailbox.path, box.mailbox.user)
 
     def _look(self, box: Box, places: Iterable[Place]) -> Work[Looked]:
         """What has changed in these folders; a step is over when a listing has taken that long."""
-        asked, looked, until = self._asked[box.mailbox.watch], Looked(), time.monotonic() + STEP_SECONDS
+        asked, looked, until = self._entry(box.mailbox).asked, Looked(), time.monotonic() + STEP_SECONDS
         for place in places:
             if weighed := asked.counts(self._into(place)):
                 self._weigher.prepare(place, asked)
@@ -285,7 +285,7 @@ class Watcher:
 
     def _weigh(self, box: Box, looked: Looked, *, everything: bool) -> Work[None]:
         """Teach what follows from evidence, after what follows from moves."""
-        asked = self._asked[box.mailbox.watch]
+        asked = self._entry(box.mailbox).asked
         if asked.signs:
             yield from self._weigher.weigh(box.mailbox, looked.renamed, self._into, asked, everything=everything)
 
@@ -302,9 +302,9 @@ class Watcher:
         found = {(one.place.directory, one.name): one for one in looked.new}
         again = looked.again
         for before, came in self._pieces(box.mailbox.path, arrivals, looked.gone):
-            done = self._weigher.done(box.mailbox, before) if self._asked[box.mailbox.watch].signs else set()
+            done = self._weigher.done(box.mailbox, before) if self._entry(box.mailbox).asked.signs else set()
             outcome = reconcile(before, came, looked.gone, rules, int(time.time()), first=first)
-            again |= yield from self._teacher.teach(box.mailbox, box.places, outcome, found, before, first=first)
+            again |= yield from self._teacher.teach(box.mailbox, outcome, found, before, first=first)
             self._weigher.follow(box.mailbox, done, outcome.kept)
             yield
         self._scanner.let_go()
@@ -359,7 +359,7 @@ class Watcher:
             self._once.over(_RENEWING)
         return True
 
-    def _look_soon(self, box: Box, places: set[Place], seconds: float = 0.0) -> None:
+    def _look_soon(self, box: Box, places: Iterable[Place], seconds: float = 0.0) -> None:
         when = time.monotonic() + seconds
         for place in places:
             box.soon(place, when)
@@ -367,17 +367,18 @@ class Watcher:
     # ----
 
     def _rules(self, mailbox: Mailbox) -> Rules:
-        return Rules(self._roles[mailbox.watch], self._filter.unwanted, self._we_file[mailbox.watch])
+        entry = self._entry(mailbox)
+        return Rules(entry.role, self._filter.unwanted, entry.we_file)
 
-    def _watch(self, mailbox: Mailbox) -> Watch:
-        return self._watches[mailbox.watch]
+    def _entry(self, mailbox: Mailbox) -> Entry:
+        return self._entries[mailbox.watch]
 
     def _role(self, place: Place) -> Role:
-        return self._roles[place.mailbox.watch](place.directory)
+        return self._entry(place.mailbox).role(place.directory)
 
     def _define_classes(self) -> None:
         known = self._filter.unwanted | {"ham"} | self._filter.ledger.classes().keys()
-        for label in {text for watch in self._watches for _, text in watch.folders}:
+        for label in {text for entry in self._entries for _, text in entry.watch.folders}:
             role = roles.parse_role(label)
             if role.kind is Kind.CLASS and label not in known:
                 self._filter.define_class(label, unwanted=False)

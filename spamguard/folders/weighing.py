@@ -16,7 +16,7 @@ from spamguard.folders import names
 from spamguard.folders.contract import Mailbox, Mailboxes, Place
 from spamguard.folders.evidence import Asked, says, signs
 from spamguard.folders.lessons import Teacher
-from spamguard.folders.once import Once
+from spamguard.folders.once import Matter, Once
 from spamguard.folders.scan import Found, Scanner, told
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.teaches import EVIDENCE, Into, Sign
@@ -120,7 +120,8 @@ class Weigher:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            self._once.warn((place, "keywords"), "%s: keywords cannot be read (%s): they teach nothing", told(place), error.strerror)
+            closed = "%s: keywords cannot be read (%s): they teach nothing"
+            self._once.warn(Matter(place, "keywords", passing=True), closed, told(place), error.strerror)
             keywords = {}
         else:
             self._tell_nameless(place, keywords)
@@ -136,7 +137,7 @@ class Weigher:
             self._nameless.add(place)
         elif place.mailbox.watch not in self._told:
             self._told.add(place.mailbox.watch)
-            self._once.warn((place, "names"), _NAMELESS, told(place))
+            self._once.warn(Matter(place, "names", passing=True), _NAMELESS, told(place))
 
     def _weighed(self, place: Place, shown: Sequence[_Shown], into: Into, what: Asked) -> Generator[None, None, dict[int, int]]:
         """Teach them; the marks to be made."""

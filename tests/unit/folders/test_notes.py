@@ -66,13 +66,13 @@ def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, one_d
 def test_what_stands_in_the_way(tmp_path, once):
     place = Place(BOX, ".Junk")
     once.warn("our own files", "the disk is full")
-    once.warn(place, "%s: cannot be looked at", "Junk")
-    once.warn((place, File("cur", "1.x")), "1.x cannot be read")
+    once.warn(Matter(place), "%s: cannot be looked at", "Junk")
+    once.warn(Matter(place, File("cur", "1.x"), passing=True), "1.x cannot be read")
     once.warn((BOX.path, "is encrypted"), "teaches nothing")
-    once.warn(BOX, "gone")
-    once.over(BOX)
+    once.warn(Matter(BOX), "gone")
+    once.over(Matter(BOX))
     once.warn(Matter(BOX, "folders"), "they are gone")
-    once.over(Place(BOX, "folders"))
+    once.over(Matter(Place(BOX, "folders")))
     Notes(tmp_path, once).beat(1)
     found = notes.read(tmp_path).troubles
     assert [(one.user, one.text) for one in found] == [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from spamguard.folders.rules import display, is_filed, role_of
+from spamguard.folders.names import display
+from spamguard.folders.rules import is_filed, role_of
 from spamguard.folders.values import Kind, Role
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 
