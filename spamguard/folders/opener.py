@@ -59,7 +59,8 @@ class LocalMailboxes:
 
     def __init__(self, patterns: Sequence[Pattern], *, notify: bool = True) -> None:
         self._patterns = [(_split(pattern.path), pattern.user) for pattern in patterns]
-        self._watches: Watches[Target] = Watches(notify=notify)
+        self._watches: Watches[Target] = Watches(notify=notify, at=self._mounted)
+        self._known: list[Mailbox] = []
         self._once = Once()
 
     def users(self) -> list[Mailbox]:
@@ -72,7 +73,8 @@ class LocalMailboxes:
             for names in some:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
-        return list(found.values())
+        self._known = list(found.values())
+        return self._known.copy()
 
     def folders(self, mailbox: Mailbox) -> list[Place]:
         """Directories that have a `cur`, however deep; Maildir++ has them side by side, other layouts within one another."""
@@ -127,15 +129,12 @@ class LocalMailboxes:
     def _matches(self, fixed: str, rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The parts of each path that fits. Every directory on the way in which one could come or go is watched."""
         try:
-            root = os.open(fixed, _DIRECTORY)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                self._once.warn(fixed, "%s: cannot be looked at (%s): check its permissions", fixed, error.strerror)
+            with _fixed(fixed) as root:
+                yield from self._matches_below(root, fixed, (), rest)
+        except FileNotFoundError:
             return
-        try:
-            yield from self._matches_below(root, fixed, (), rest)
-        finally:
-            os.close(root)
+        except OSError as error:
+            self._once.warn(fixed, "%s: cannot be looked at (%s): check its permissions", fixed, error.strerror)
 
     def _matches_below(self, above: int, path: str, names: tuple[str, ...], rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
         if not rest:
@@ -145,16 +144,21 @@ class LocalMailboxes:
         for name in _fitting(above, rest[0]):
             below = os.path.join(path, name)
             try:
-                descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+                with _below(above, (name,)) as directory:
+                    yield from self._matches_below(directory, below, (*names, name), rest[1:])
             except FileNotFoundError:
                 continue
             except OSError as error:
                 self._refused(below, error)
-                continue
-            try:
-                yield from self._matches_below(descriptor, below, (*names, name), rest[1:])
-            finally:
-                os.close(descriptor)
+
+    def _mounted(self, place: str) -> Iterator[Target]:
+        """Whatever may be another there, above it or below."""
+        for number, ((fixed, _), _) in enumerate(self._patterns):
+            real = os.path.realpath(fixed)
+            if _one_way(place, real):
+                yield None
+                mailboxes = (one for one in self._known if one.watch == number)
+                yield from (one for one in mailboxes if _one_way(place, f"{real}/{one.path[len(fixed) :]}"))
 
     def _refused(self, path: str, error: OSError) -> None:
         """A directory on the way to mailboxes. A file there is nothing to speak of, nor is the link to the Sieve script in force."""
@@ -207,12 +211,8 @@ class LocalMailboxes:
         within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
         if not mailbox.path.startswith(fixed) or len(within) != len(rest):
             raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        root = os.open(fixed, _DIRECTORY)
-        try:
-            with _below(root, (*within, *names)) as found:
-                yield found
-        finally:
-            os.close(root)
+        with _fixed(fixed) as root, _below(root, (*within, *names)) as found:
+            yield found
 
     def _tell_format(self, mailbox: Mailbox) -> None:
         with self._opened(mailbox, ()) as root:
@@ -226,6 +226,12 @@ def _split(path: str) -> tuple[str, tuple[str, ...]]:
     parts = [part for part in path.split("/") if part]
     wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), len(parts))
     return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
+
+
+def _one_way(path: str, other: str) -> bool:
+    """Whether one of them leads to the other, or further."""
+    parts, others = ([part for part in one.split("/") if part] for one in (path, other))
+    return all(part == same for part, same in zip(parts, others, strict=False))
 
 
 def _user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
@@ -295,6 +301,16 @@ def _start(directory: int, name: str, most: int) -> bytes:
         return b""
     with open(descriptor, "rb") as file:
         return file.read(most)
+
+
+@contextmanager
+def _fixed(path: str) -> Iterator[int]:
+    """The fixed part of a pattern, by whatever links."""
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

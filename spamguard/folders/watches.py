@@ -1,4 +1,4 @@
-"""Which directories may have changed: by inotify where that works, else by looking at their times now and then.
+"""Which directories may have changed: by inotify and the list of mounts where that works, else by looking at their times now and then.
 
 Must never take a thread or a descriptor for each directory, and never forget one: what cannot be watched is polled.
 """
@@ -9,12 +9,13 @@ import errno
 import os
 import select
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from spamguard.folders.inotify import IGNORED, IS_DIRECTORY, OVERFLOW, Inotify
+from spamguard.folders.mounts import Mounts
 from spamguard.folders.once import Once
 
 POLL_SECONDS = 2.0
@@ -56,11 +57,16 @@ class _Watched(Generic[Target]):
 
 
 class Watches(Generic[Target]):
-    """Directories, each with what the caller knows it by. notify: use inotify, if there is any."""
+    """Directories, each with what the caller knows it by. notify: use inotify, if there is any.
 
-    def __init__(self, *, notify: bool = True) -> None:
+    at: who is to be told when something is mounted at a place, which hides what is watched there, and below it.
+    """
+
+    def __init__(self, *, notify: bool = True, at: Callable[[str], Iterable[Target]] = lambda _: ()) -> None:
         self._once = Once()
+        self._at = at
         self._inotify: Inotify | None = None
+        self._mounts: Mounts | None = None
         self._watched: dict[int, _Watched[Target]] = {}
         self._polled: dict[str, _Polled[Target]] = {}
         self._awaited: dict[str, _Awaited[Target]] = {}  # by path
@@ -70,6 +76,8 @@ class Watches(Generic[Target]):
                 self._inotify = Inotify()
             except OSError as error:
                 self._cannot(error)
+            with suppress(OSError):
+                self._mounts = Mounts()
 
     def add(self, directory: int, path: str, target: Target, *, above: bool = False, whose: Hashable = None) -> None:
         """Tell of an open directory from now on. above: only what becomes of directories in it.
@@ -105,30 +113,37 @@ class Watches(Generic[Target]):
 
     def wait(self, timeout: float) -> tuple[set[Target], bool]:
         """What may have changed, and whether events were lost; waits for so many seconds at most while nothing has."""
-        until = time.monotonic() + timeout
+        until, left = time.monotonic() + timeout, 0.0
         while True:
+            mounted = self._sleep(min(left, self._next_poll - time.monotonic()) if self._polled or self._awaited else left)
             told, lost = self._read()
             told |= self._poll()
+            told.update(target for place in mounted for target in self._at(place))
             left = until - time.monotonic()
             if told or lost or left <= 0:
                 return told, lost
-            self._sleep(min(left, self._next_poll - time.monotonic()) if self._polled or self._awaited else left)
 
     def close(self) -> None:
         """Forget all."""
         if self._inotify is not None:
             self._inotify.close()
-            self._inotify = None
+        if self._mounts is not None:
+            self._mounts.close()
+        self._inotify = self._mounts = None
 
     def _cannot(self, error: OSError) -> None:
         why = _REASONS.get(error.errno or 0, error.strerror)
         self._once.warn(error.errno, "no file events (%s): directories are polled every %.0f s instead", why, POLL_SECONDS)
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> set[str]:
+        """Until something happens, for so long at most; where something was mounted."""
         poller = select.poll()
         if self._inotify is not None:
             poller.register(self._inotify, select.POLLIN)
-        poller.poll(max(0.0, seconds) * 1000 + 1)
+        if self._mounts is not None:
+            poller.register(self._mounts, select.POLLPRI)
+        told = {descriptor for descriptor, _ in poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)}
+        return self._mounts.new() if self._mounts is not None and self._mounts.fileno() in told else set()
 
     def _read(self) -> tuple[set[Target], bool]:
         told: set[Target] = set()

@@ -22,6 +22,7 @@ from spamguard.folders.contract import Changes, File, Mailbox, Mailboxes, Place,
 from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
+from tests.support.disks import mounted
 from tests.unit.folders.maildirs import deliver, maildir, move
 
 SECONDS = 20.0  # generous
@@ -377,6 +378,41 @@ def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch
         (tmp_path / "new").rename(disk)
         assert told(mailboxes).users
         assert [mailbox.user for mailbox in mailboxes.users()] == ["anna"]
+
+
+@pytest.mark.parametrize(
+    "place", ["", "example.org", "example.org/anna b", "example.org/anna b/Maildir", "example.org/anna b/Maildir/.Junk"]
+)
+def test_a_disk_that_is_mounted_over_what_is_watched(opened, tmp_path, notify, place):
+    """At any part of the pattern, and within a mailbox; the path to it may have a link that the operator has named."""
+    domain = Path("example.org", "anna b", "Maildir")
+    bare, disk = maildir(tmp_path / "real" / domain, ".Junk"), maildir(tmp_path / "disk" / domain, ".Junk", ".Junk.New")
+    (tmp_path / "mail").symlink_to("real")
+    maildir(tmp_path / "disk" / domain.parent.with_name("ben") / "Maildir")
+    for path in (tmp_path / "real").rglob("*"):
+        os.utime(path, (1e9, 1e9))  # not made at the same moment as that on the disk
+    with opened(tmp_path / "mail/*/*/Maildir", notify=notify) as mailboxes:
+        assert everything(mailboxes) == {"anna b@example.org": ["", ".Junk"]}
+        drained(mailboxes, notify)
+        with mounted(tmp_path / "disk" / place, tmp_path / "real" / place):
+            (mailbox,) = told(mailboxes).mailboxes
+            assert mailbox.user == "anna b@example.org"
+            users = [mailbox.user for mailbox in mailboxes.users()]
+            assert ("ben@example.org" in users) == (place in ("", "example.org"))
+            assert (".Junk.New" in everything(mailboxes)[mailbox.user]) == (not place.endswith(".Junk"))
+            drained(mailboxes, notify)
+            deliver((bare if notify else disk) / ".Junk", b"one")
+            assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+
+
+def test_what_is_mounted_elsewhere_is_nobodys_concern(opened, tmp_path):
+    maildir(tmp_path / "home" / "anna")
+    (tmp_path / "homes").mkdir()
+    with opened(tmp_path / "home/*") as mailboxes:
+        assert list(everything(mailboxes)) == ["anna"]
+        drained(mailboxes, True)
+        with mounted(tmp_path / "home", tmp_path / "homes"):
+            assert mailboxes.changes(0.3) == Changes()
 
 
 def descriptors() -> int:

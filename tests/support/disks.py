@@ -12,6 +12,17 @@ import pytest
 
 
 @contextmanager
+def mounted(disk: Path, place: Path) -> Iterator[None]:
+    """One directory over another, as if it were a disk; the test skips where only root could do that."""
+    if os.getuid() or subprocess.run(["mount", "--bind", disk, place], capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount anything here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
     """A disk of so many bytes ("64k") mounted at a new directory; the test skips where only root could make one."""
     place.mkdir()
