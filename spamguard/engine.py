@@ -22,14 +22,13 @@ from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidenc
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.model import firstscores, goodmail, snapshot, status, verdicts
-from spamguard.model.directory import is_new, least_bits
+from spamguard.model.directory import BITS, is_new, least_bits
 from spamguard.model.personal import People
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks, message
 from spamguard.records import EXTRACTOR, Explanation, Features, Scan, Status, Verdict
 from spamguard.teaching.lesson import NO_CLASSES, is_class
 
-_BITS = 8, 28  # fewer buckets tell no words apart; more take gigabytes
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How often to settle"): the
 # cost of each lesson stays the same however many there are.
 _SETTLE_AFTER = 10
@@ -74,8 +73,8 @@ class Filter:
         """
         if profile not in PROFILES:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
-        if not _BITS[0] <= bits <= _BITS[1]:
-            raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{_BITS[0]} and 2**{_BITS[1]}")
+        if bits not in BITS:
+            raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{min(BITS)} and 2**{max(BITS)}")
         place = Path(directory).absolute()  # wherever this process goes
         file = place / "ledger.sqlite"
         key = secret.load(place / "key", create=is_new(place, file))

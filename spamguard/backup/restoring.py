@@ -23,6 +23,7 @@ from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError
 from spamguard.files import naming, sync_directory
 from spamguard.ledger.failures import explained
+from spamguard.model import directory
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect
 
@@ -37,9 +38,9 @@ def proved(archive: Archive, header: Header, state: Path, advance: Advance) -> I
 
     It is a node of its own from now on: where it came from may live on, and no two may give the same version to two votes.
     Until the end, root has the rights of who owns the state directory only, and follows nothing that lies there any further.
-    SourceError: it is no filter, or there is no room for it. UsageError: somebody else restores there.
+    SourceError: it is no filter, or there is no room for it. UsageError: somebody else restores there. LedgerError: nobody can.
     """
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.make(state)
     with as_owner_of(state), _alone(state):
         for left in state.glob(f"{_DRAFT}*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)

@@ -118,12 +118,13 @@ def _refuse_unreadable(name: str, reader: Reader) -> None:
 def _bring_key(place: Path, name: str, header: Header) -> None:
     """See that the key here is the one of the file; a place without key and ledger takes it from the file."""
     from spamguard import secret
+    from spamguard.model import directory
 
     path = place / "key"
     if not path.exists() and not (place / "ledger.sqlite").exists():
         if not header.key:
             raise UsageError(f"{name}: needs the key {header.fingerprint}, {place} has none: put its key file there, or export --with-key")
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.make(place)
         secret.store(path, bytes.fromhex(header.key))
     here = secret.fingerprint(secret.load(path, create=False))
     if here != header.fingerprint:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from spamguard.errors import UsageError
+from spamguard.errors import UsageError, remedy
 from spamguard.files import naming, sync_directory
 
 
@@ -24,8 +25,11 @@ def directory_of(name: str) -> Path:
     found = Path(name).parent
     if not found.is_dir():
         raise UsageError(f"{found}: there is no such directory: make it, or name another file")
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise UsageError(f"{found}: no file can be made there by who we are: give us the right to, or name another file")
+    try:
+        tempfile.TemporaryFile(dir=found).close()
+    except OSError as error:
+        what_to_do = remedy(error, "give us the right to, or name another file")
+        raise UsageError(f"{found}: no file can be made there ({error.strerror}): {what_to_do}") from error
     return found
 
 

@@ -43,12 +43,12 @@ def measure(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> None:
 
 
 def known(ledger: SqliteLedger) -> GoodMail:
-    """What was measured last."""
-    line = ledger.get_meta(_KEY)
-    if line is None:
+    """What was measured last. What cannot be read counts as not measured yet, which the next settling mends."""
+    try:
+        values = json.loads(ledger.get_meta(_KEY) or "{}")
+        return GoodMail(values["confirmed"], tuple(step / _STEP for step in values["highest"]))
+    except (ValueError, TypeError, KeyError):
         return GoodMail()
-    values = json.loads(line)
-    return GoodMail(values["confirmed"], tuple(step / _STEP for step in values["highest"]))
 
 
 def _counting(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Iterator[bytes]:
