@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 from spamguard.cli import rim, token
@@ -50,11 +51,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _page(options: argparse.Namespace) -> str:
-    """Where the running daemon serves it. UsageError: none does."""
+    """Where the running daemon serves it. UsageError: none does. OSError: who may not look into the state directory hears of none."""
     from spamguard.daemon import desk
 
-    state = rim.state_directory(options)
-    told = (desk.ask(state) or {}).get("web") if state.is_dir() else None
+    state = rim.existing_directory(options)
+    os.scandir(state).close()
+    told = (desk.ask(state) or {}).get("web")
     if not isinstance(told, dict) or not told.get("page"):
         raise UsageError(f"{state}: no daemon serves a page there: set `web` in the configuration, or say where the page is with --url")
     return str(told["page"])

@@ -43,17 +43,26 @@ def installation(state: Path) -> Iterator[Step]:
     except OSError as error:
         yield failed("state directory", f"{state}: {error.strerror}", "name it with --state, or start the daemon once, which makes it")
         return
-    told = f"{state}, of {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
-    if found.st_mode & 0o022:
-        yield failed("state directory", f"{told}: others may write into it", f"chmod go-w {state}")
-    elif not os.access(state, os.W_OK):
-        yield failed("state directory", f"{told}: we may not write into it", f"run as {_user(found.st_uid)}")
-    else:
-        yield ok("state directory", told)
+    yield _directory(state, found)
     begun = (state / "key").exists() or (state / "ledger.sqlite").exists()
     yield _key(state / "key") if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
     yield _room(state)
     yield _clock(max(written, default=(0.0, "")), time.time())
+
+
+def _directory(state: Path, found: os.stat_result) -> Step:
+    """Who may write into it."""
+    told = f"{state}, of {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
+    if found.st_mode & 0o022:
+        return failed("state directory", f"{told}: others may write into it", f"chmod go-w {state}")
+    if os.statvfs(state).f_flag & os.ST_RDONLY:
+        return failed("state directory", f"{told}: its file system is read-only", "mount it so that it can be written, or name another")
+    if not os.access(state, os.W_OK):
+        ours = found.st_uid == os.geteuid()
+        return failed(
+            "state directory", f"{told}: we may not write into it", f"chmod u+w {state}" if ours else f"run as {_user(found.st_uid)}"
+        )
+    return ok("state directory", told)
 
 
 def is_closed(state: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spamguard.errors import UsageError
+from spamguard.errors import UsageError, remedy
 from spamguard.evaluation.metrics import LearningCurve, reliability, roc, roca, share
 from spamguard.policy import HAM_TO, SPAM_FROM, logit
 
@@ -31,7 +31,8 @@ def save(figure: Figure, path: str | Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, format="png", dpi=144)
     except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); choose another directory") from error
+        what_to_do = remedy(error, "choose another directory")
+        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); {what_to_do}") from error
     return target
 
 

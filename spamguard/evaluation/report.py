@@ -6,14 +6,16 @@ It must never compute a measure (that is `metrics`) and never print: it returns 
 from __future__ import annotations
 
 import csv
+import errno
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spamguard.errors import UsageError
+from spamguard.errors import UsageError, remedy
 from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
 
 COLUMNS = ("n", "gold", "label", "score", "trained")
@@ -55,6 +57,8 @@ def check_writable(path: str | Path) -> None:
     """UsageError if `write_scores` could not write there now. Leaves what is there as it is."""
     with _neighbour(Path(path)) as part:
         part.touch()
+        if Path(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 @contextmanager
@@ -64,7 +68,7 @@ def _neighbour(target: Path) -> Iterator[Path]:
     try:
         yield part
     except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); choose another file") from error
+        raise UsageError(f"{target}: cannot be written ({error.strerror or error}); {remedy(error, 'choose another file')}") from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)

@@ -124,6 +124,14 @@ def test_a_directory_that_cannot_be_written(public, mode):
     assert list((public / "place").iterdir()) == []
 
 
+def test_a_link_to_the_page_of_somebody_else(public):
+    (public / "place").mkdir(exist_ok=True)
+    (public / "place").chmod(0o000)
+    done = as_nobody(public / "place", "login-link", "--operator")
+    (public / "place").chmod(0o755)
+    assert_failed(done, str(public / "place"), "Permission denied")
+
+
 def test_somebody_elses_filter(public, master):
     state = Path(shutil.copytree(master, public / "state"))
     state.chmod(0o755)

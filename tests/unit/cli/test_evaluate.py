@@ -50,6 +50,7 @@ def test_files_that_cannot_be_written_are_told_before_the_work(run, state, corpu
     (tmp_path / "file").write_text("")
     for option in ("--scores", "--plots"):
         assert run(state, "evaluate", corpus / "index", option, tmp_path / "file" / "below").failed("cannot be written")
+    assert run(state, "evaluate", corpus / "index", "--scores", tmp_path).failed("cannot be written (Is a directory)")
     (tmp_path / "scores.csv").write_text("of before")
     with pytest.raises(pytest.fail.Exception):
         run(state, "evaluate", corpus / "index", "--scores", tmp_path / "scores.csv", "--plots", tmp_path / "plots")

@@ -54,6 +54,13 @@ def test_the_installation(state, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_disk_that_cannot_be_written(tmp_path):
+    with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
+        first, *_ = checks.installation(disk)
+        assert first.outcome is Outcome.FAILED
+        assert first.detail.endswith("its file system is read-only")
+
+
 def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
     real = os.scandir
 
