@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ A new filter in a temporary directory judges every message before it is taught (
   corrections  only what was judged wrong or unsure is taught
   split        the first part is taught, the rest judged
 
-Folders are taken side by side, each in its own order; an index in the order of its lines."""
+Folders are taken side by side, each in its own order; an index in the order of its lines. It may have classes of its own: they are
+wanted, unless your filter (--state) has been taught them as unwanted."""
 EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots pictures
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
@@ -62,6 +64,7 @@ def _share(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Try it out and report."""
     from spamguard.evaluation import plots, report
+    from spamguard.policy import unwanted_of
 
     # A slip shows before the work, not after it.
     other = report.read_scores(options.against) if options.against else None
@@ -69,14 +72,39 @@ def run(options: argparse.Namespace) -> int:
         report.check_writable(options.scores)
     if options.plots:
         plots.check_drawable(options.plots)
-    _report(options, _tried(options), other)
+    known = _Known(options)
+    trials = _tried(options, known.unwanted)
+    _report(options, trials, unwanted_of({label: known.unwanted(label) for label in _classes(trials)}), other)
     return 0
 
 
-def _tried(options: argparse.Namespace) -> list[Trial]:
+def _classes(trials: Iterable[Trial]) -> set[str]:
+    """Those that messages are of, and those that they were taken for."""
+    return {label for trial in trials for label in (trial.row.gold, trial.row.label)} - {"unsure"}
+
+
+class _Known:
+    """Which classes are unwanted: of those that come with every filter it is known, others are asked of the one that is there."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+
+    def unwanted(self, label: str) -> bool:
+        """Whether a class is."""
+        return label == "spam" or (label != "ham" and label in self._there)
+
+    @cached_property
+    def _there(self) -> frozenset[str]:
+        if not rim.has_filter(self._options):
+            return frozenset()
+        with rim.open_existing(self._options, load=False) as spam_filter:
+            return spam_filter.unwanted
+
+
+def _tried(options: argparse.Namespace, unwanted: Callable[[str], bool]) -> list[Trial]:
     from spamguard.evaluation import protocols
 
-    settings = protocols.Settings(options.profile, options.delay, options.share)
+    settings = protocols.Settings(options.profile, options.delay, options.share, unwanted)
     paths = [*options.paths, *options.ham, *options.spam]
     trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), paths))
     if not trials:
@@ -84,31 +112,23 @@ def _tried(options: argparse.Namespace) -> list[Trial]:
     return trials
 
 
-def _report(options: argparse.Namespace, trials: list[Trial], other: list[Scored] | None) -> None:
-    """On standard output and in files. other: rows of a run to compare with."""
-    from spamguard.evaluation import comparison, metrics
+def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozenset[str], other: list[Scored] | None) -> None:
+    """On standard output and in files. unwanted: names of classes. other: rows of a run to compare with."""
+    from spamguard.evaluation import comparison, metrics, plots, report
 
-    rows = [trial.row for trial in trials]
-    gold, score, probability = _columns(trials)
-    labels = [row.label for row in rows]
-    measured = metrics.measures(gold, score, labels, probability=probability)
-    curve = metrics.learning_curve(gold, score, labels)
+    rows, probability = [trial.row for trial in trials], [trial.probability for trial in trials]
+    gold, score, labels = [row.gold in unwanted for row in rows], [row.score for row in rows], [row.label for row in rows]
+    measured = metrics.measures(gold, score, labels, probability=probability, unwanted=unwanted)
+    curve = metrics.learning_curve(gold, score, labels, unwanted=unwanted)
     gain = None
     try:
-        _write(options, trials, curve)
-        gain = None if other is None else comparison.difference(rows, other)
+        if options.scores:
+            report.write_scores(options.scores, rows)
+        if options.plots:
+            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=_name(options))
+        gain = None if other is None else comparison.difference(rows, other, unwanted)
     finally:  # the work was done: its figures are told even if a disk is full, or the other run was one on other mail
         _tell(options, measured, metrics.confusion([row.gold for row in rows], labels), curve, gain)
-
-
-def _write(options: argparse.Namespace, trials: list[Trial], curve: LearningCurve) -> None:
-    from spamguard.evaluation import plots, report
-
-    if options.scores:
-        report.write_scores(options.scores, (trial.row for trial in trials))
-    if options.plots:
-        gold, score, probability = _columns(trials)
-        plots.write_plots(options.plots, gold, score, curve, probability=probability, name=_name(options))
 
 
 def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, curve: LearningCurve, gain: Interval | None) -> None:
@@ -124,10 +144,6 @@ def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, cu
 
 def _name(options: argparse.Namespace) -> str:
     return f"{options.profile}, {options.protocol}"
-
-
-def _columns(trials: Sequence[Trial]) -> tuple[list[bool], list[float], list[float]]:
-    return [trial.row.gold == "spam" for trial in trials], [trial.row.score for trial in trials], [trial.probability for trial in trials]
 
 
 def _messages(options: argparse.Namespace) -> Messages:

@@ -3,10 +3,11 @@
 Pure: arrays in, numbers out. It must never read a file, judge a message or look at a message's content. Rates are in
 per cent, as in the literature (Cormack & Lynam, TREC 2005 Spam Track Overview). Throughout, for n messages in order of arrival:
 
-- gold: bool, shape (n,), True where the message is truly unwanted ("spam"; else "ham").
+- gold: bool, shape (n,), True where the message is truly unwanted (of a class such as "spam"; else "ham").
 - score: float, shape (n,), higher means more likely unwanted; any monotone scale.
 - probability: float, shape (n,), of being unwanted, in [0, 1].
 - label: str, shape (n,), the filter's answer: the name of a class, or "unsure".
+- unwanted: names of the classes that count as spam; all others count as ham.
 
 A measure that needs both kinds of message, or probabilities, is NaN where they are missing.
 """
@@ -14,7 +15,7 @@ A measure that needs both kinds of message, or probabilities, is NaN where they 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -80,6 +81,7 @@ def measures(
     label: ArrayLike,
     *,
     probability: ArrayLike | None = None,
+    unwanted: Collection[str] = (SPAM,),
     resamples: int = RESAMPLES,
 ) -> Measures:
     """All measures of one run. Raises UsageError where the arrays do not belong together or a number is NaN."""
@@ -87,7 +89,7 @@ def measures(
     labels = np.asarray(label, dtype=np.str_)
     if labels.shape != truth.shape:
         raise UsageError(f"{len(labels)} labels for {len(truth)} messages; give one label per message")
-    called_spam, unsure = labels == SPAM, labels == UNSURE
+    called_spam, unsure = np.isin(labels, [*unwanted]), labels == UNSURE
     ham, spam = int(np.sum(~truth)), int(np.sum(truth))
     lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
     area = roca_interval(truth, scores, resamples=resamples)
@@ -339,12 +341,14 @@ class LearningCurve:
     error: Floats
 
 
-def learning_curve(gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, window: int = 500) -> LearningCurve:
+def learning_curve(
+    gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, unwanted: Collection[str] = (SPAM,), window: int = 500
+) -> LearningCurve:
     """How errors fall as teaching goes on; the last window may be shorter. Raises UsageError for a window below 1."""
     truth, scores = _pair(gold, score)
     if window < 1:
         raise UsageError(f"a window of {window} messages is too small; give at least 1")
-    wrong = (np.asarray(label, dtype=np.str_) == SPAM) != truth
+    wrong = np.isin(np.asarray(label, dtype=np.str_), [*unwanted]) != truth
     starts = range(0, len(truth), window)
     areas = [roca(truth[start : start + window], scores[start : start + window]) for start in starts]
     errors = [100 * float(wrong[start : start + window].mean()) for start in starts]

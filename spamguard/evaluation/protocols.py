@@ -34,11 +34,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """profile: how to judge. delay: messages until feedback comes, in `delayed`. share: taught first, in `split`."""
+    """profile: how to judge. delay: messages until feedback comes, in `delayed`. share: taught first, in `split`.
+    unwanted: whether a class is, other than ham and spam."""
 
     profile: str
     delay: int = 500
     share: float = 0.7
+    unwanted: Callable[[str], bool] = lambda _: False
 
 
 def run(protocol: str, messages: Callable[[], Iterable[Message]], settings: Settings) -> Iterator[Trial]:
@@ -46,14 +48,15 @@ def run(protocol: str, messages: Callable[[], Iterable[Message]], settings: Sett
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         secret.store(Path(directory) / "key", _KEY)
         with Filter.open(directory, profile=settings.profile, durable=False) as subject:
-            yield from PROTOCOLS[protocol](_Pupil(subject), messages, settings)
+            yield from PROTOCOLS[protocol](_Pupil(subject, settings.unwanted), messages, settings)
 
 
 class _Pupil:
     """A filter under trial: reads each message once, for judging and for teaching."""
 
-    def __init__(self, subject: Filter) -> None:
+    def __init__(self, subject: Filter, unwanted: Callable[[str], bool]) -> None:
         self._filter = subject
+        self._unwanted = unwanted
         self._preparer = Preparer(subject.key)
         self._number = 0
         self._classes = {*BASE_CLASSES}
@@ -83,7 +86,7 @@ class _Pupil:
     def _learn(self, ready: Teaching, label: str) -> None:
         """Whatever class a corpus has is meant, however much it looks like another one."""
         if label not in self._classes:
-            self._filter.define_class(label, unwanted=False)
+            self._filter.define_class(label, unwanted=self._unwanted(label))
             self._classes.add(label)
         self._filter.learn_ready([ready], label)
 

@@ -81,3 +81,37 @@ def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path
     for once in ("-", tmp_path / "pipe"):
         done = run(state, "evaluate", "--ham", corpus / "ham.mbox", "--spam", once, stdin=(corpus / "ham.mbox").read_bytes())
         assert done.failed(str(once), "reads its mail twice")
+
+
+@pytest.fixture
+def three(corpus, tmp_path):
+    """An index in which half of the spam is fraud."""
+    lines = [line.split() for line in (corpus / "index").read_text().splitlines()]
+    labels = ("fraud" if label == "spam" and number % 2 else label for number, (label, _) in enumerate(lines))
+    (tmp_path / "index").write_text("".join(f"{label} {corpus / path}\n" for label, (_, path) in zip(labels, lines, strict=True)))
+    return tmp_path / "index"
+
+
+def counted(done):
+    return next((run["ham"], run["spam"]) for run in done.json["runs"].values())
+
+
+def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(run, state, corpus, counts, three, tmp_path):
+    frauds = three.read_text().count("fraud")
+    as_wanted = counted(run(state, "evaluate", three, "--json"))
+    assert as_wanted == (counts["ham"] + frauds, counts["spam"] - frauds)
+    assert run(state, "learn", "--as", "fraud", "--unwanted", corpus / "spam").status == 0
+    done = run(state, "evaluate", three, "--json", "--scores", tmp_path / "scores.csv")
+    assert counted(done) == (counts["ham"], counts["spam"])
+    assert run(state, "evaluate", three, "--against", tmp_path / "scores.csv").out.endswith("no evidence of a difference\n")
+
+
+def test_without_a_filter_classes_of_ones_own_are_wanted(run, counts, three, tmp_path):
+    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] > counts["ham"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_damaged_filter_is_in_nobodys_way_where_all_is_ham_or_spam(run, state, corpus, three):
+    (state / "ledger.sqlite").write_bytes(b"no ledger" * 1000)
+    assert run(state, "evaluate", corpus / "index").status == 0
+    assert run(state, "evaluate", three).failed("ledger")

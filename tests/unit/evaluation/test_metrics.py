@@ -289,3 +289,10 @@ def test_known_interval() -> None:
     assert (found.value, found.low) == (0.0, 0.0)
     assert found.high == pytest.approx(0.0370, abs=1e-4)
     assert math.isnan(share(0, 0).value)
+
+
+def test_other_classes_may_be_unwanted_too() -> None:
+    gold, score, label = [True, True, False, False], [3, 2, 1, 0], ["spam", "fraud", "fraud", "newsletter"]
+    found = measures(gold, score, label, unwanted={"spam", "fraud"}, resamples=5)
+    assert (found.spam_missed, found.ham_as_spam) == (0, 1)
+    assert learning_curve(gold, score, label, unwanted={"spam", "fraud"}).error.tolist() == [25.0]
