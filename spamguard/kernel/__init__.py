@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 8  # of the functions below; that of module.c
+_VERSION = 9  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -44,12 +44,12 @@ class Functions(Protocol):
         skipped: int,
         shift: int,
         /,
-    ) -> bytes:
-        """Where tokens stand, one for each of these buckets (uint32), which are tokens >> shift; the rest as in `tokens`.
+    ) -> list[tuple[int, int, int, bytes, bytes]]:
+        """One token for each of these buckets (uint32), which are tokens >> shift; the rest as in `tokens`.
 
-        Seven uint32 each: the token; how it was made, 0 alone, 1 of neighbours, 2 with one token between, 3 of characters: of several
-        in one bucket the first in this order, then that of the text; the number of its text; where it starts there and how many bytes
-        it has; the same of the other token of a pair. Characters are those of the text put together. IndexError: a bucket has none.
+        Of each: the token; how it was made, 0 alone, 1 of neighbours, 2 with one token between, 3 of characters: of several in one
+        bucket the first in this order, then that of the text; the number of its text; what it was made of; the same of the other
+        token of a pair. IndexError: a bucket has none.
         """
 
     def undisguised(self, text: bytes, kinds: Buffer, meant: Buffer, longest: int, most: int, /) -> tuple[bytes, bool]:

@@ -34,7 +34,7 @@ void release(Fixed *views, size_t number) {
 
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
-    FUNCTION(places, "Where the tokens of some buckets stand in one message, as bytes."),
+    FUNCTION(places, "The tokens of some buckets in one message, and the text of each."),
     FUNCTION(undisguised, "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(fields, "The header fields at the start of a text, and where they end."),
     FUNCTION(markup, "A page of HTML without its tags, and what these are."),
@@ -60,7 +60,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 8) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 9) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -1,10 +1,6 @@
 /* Where tokens stand in a message: of all that it has, those of a few buckets are looked for once it is known which. */
 #include "tokens.h"
 
-#include <string.h>
-
-#define PLACE 7 /* numbers that tell where a token stands */
-
 static void ask(Asked *asked) {
     for (size_t at = 0; at < asked->count; at++) {
         asked->sieve[asked->buckets[at] % SIEVE / 64] |= UINT64_C(1) << asked->buckets[at] % 64;
@@ -24,29 +20,40 @@ static void look(Asked *asked, const uint32_t *tokens, const uint32_t *origins, 
     }
 }
 
-/* Where a token stands: itself, how it was made, its section, start and size there, and those of the other token of a pair. */
-static void write_place(const Found *found, const Section *sections, const Token *single, uint32_t *out) {
-    memset(out, 0, PLACE * sizeof *out);
-    out[0] = found->token, out[1] = found->made;
-    if (found->made == GRAM) {
-        out[2] = found->section, out[3] = found->origin >> SIZE_BITS, out[4] = found->origin & ((1 << SIZE_BITS) - 1);
-        return;
-    }
-    for (size_t before = sections[0].tokens; before <= found->origin; before += sections[out[2]].tokens)
-        out[2]++;
-    out[3] = single[found->origin].start, out[4] = single[found->origin].size;
-    out[5] = single[found->origin + found->made].start, out[6] = single[found->origin + found->made].size;
+/* A token, how it was made, the number of its section, its bytes, and those of the other token of a pair. */
+static PyObject *told(const Found *found, unsigned int section, const uint8_t *text, size_t size, const uint8_t *other, size_t other_size) {
+    return Py_BuildValue("IIIy#y#", found->token, found->made, section, text, (Py_ssize_t)size, other, (Py_ssize_t)other_size);
 }
 
-static PyObject *written(const Asked *asked, const Section *sections, const Token *single) {
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(asked->count * PLACE * sizeof(uint32_t)));
-    uint32_t *out = result ? (uint32_t *)PyBytes_AsString(result) : NULL;
-    for (size_t at = 0; result && at < asked->count; at++, out += PLACE) {
-        if (asked->found[at].made == NONE) {
+static PyObject *gram_told(const Found *found, const Section *sections) {
+    uint8_t text[GRAM_TEXT];
+    put_together(sections + found->section, text);
+    return told(found, found->section, text + (found->origin >> SIZE_BITS), found->origin & ((1 << SIZE_BITS) - 1), text, 0);
+}
+
+static PyObject *word_told(const Found *found, const Section *sections, const Token *single) {
+    const Token *first = single + found->origin, *other = first + found->made;
+    unsigned int section = 0;
+    for (size_t before = sections[0].tokens; before <= found->origin; before += sections[section].tokens)
+        section++;
+    const uint8_t *bytes = sections[section].bytes;
+    return told(found, section, bytes + first->start, first->size, bytes + other->start, found->made == ALONE ? 0 : other->size);
+}
+
+static PyObject *told_of(const Asked *asked, const Section *sections, const Token *single, size_t at) {
+    if (asked->found[at].made == NONE)
+        return PyErr_Format(PyExc_IndexError, "no token lies in bucket %u", asked->buckets[at]);
+    return asked->found[at].made == GRAM ? gram_told(asked->found + at, sections) : word_told(asked->found + at, sections, single);
+}
+
+static PyObject *all_told(const Asked *asked, const Section *sections, const Token *single) {
+    PyObject *result = PyList_New((Py_ssize_t)asked->count);
+    for (size_t at = 0; result && at < asked->count; at++) {
+        PyObject *one = told_of(asked, sections, single, at);
+        if (one == NULL || PyList_SetItem(result, (Py_ssize_t)at, one) < 0) { /* takes it */
             Py_DECREF(result);
-            return PyErr_Format(PyExc_IndexError, "no token lies in bucket %u", asked->buckets[at]);
+            return NULL;
         }
-        write_place(asked->found + at, sections, single, out);
     }
     return result;
 }
@@ -62,7 +69,7 @@ PyObject *places(const Hasher *hasher, const Section *sections, size_t number, c
         for (size_t at = 0; at < number; at++)
             if (sections[at].kinds & LETTERED)
                 look(asked, tokens, tokens + most, grams(hasher, sections + at, tokens, tokens + most), at);
-        result = written(asked, sections, single);
+        result = all_told(asked, sections, single);
     } else
         PyErr_NoMemory();
     PyMem_Free(asked->found);

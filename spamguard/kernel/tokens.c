@@ -18,7 +18,6 @@ enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_GRAM };
 #define KIND_SHIFT 30
 #define NARROW_SHIFT 34 /* thirty bits of a hash stay, below the two of its kind */
 #define EARLY_BORDER 2  /* a token is no left half of a skip unless so many follow it */
-#define GRAM_TEXT 2000  /* bytes of a section of which grams are made, blanks put together */
 #define GRAM_CHARACTERS 5
 #define GRAM_BYTES 8 /* a gram has fewer characters when they take more */
 #define GRAM_MASK 3  /* of a gram's hash: zero in those that are kept */
@@ -115,8 +114,7 @@ size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_
 
 static bool is_blank(uint8_t byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
 
-/* The start of a section, one space in place of each run of blanks, none at its ends; its size. */
-static size_t put_together(const Section *section, uint8_t *text) {
+size_t put_together(const Section *section, uint8_t *text) {
     size_t size = 0;
     bool apart = false;
     for (size_t at = 0; at < section->size && size < GRAM_TEXT; at++) {

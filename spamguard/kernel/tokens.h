@@ -10,6 +10,7 @@ enum { ALONE, NEXT, SKIPPING, GRAM, NONE }; /* how a token was made; of several 
 
 #define MADE_BITS 2
 #define SIZE_BITS 4 /* of a gram's size */
+#define GRAM_TEXT 2000 /* bytes of a section of which grams are made, blanks put together */
 #define SIEVE 1024  /* buckets that are told apart at a first glance: a multiple of 64 */
 
 typedef struct {
@@ -48,8 +49,11 @@ typedef struct {
     Found *found;
 } Asked;
 
-/* Where the tokens stand that are asked for, as bytes. single: all single ones; words: how many belong to the text of the body. */
+/* The tokens that are asked for, as a list. single: all single ones; words: how many belong to the text of the body. */
 PyObject *places(const Hasher *hasher, const Section *sections, size_t number, const Token *single, size_t singles, size_t words, Asked *asked);
+
+/* The start of a section, one space in place of each run of blanks, none at its ends: GRAM_TEXT bytes at most; its size. */
+size_t put_together(const Section *section, uint8_t *text);
 
 size_t most_tokens(const Section *sections, size_t number, size_t singles);
 size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out, uint32_t *origins);

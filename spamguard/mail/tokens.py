@@ -70,27 +70,6 @@ class Run(NamedTuple):
         return _labelled(section, self.buffer[self.starts[number] : self.ends[number]])
 
 
-class Place(NamedTuple):
-    """Where a token stands, as the kernel tells it: how it was made, in the text of which section, from which byte on, how many bytes
-    it has; the same two of the other token of a pair."""
-
-    token: int
-    made: int  # alone, of two tokens one or two apart, or of characters
-    section: int
-    start: int
-    size: int
-    other: int
-    other_size: int
-
-    def name(self, sections: Sequence[Section]) -> str:
-        """Its readable text, as `Run` and `Group` tell it."""
-        section, text = sections[self.section]
-        if self.made == _OF_CHARACTERS:
-            return _labelled(_LETTERS, _shown(_put_together(text)[self.start : self.start + self.size]))
-        first = _labelled(section, text[self.start : self.start + self.size])
-        return first + BETWEEN[self.made] + _text(text[self.other : self.other + self.other_size]) if self.made else first
-
-
 class Compiled(NamedTuple):
     """The tokens of one message, as the kernel finds them. arguments: what its functions want to know of the sections."""
 
@@ -105,9 +84,15 @@ class Compiled(NamedTuple):
 
     def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
         """As `extract.Named`: where they stand is looked for now that it is known which. IndexError: a bucket has none."""
-        told = np.frombuffer(self.functions.places(*self.arguments, buckets.astype(np.uint32), self.skipped, shift), np.uint32)
-        places = map(Place._make, told.reshape(-1, len(Place._fields)).tolist())
-        return tuple([Word(place.token, place.name(self.sections), part) for place, part in zip(places, parts.tolist(), strict=True)])
+        told = self.functions.places(*self.arguments, buckets.astype(np.uint32), self.skipped, shift)
+        return tuple([Word(token, self._name(*place), part) for (token, *place), part in zip(told, parts.tolist(), strict=True)])
+
+    def _name(self, made: int, section: int, text: bytes, other: bytes) -> str:
+        """Readable text of a token, as `Run` and `Group` tell it."""
+        if made == _OF_CHARACTERS:
+            return _labelled(_LETTERS, _shown(text))
+        name = _labelled(self.sections[section][0], text)
+        return name + BETWEEN[made] + _text(other) if made else name
 
 
 def _labelled(section: bytes, token: bytes | str) -> str:
