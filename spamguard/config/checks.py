@@ -105,7 +105,7 @@ def _of_one(listener: ListenerPart) -> Iterator[Problem]:
         )
     if listener.next_hop.endpoint.port == 0 and listener.next_hop.endpoint.path is None:
         yield ("next_hop",), "expected a port from 1 to 65535"
-    for number, rule in enumerate(listener.rules):
+    for number, rule in enumerate(listener.rules or ()):
         yield from ((("rules", number, key), text) for key, text in _of_rule(rule, listener.position))
 
 

@@ -62,11 +62,13 @@ def _part_in(annotation: Any) -> type[Part] | None:
 
 
 def _named(alias: str, about: str) -> Any:
+    """None where nothing was said, whatever the type."""
     return Field(default=None, alias=alias, description=about)
 
 
-def _needed(alias: str, about: str) -> Any:
-    return Field(alias=alias, description=about)
+def _needed(alias: str, about: str, least: int | None = None) -> Any:
+    """least: how many of them there must be."""
+    return Field(alias=alias, description=about, min_length=least)
 
 
 def _settled(value: Any) -> Any:
@@ -140,10 +142,10 @@ class CertificatePart(Part):
 class TeachByMailPart(Part):
     fills = TeachByMail
 
-    addresses: dict[values.TeachingAddress, values.Class] = Field(
-        alias="addresses", min_length=1, description="Addresses to forward mail to, each with the class it stands for"
+    addresses: dict[values.TeachingAddress, values.Class] = _needed(
+        "addresses", "Addresses to forward mail to, each with the class it stands for", least=1
     )
-    senders: list[values.Senders] = Field(alias="senders", min_length=1, description="Whose mail is taken so: addresses, or *@DOMAIN")
+    senders: list[values.Senders] = _needed("senders", "Whose mail is taken so: addresses, or *@DOMAIN", least=1)
     clients: list[values.Network] = _named("clients", "Networks it must come from")
     user: values.LessonOf = _named("user", "Whose lesson it is: the sender's whole address, or its local-part")
 
@@ -174,8 +176,8 @@ class ListenerPart(Part):
     )
     tell_probability: values.Flag = _named("tell_probability", "Whether recipients see the exact probability")
     forged: list[values.FieldName] = _named("forged", "Verdict fields removed from what comes in; * at the end for anything")
-    rules: list[RulePart] = Field(default=[], alias="rules", description="What is done beyond tagging: the first that fits")
-    limits: LimitsPart = Field(default=LimitsPart(), alias="limits", description="What clients may use, in each worker")
+    rules: list[RulePart] = _named("rules", "What is done beyond tagging: the first that fits")
+    limits: LimitsPart = _named("limits", "What clients may use, in each worker")
     teach: TeachByMailPart | None = _named("teach", "Addresses to which people forward mail to say what it is")
 
     def _built(self) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class ScannerPart(Part):
     one_wrong_in: values.OneWrongIn = _named("spam_threshold", "From when on a message is called spam; as for a listener")
     tell_probability: values.Flag = _named("tell_probability", "Whether clients are told the exact probability")
     forged: list[values.FieldName] = _named("forged", "Verdict fields that clients are told to remove; * at the end for anything")
-    limits: ScannerLimitsPart = Field(default=ScannerLimitsPart(), alias="limits", description="What clients may use, in each worker")
+    limits: ScannerLimitsPart = _named("limits", "What clients may use, in each worker")
 
     def _built(self) -> dict[str, Any]:
         return _with_policy(super()._built())
@@ -256,9 +258,7 @@ class WatchPart(Part):
     debounce_seconds: values.Seconds = _named("debounce", "From the first sign of a change to looking")
     rescan_seconds: values.Seconds = _named("rescan", "Between two looks at everything")
     lessons_per_day: values.Allowance = _named("lessons_per_day", "Of each user, within 24 hours; 0: no limit")
-    ham_evidence: HamEvidencePart = Field(
-        default=HamEvidencePart(), alias="ham_evidence", description="What else says that a message is ham"
-    )
+    ham_evidence: HamEvidencePart = _named("ham_evidence", "What else says that a message is ham")
     spam_evidence: list[values.Keyword] = _named("spam_evidence", "Keywords that say that a message is spam")
 
 
@@ -275,7 +275,7 @@ class TeachPart(Part):
 class WebProxyPart(Part):
     fills = WebProxy
 
-    networks: list[values.Network] = Field(alias="networks", min_length=1, description="From where the reverse proxy connects")
+    networks: list[values.Network] = _needed("networks", "From where the reverse proxy connects", least=1)
     user_header: values.HttpField = _named("user_header", "Field in which it names the person; empty: none")
     operators: list[values.Somebody] = _named("operators", "Who of these people is an operator")
 
@@ -295,7 +295,7 @@ class WebPart(Part):
     hosts: list[values.Host] = _named("hosts", "Names by which they are asked for; none: those of loopback and the address itself")
     tls: CertificatePart | None = _named("tls", "HTTPS; needed where others than this machine or a reverse proxy can connect")
     proxy: WebProxyPart | None = _named("proxy", "The reverse proxy in front of them; null: there is none")
-    limits: WebLimitsPart = Field(default=WebLimitsPart(), alias="limits", description="What those who ask may use")
+    limits: WebLimitsPart = _named("limits", "What those who ask may use")
 
 
 class FilePart(Part):
@@ -306,19 +306,17 @@ class FilePart(Part):
     state: values.Directory = _named("state", "Directory of the filter: key, receipts, tables, history, quarantine")
     user: values.UserName = _named("user", "Whom to run as when started as root; empty: the owner of the state directory")
     workers: values.Processes = _named("workers", "Processes that speak SMTP; 0: one for each core")
-    listeners: list[ListenerPart] = Field(default=[], alias="listeners", description="Where mail comes in")
-    scanners: list[ScannerPart] = Field(default=[], alias="scanners", description="Where other programs ask for verdicts")
-    scoring: ScoringPart = Field(default=ScoringPart(), alias="scoring", description="How messages are judged")
-    history: HistoryPart = Field(default=HistoryPart(), alias="history", description="What is remembered of what was judged")
+    listeners: list[ListenerPart] = _named("listeners", "Where mail comes in")
+    scanners: list[ScannerPart] = _named("scanners", "Where other programs ask for verdicts")
+    scoring: ScoringPart = _named("scoring", "How messages are judged")
+    history: HistoryPart = _named("history", "What is remembered of what was judged")
     watch: list[
         Annotated[WatchPart, BeforeValidator(values.in_one_word("maildir"), json_schema_input_type=values.MaildirPattern | WatchPart)]
-    ] = Field(default=[], alias="watch", description="Maildirs in which moving mail teaches: in one word, or with how")
+    ] = _named("watch", "Maildirs in which moving mail teaches: in one word, or with how")
     watch_socket: values.SocketPath | None = _named("watch_socket", "Of the process that opens people's mailboxes for us; null: we do")
     teach: TeachPart | None = _named("teach", "A Unix socket on which programs of this machine hand lessons over; null: none")
     personal: values.Flag = _named("personal", "Whether mail is judged for each recipient by what that person has said")
-    aliases: dict[values.Alias, values.MailUser] = Field(
-        default={}, alias="aliases", description="Addresses, each with the user whose mail that is; empty: nobody's"
-    )
+    aliases: dict[values.Alias, values.MailUser] = _named("aliases", "Addresses, each with the user whose mail that is; empty: nobody's")
     metrics: values.Monitored | None = _named("metrics", "Where monitors may ask by HTTP: ADDRESS:PORT; null: nowhere")
     web: Annotated[WebPart, BeforeValidator(values.in_one_word("listen"), json_schema_input_type=values.Monitored | WebPart)] | None = (
         _named("web", "Web page and HTTP API: where alone, or with how; null: there are none")
