@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 9  # of the functions below; that of module.c
+_VERSION = 10  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -87,6 +87,12 @@ class Functions(Protocol):
         """Fill `out` (uint32) with the tokens of receipts of so many (int64) each, from the planes of `ledger.codec`.
 
         False: a receipt is damaged. most_few: up to so many tokens the low part has 24 bits.
+        """
+
+    def planes(self, tokens: Buffer, most_few: int, /) -> bytes:
+        """The planes of one receipt with these tokens (uint32), one behind the other; most_few as in `receipts`.
+
+        ValueError: the tokens are not sorted and unique.
         """
 
     def place(self, tokens: Buffer, offsets: Buffer | None, bits: int, /) -> bytes:

@@ -41,6 +41,7 @@ static PyMethodDef functions[] = {
     FUNCTION(kinds, "How many bytes of a text are capitals, digits and beyond ASCII."),
     FUNCTION(letters, "A text without characters that are no letters."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
+    FUNCTION(planes, "The tokens of one receipt in planes, as bytes."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(sums, "Sums over runs of numbers that stand side by side."),
@@ -60,7 +61,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 9) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 10) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -68,20 +68,24 @@ A plain tuple, because one is made for every receipt that is read.
 
 def pack(features: Features) -> bytes:
     """The features as bytes, about 3.1 per token; ValueError when the tokens are not sorted and unique."""
-    tokens = features.tokens
-    if np.any(tokens[1:] <= tokens[:-1]):
-        raise ValueError("tokens must be sorted and unique")
     body = b"".join(
         (
-            struct.pack("<IBBB", len(tokens), _FORMAT, len(features.traits), len(features.numbers)),
+            struct.pack("<IBBB", len(features.tokens), _FORMAT, len(features.traits), len(features.numbers)),
             features.traits.astype(np.uint8, copy=False).tobytes(),
             features.numbers.astype("<i2", copy=False).tobytes(),
-            tokens.astype("<u2").tobytes(),
-            _pack_middle(tokens),
-            _pack_high(tokens),
+            _planes(features.tokens),
         )
     )
     return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def _planes(tokens: NDArray[np.uint32]) -> bytes:
+    compiled = kernel.functions()
+    if compiled is not None:
+        return compiled.planes(tokens, _MANY)
+    if np.any(tokens[1:] <= tokens[:-1]):
+        raise ValueError("tokens must be sorted and unique")
+    return tokens.astype("<u2").tobytes() + _pack_middle(tokens) + _pack_high(tokens)
 
 
 def _pack_middle(tokens: NDArray[np.uint32]) -> bytes:

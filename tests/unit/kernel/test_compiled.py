@@ -82,6 +82,7 @@ CALLS = {
     "kinds": st.tuples(st.binary(max_size=70)),
     "letters": st.tuples(st.text("a\0é中🂡", max_size=70), arrays("u4") | st.binary(max_size=80)),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
+    "planes": st.tuples(arrays("u4") | st.binary(max_size=80), small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
     "gather": st.tuples(narrow, wide, narrow, small),
     "sums": st.tuples(narrow, wide),
