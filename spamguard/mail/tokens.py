@@ -85,7 +85,7 @@ class Compiled(NamedTuple):
     def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
         """As `extract.Named`: where they stand is looked for now that it is known which. IndexError: a bucket has none."""
         told = self.functions.places(*self.arguments, buckets.astype(np.uint32), self.skipped, shift)
-        return tuple([Word(token, self._name(*place), part) for (token, *place), part in zip(told, parts.tolist(), strict=True)])
+        return tuple([Word(place[0], self._name(*place[1:]), part) for place, part in zip(told, parts.tolist(), strict=True)])
 
     def _name(self, made: int, section: int, text: bytes, other: bytes) -> str:
         """Readable text of a token, as `Run` and `Group` tell it."""
