@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation")
-FOLDERS = ("reading", "scan", "watcher", "lessons", "sightings", "reconcile", "doveconf")
+FOLDERS = ("reading", "scan", "watcher", "looking", "lessons", "sightings", "reconcile", "doveconf")
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ import pytest
 
 from spamguard.doctor import proof
 from spamguard.doctor.box import Box, junk_of, message
-from spamguard.folders import watcher
+from spamguard.folders import looking
 from spamguard.owner import Owner, owner_of
 from spamguard.settings import Watch
 from tests.unit.filters import held, mail, opened, teach
@@ -56,7 +56,7 @@ def test_learnt_and_unlearnt(spam_filter):
 def test_a_watcher_that_learns_nothing_is_found(spam_filter, monkeypatch):
     before = held(spam_filter)
     monkeypatch.setattr(proof, "SECONDS", 0.3)
-    monkeypatch.setattr(watcher.Watcher, "_learn", lambda *_, **__: iter(()))
+    monkeypatch.setattr(looking.Looker, "_learn", lambda *_, **__: iter(()))
     steps = in_scratch(spam_filter)
     assert outcomes(steps)[:2] == ["delivery ok", "sighting failed"]
     assert steps[1].remedy == "a hint"

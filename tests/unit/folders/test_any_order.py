@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders import watcher
+from spamguard.folders import looking
 from spamguard.folders.contract import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.settings import HamEvidence
@@ -90,7 +90,7 @@ def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytes
 @pytest.mark.parametrize("seed", range(4))
 def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(watcher, "PIECE", 1)
+    monkeypatch.setattr(looking, "PIECE", 1)
     one = Watched(tmp_path, ham_evidence=HamEvidence(answered=True, flagged=True), spam_evidence=("$Junk",), debounce_seconds=0.01)
     for folder in CLASSES:
         (maildir(one.box / folder) / "dovecot-keywords").write_text(KEYWORDS)

@@ -13,7 +13,7 @@ import pytest
 from corpora import synthetic
 from spamguard import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons, notes, schedule
+from spamguard.folders import lessons, looking, notes, schedule
 from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
 from spamguard.folders.sightings import Sightings
@@ -420,7 +420,7 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(40)]
     watched.rest()
-    for name in (module, lessons):
+    for name in (looking, lessons):
         monkeypatch.setattr(name, "STEP_SECONDS", -1.0)
     monkeypatch.setattr(prepare, "CHUNK", 1)
     for one in many:
@@ -434,7 +434,7 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
 
 def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, monkeypatch):
     """They come, go, and are deleted."""
-    monkeypatch.setattr(module, "PIECE", 2)
+    monkeypatch.setattr(looking, "PIECE", 2)
     many = [deliver(watched.box, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(20)]
     projects = maildir(watched.box / ".Projects")
     watched.rest()
@@ -473,7 +473,7 @@ def test_a_verdict_changes_at_once(tmp_path):
 
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Else the names of all files of thousands of users are held at once."""
-    monkeypatch.setattr(module, "STEP", 1)
+    monkeypatch.setattr(looking, "STEP", 1)
     monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
@@ -490,7 +490,7 @@ def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatc
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(module, "STEP", 5)
+    monkeypatch.setattr(looking, "STEP", 5)
     monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
