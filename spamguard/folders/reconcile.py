@@ -11,8 +11,9 @@ delivered twice is no copy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -122,7 +123,7 @@ class _Lineage:
             self._is[key] = self._is[key]._replace(waiting=False)
         new = self._arrived() if self._new else [self._is.pop(key) for key in sorted(waited - self._missed)]
         undecided = self._digest != b"" and len({self._rules.label(copy.folder) for copy in new} - {""}) > 1
-        sources = [(copy, self._source(copy)) for copy in new]
+        sources = list(zip(new, self._sources(new), strict=True))
         if not undecided:
             self._teach(sources, first=first)
             self._follow(sources)
@@ -140,17 +141,23 @@ class _Lineage:
         seen = max([self._now, *(copy.seen + 1 for copy in self._was.values())])
         return [Copy(folder, name, self._digest, self._delivery, seen=seen) for folder, name in sorted(self._new)]
 
-    def _source(self, copy: Copy) -> Copy | None:
-        """What this is most likely a copy of: the same name, the end of a way, what has just gone. Only at last what lies beside it."""
-        if not self._digest:
-            return None
-        elsewhere = [other for other in self._is.values() if other.gone or other.folder != copy.folder]
-        return max(elsewhere or self._is.values(), key=lambda other: self._likeness(other, copy), default=None)
+    def _sources(self, new: Iterable[Copy]) -> Iterator[Copy | None]:
+        """What each is most likely a copy of: the same name, the end of a way, what has just gone. Only at last what lies beside it.
 
-    def _likeness(self, other: Copy, copy: Copy) -> tuple[object, ...]:
-        same_name = other.seen if other.name == copy.name else -1  # of several the last
-        in_class = self._rules.label(other.folder) != ""
-        return same_name, not other.followed, other.key in self._missed, in_class, other.key
+        Of each folder all but the names is asked once: somebody may have 100,000 copies of a message.
+        """
+        others = sorted(self._is.values(), key=self._likeness, reverse=True) if self._digest else []
+        named: defaultdict[int, list[Copy]] = defaultdict(list)
+        for other in others:
+            named[other.name].append(other)
+        likeliest: dict[str, Copy | None] = {}
+        for copy in new:
+            if copy.folder not in likeliest:
+                likeliest[copy.folder] = next(_elsewhere(others, copy.folder), others[0] if others else None)
+            yield max(_elsewhere(named.get(copy.name, ()), copy.folder), key=attrgetter("seen"), default=likeliest[copy.folder])
+
+    def _likeness(self, copy: Copy) -> tuple[object, ...]:
+        return not copy.followed, copy.key in self._missed, self._rules.label(copy.folder) != "", copy.key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:
@@ -190,6 +197,11 @@ class _Lineage:
         if source is None or self._rules.label(copy.folder):
             return None
         return source.folder if self._rules.label(source.folder) else source.origin
+
+
+def _elsewhere(copies: Iterable[Copy], folder: str) -> Iterator[Copy]:
+    """Those that do not lie in a folder."""
+    return (copy for copy in copies if copy.gone or copy.folder != folder)
 
 
 def _outcome(lineages: Iterable[_Lineage]) -> Outcome:

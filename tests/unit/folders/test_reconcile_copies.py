@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 
 from spamguard.folders.names import key
-from spamguard.folders.reconcile import Outcome, reconcile
-from spamguard.folders.values import Copy
-from tests.unit.folders.observed import FILING, FOLDERS, Mail, Mailbox, Plain, signed, stem
+from spamguard.folders.reconcile import Outcome, Rules, reconcile
+from spamguard.folders.values import Arrival, Copy
+from tests.unit.folders.observed import FILING, FOLDERS, ROLES, Mail, Mailbox, Plain, signed, stem
 
 DIGEST = b"d" * 16
 INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, PROJECTS = FOLDERS
@@ -210,3 +210,15 @@ def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
     del box.files[INBOX, name]
     box.scan()
     assert box.votes == {}
+
+
+def test_ten_thousand_copies_of_a_message_are_not_each_compared_with_each_other():
+    """As a program gone wrong makes them: it took minutes, in which nobody else's moves were looked at."""
+    asked: list[str] = []
+    rules = Rules(lambda folder: (asked.append(folder), ROLES[folder])[1])
+    copies = [Copy(".Junk", name, b"one", seen=1) for name in range(10_000)]
+    arrivals = [Arrival("", name, b"one") for name in range(10_000)]
+    outcome = reconcile(copies, arrivals, {copy.key for copy in copies}, rules, 2)
+    assert [(lesson.label, lesson.why) for lesson in outcome.lessons] == [("ham", "moved from another class")]
+    assert (len(outcome.kept), len(outcome.removed)) == (10_000, 10_000)
+    assert len(asked) < 20 * 10_000
