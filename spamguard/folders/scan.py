@@ -133,7 +133,9 @@ class Scanner:
             if start + _NAMES < len(others):
                 yield
         order = np.argsort(hashes)
-        self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
+        self.look_anew(place)
+        if found:  # of others nothing is kept: people rename and remove as many as they like
+            self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
         return fresh, keys
 
     def look_anew(self, place: Place) -> None:

@@ -200,6 +200,7 @@ class Sightings:
             for table in ("sightings", "marks"):
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)  # noqa: S608  words of our own
             self._db.executemany(_PUT, (_row(copy, numbers[copy.folder]) for copy in kept))
+            self._forget_empty({number for number, _ in away})
         self._folders.pop(mailbox, None)
         for folder, number in numbers.items():
             over = [name for other, name in away if other == number]
@@ -232,10 +233,16 @@ class Sightings:
         """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
         with self._transaction():
             self._db.execute("UPDATE sightings SET gone = ? WHERE gone > ?", (now, now))
-            old = "SELECT folder, name FROM sightings WHERE gone > 0 AND gone < ?"
-            if self._db.execute(f"DELETE FROM marks WHERE (folder, name) IN ({old})", (now - GONE_SECONDS,)).rowcount:  # noqa: S608
-                self._marks.clear()
-            return self._db.execute("DELETE FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)).rowcount
+            old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)
+            folders = [number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)]
+            self._db.execute(f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before)  # noqa: S608
+            forgotten = self._db.execute(f"DELETE {old}", before).rowcount
+            self._forget_empty(folders)
+        if folders:
+            self._folders.clear()
+        for number in folders:
+            self._marks.pop(number, None)
+        return forgotten
 
     def miss(self, there: Collection[str], now: int) -> list[str]:
         """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those are. there: all that are not missing."""
@@ -270,6 +277,14 @@ class Sightings:
         name = os.fsencode(mailbox)
         self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
         return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", (name,)).fetchone()[0])
+
+    def _forget_empty(self, numbers: Iterable[int]) -> None:
+        """Those of some folders of which nothing is known any more: people rename and remove as many as they like."""
+        for number in numbers:
+            empty = "DELETE FROM folders WHERE id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+            if self._db.execute(empty, (number,)).rowcount:
+                self._names.pop(number, None)
+                self._marks.pop(number, None)
 
     def _present(self, number: int) -> Names:
         if number not in self._names:

@@ -43,6 +43,29 @@ def test_a_folder_that_is_renamed_or_removed(watched):
     assert watched.votes() == {"anna 0": "ham"}
 
 
+def test_of_folders_that_are_renamed_again_and_again_the_last_is_known(watched):
+    """Else whoever does so all day long has all memory."""
+    maildir(watched.box, ".Projects")
+    messages = [deliver(watched.box / ".Projects", raw) for raw in MAIL[:2]]
+    watched.rest()
+    before = ".Projects"
+    for name in (".one", ".two", ".three"):
+        (watched.box / before).rename(watched.box / name)
+        before = name
+        watched.rest()
+    sightings, scanner = watched.watcher._sightings, watched.watcher._scanner
+    assert sightings._db.execute("SELECT name FROM folders").fetchall() == [(b".three",)]
+    assert len(sightings._names) <= 1
+    assert [place.directory for place in scanner._listings] == [".three"]
+    move(watched.box / ".three" / "new" / messages[0].name, watched.box / ".Junk")
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    (watched.box / ".three" / "new" / messages[1].name).unlink()
+    watched.rest()
+    sightings.prune(int(time.time()) + 31 * 86_400)
+    assert sightings._db.execute("SELECT name FROM folders").fetchall() == [(b".Junk",)]
+
+
 def test_a_mailbox_that_goes_and_comes_back(watched):
     deliver(watched.box, MAIL[0])
     watched.rest()
