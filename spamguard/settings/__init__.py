@@ -15,6 +15,9 @@ from spamguard.settings.endpoints import Protocol as Protocol
 from spamguard.settings.endpoints import parse_endpoint as parse_endpoint
 from spamguard.settings.endpoints import parse_scanner as parse_scanner
 
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+"""Networks of this machine alone."""
+
 
 class Position(StrEnum):
     """Where a listener sits: that decides what it may refuse."""
@@ -141,7 +144,7 @@ class TeachByMail:
 
     addresses: tuple[tuple[str, str], ...]
     senders: tuple[str, ...]
-    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    clients: tuple[str, ...] = LOOPBACK
     user: TeachingUser = TeachingUser.ADDRESS
 
 
@@ -155,8 +158,8 @@ class Listener:
     policy: Policy = field(default_factory=Policy)
     limits: DoorLimits = field(default_factory=DoorLimits)
     odd_bytes: OddBytes | None = None  # None: normalise after-queue, refuse elsewhere
-    trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose XFORWARD and XCLIENT are believed
-    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks that may send at all
+    trusted: tuple[str, ...] = LOOPBACK  # networks whose XFORWARD and XCLIENT are believed
+    clients: tuple[str, ...] = LOOPBACK  # networks that may send at all
     tls: Certificate | None = None
     hostname: str = ""  # for the greeting, EHLO and Received; empty: this machine's name
     teach: TeachByMail | None = None
@@ -188,8 +191,8 @@ class Scanner:
     endpoint: Endpoint
     policy: Policy = field(default_factory=Policy)
     limits: ScannerLimits = field(default_factory=ScannerLimits)
-    clients: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
-    trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    clients: tuple[str, ...] = LOOPBACK
+    trusted: tuple[str, ...] = LOOPBACK
     teachers: tuple[str, ...] = ()
     password_file: Path | None = None
     reject_from: float | None = None
