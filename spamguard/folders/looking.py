@@ -99,12 +99,13 @@ class Looker:
             self._missed()
         else:
             self._tell_empty(box.mailbox, now_empty=not found, was_empty=not known)
-        there = {box.mailbox, *found}
-        self._once.over_where(lambda matter: matter.mailbox == box.mailbox and matter.about not in there)
-        box.places = {place for place in found if self._role(place).kind is not Kind.IGNORED}
         for place in sorted(found):
             self._tell_doubtful(place)
-        self._look_soon(box, box.places.union(Place(box.mailbox, directory) for directory in known))
+        box.places = {place for place in found if self._role(place).kind is not Kind.IGNORED}
+        to_look_at = box.places.union(Place(box.mailbox, directory) for directory in known)
+        concerned = {box.mailbox} | found | to_look_at
+        self._once.over_where(lambda matter: matter.mailbox == box.mailbox and matter.about not in concerned)
+        self._look_soon(box, to_look_at)
 
     def _tell_empty(self, mailbox: Mailbox, *, now_empty: bool, was_empty: bool) -> None:
         """Told until there are folders again, though what was in them has been missed by then."""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spamguard.folders import notes
-from spamguard.folders.contract import File, Mailbox, Place
+from spamguard.folders.contract import Changes, File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes
 from spamguard.folders.once import Matter, Once
 from spamguard.folders.refusals import Refused
@@ -118,6 +118,26 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
     watched = Watched(tmp_path)
     turn_until(watched, lambda: (noted := notes.read(watched.state)) and noted.troubles)
     assert "Junk: cannot be looked at (Permission denied)" in notes.read(watched.state).troubles[0].text
+    watched.stop()
+    watched.filter.close()
+
+
+def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, monkeypatch, caplog):
+    """The directory itself: nobody sees any more that it is a folder, but mail was in it."""
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+    watched = Watched(tmp_path)
+    deliver(watched.box / ".Junk", MAIL[0])
+    watched.rest()
+    with monkeypatch.context() as closed:
+        forbid(closed, watched.box / ".Junk")
+        for _ in range(3):
+            watched.watcher._note(Changes(everything=True))
+            watched.rest()
+            (trouble,) = notes.read(watched.state).troubles
+            assert "Junk: cannot be looked at (Permission denied)" in trouble.text
+    assert caplog.text.count("moves into it teach nothing") == 1
+    watched.watcher._note(Changes(everything=True))
+    turn_until(watched, lambda: not notes.read(watched.state).troubles)
     watched.stop()
     watched.filter.close()
 
