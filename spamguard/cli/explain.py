@@ -13,6 +13,7 @@ from spamguard.cli.people import SITE
 from spamguard.errors import SourceError
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.ids import is_id
+from spamguard.times import moment, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
     names = [path for path in options.paths if is_id(path) and not Path(path).exists()]
     paths = [path for path in options.paths if path not in names]
-    known = remembered.rows(options, names) if names else []
+    known = remembered.rows(options, names)
     found = rim.messages(paths)
     told = len(known)
     with rim.open_to_ask(options) as spam_filter:
@@ -87,7 +88,7 @@ def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> 
 def _values(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> dict[str, object]:
     from spamguard.web.api import shapes
 
-    taught = [{"class": one.label, "user": one.user, "origin": one.origin, "time": shapes.time(one.time)} for one in votes]
+    taught = [{"class": one.label, "user": one.user, "origin": one.origin, "time": rfc3339(one.time)} for one in votes]
     return {"name": name, "taught": taught, **shapes.explanation(why, words)}
 
 
@@ -116,7 +117,7 @@ def _text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str
 
 def _taught(vote: Vote) -> str:
     """Who says what it is, from where and when."""
-    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {rim.moment(vote.time)}")
+    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {moment(vote.time)}")
 
 
 def _features(why: Explanation, words: int) -> list[Part]:

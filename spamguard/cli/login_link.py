@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     page, now = options.url or _page(options), int(time.time())
     with token.opened(options) as store:
         text = link.login(page, store.make(Kind.LINK, who, now, expires=now + LINK_SECONDS))
-    values = {"link": text, "user": who.name, "operator": who.operator, "expires": token.moment(now + LINK_SECONDS)}
+    values = {"link": text, "user": who.name, "operator": who.operator, "expires": token.told(now + LINK_SECONDS)}
     rim.answer(options, text, values)
     return 0
 

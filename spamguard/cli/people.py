@@ -8,6 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.times import moment
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -64,15 +65,15 @@ def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
     from spamguard.folders.values import ORIGIN
 
     if not noted.alive(now):
-        yield f"no watcher has been seen since {rim.moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
+        yield f"no watcher has been seen since {moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
     for user, refused in noted.refused.items():
         last = spam_filter.ledger.users.last_heard(user, ORIGIN)
         if last is None or refused.last >= last.time:
             told = f"{refused.number:,} moves of {refused.day} taught nothing, the last one into {refused.folder}"
-            yield f"{user}: {told} at {rim.moment(refused.last)}: beyond lessons_per_day"
+            yield f"{user}: {told} at {moment(refused.last)}: beyond lessons_per_day"
     for trouble in noted.troubles:
         if now - trouble.since >= _OVERDUE_SECONDS:
-            yield f"since {rim.moment(trouble.since)}: {trouble.text}"
+            yield f"since {moment(trouble.since)}: {trouble.text}"
 
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
@@ -84,9 +85,7 @@ def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) ->
         heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
         lately = refused.why != LIMIT and time.time() - refused.last < _DAY  # what else is learnt mends nothing
         if lately or refused.last >= max(heard, default=0):
-            told = (
-                f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {rim.moment(refused.last)}"
-            )
+            told = f"{refused.number:,} lessons of {refused.day} were dropped, the last one by {refused.folder} at {moment(refused.last)}"
             yield f"{user or SITE}: {told}: {refused.why}"
 
 
@@ -126,7 +125,7 @@ def watcher(told: dict[str, Any]) -> str:
     if found is None:
         return "nobody has watched folders here"
     running = found["alive"] and told["daemon"] is not None  # which may have ended a moment ago
-    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {rim.moment(found['seen'])}" + ("" if running else ", not running")
+    return f"{rim.counted(found['mailboxes'], 'mailbox')}, last seen {moment(found['seen'])}" + ("" if running else ", not running")
 
 
 def _lessons(one: dict[str, Any]) -> str:
@@ -135,4 +134,4 @@ def _lessons(one: dict[str, Any]) -> str:
 
 
 def _move(last: dict[str, Any] | None) -> str:
-    return f"{rim.moment(last['time'])} {rim.printable(last['folder'])}" if last else "-"
+    return f"{moment(last['time'])} {rim.printable(last['folder'])}" if last else "-"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from datetime import UTC, datetime
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
 from spamguard.errors import UsageError
 from spamguard.ids import is_id
+from spamguard.times import moment, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -87,7 +87,7 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
 def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     for entry in entries:
         values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": _header(quarantine, entry.id)}
-        rim.answer(options, _text(values | {"time": rim.moment(entry.when)}), values)
+        rim.answer(options, _text(values | {"time": moment(entry.when)}), values)
     return 0
 
 
@@ -152,11 +152,8 @@ def _learn(quarantine: Quarantine, name: str, teacher: Filter) -> bool:
     """Teach a message as ham; whether that was new."""
     from spamguard.prepare import Preparer
 
-    content = quarantine.open(name)
-    try:
-        lesson = Preparer(teacher.key).ready(content.spool.read())
-    finally:
-        content.spool.close()
+    with closing(quarantine.open(name).spool) as spool:
+        lesson = Preparer(teacher.key).ready(spool.read())
     return teacher.learn_ready([lesson], "ham", origin="quarantine")[0]
 
 
@@ -186,7 +183,7 @@ def _told(reply: Reply) -> str:
 def _values(entry: Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
-        "time": datetime.fromtimestamp(entry.when, UTC).isoformat(timespec="seconds"),
+        "time": rfc3339(entry.when),
         "reason": entry.reason,
         "size": entry.size,
         "client": entry.envelope.client.address,
@@ -203,7 +200,7 @@ def _line(entry: Entry) -> str:
     more = f" and {len(others)} more" if others else ""
     state = "released" if entry.released else "held" if not entry.delivered else f"waits for {len(entry.waiting)}"
     return rim.printable(
-        f"{entry.id}  {rim.moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
+        f"{entry.id}  {moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
     )
 
 
@@ -213,9 +210,5 @@ def _text(values: dict[str, Any]) -> str:
 
 
 def _header(quarantine: Quarantine, name: str) -> str:
-    content = quarantine.open(name)
-    try:
-        head = content.spool.head(_HEADER)
-    finally:
-        content.spool.close()
-    return head.partition(b"\r\n\r\n")[0].decode("utf-8", "replace")
+    with closing(quarantine.open(name).spool) as spool:
+        return spool.head(_HEADER).partition(b"\r\n\r\n")[0].decode("utf-8", "replace")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard.cli import rim
 from spamguard.errors import UsageError
 from spamguard.ids import is_id
+from spamguard.times import moment
 
 if TYPE_CHECKING:
     from spamguard.history import Row
@@ -32,6 +33,8 @@ def names_messages(options: argparse.Namespace) -> None:
 
 def rows(options: argparse.Namespace, names: Sequence[str]) -> list[Row]:
     """What the history has of these ids; UsageError at the first that it does not have."""
+    if not names:
+        return []
     from spamguard.history import FILE, History
     from spamguard.settings import History as Limits
 
@@ -63,7 +66,7 @@ def as_text(row: Row, words: int) -> str:
     """A row for people: who, what was said and done, and the strongest words each way."""
     return "\n".join(
         (
-            f"{row.id}, {rim.moment(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
+            f"{row.id}, {moment(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
             f'"{row.subject}", {row.size:,} bytes',
             *_verdict(row),
             f"{row.action or 'handed on'}; answered: {row.reply}",

@@ -11,6 +11,7 @@ from typing import Any
 
 from spamguard.cli import rim
 from spamguard.hostname import hostname
+from spamguard.times import moment
 
 _INDENT = " " * 11
 
@@ -97,7 +98,7 @@ def _details(told: dict[str, Any]) -> Iterator[str]:
     yield _messages(told)
     if number := sum(one["number"] for one in told["next_hop_errors"]):
         yield f"{rim.counted(number, 'error')} of next hops, the last ones:"
-        yield from (f"  {rim.moment(one['time'])} {one['text']}" for one in told["last_errors"])
+        yield from (f"  {moment(one['time'])} {one['text']}" for one in told["last_errors"])
 
 
 def _worker(one: dict[str, Any]) -> str:

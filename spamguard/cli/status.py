@@ -5,10 +5,10 @@ Never changes anything."""
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import people, rim, running
+from spamguard.times import moment
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -184,12 +184,8 @@ def _table_lines(tables: dict[str, dict[str, float]]) -> list[str]:
 def _import_lines(imports: list[dict[str, Any]]) -> list[str]:
     if not imports:
         return []
-    lines = [f"{one['name']}  {one['words']:,} words from {rim.printable(one['source'])}, {_day(one['time'])}" for one in imports]
+    lines = [f"{one['name']}  {one['words']:,} words from {rim.printable(one['source'])}, {moment(one['time'])[:10]}" for one in imports]
     return ["", "word lists imported", *lines]
-
-
-def _day(time: int) -> str:
-    return datetime.fromtimestamp(time).strftime("%Y-%m-%d")
 
 
 def _size(number: int) -> str:

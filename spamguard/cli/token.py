@@ -7,13 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
 from spamguard.cli.people import SITE
 from spamguard.errors import UsageError
 from spamguard.owner import as_owner_of
+from spamguard.times import moment, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.web.access.store import Credential, Store
@@ -94,7 +94,7 @@ def _create(store: Store, options: argparse.Namespace) -> int:
     expires = NEVER if options.expires is None else now + _seconds(options.expires)
     text = store.make(Kind.TOKEN, who, now, name=options.name, expires=expires)
     rim.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
-    values = {"token": text, "name": options.name, "user": who.name, "operator": who.operator, "expires": moment(expires)}
+    values = {"token": text, "name": options.name, "user": who.name, "operator": who.operator, "expires": told(expires)}
     rim.answer(options, text, values)
     return 0
 
@@ -131,18 +131,18 @@ def _values(one: Credential) -> dict[str, Any]:
         "name": one.name,
         "user": one.person.name,
         "operator": one.person.operator,
-        "created": moment(one.created),
-        "expires": moment(one.expires),
-        "seen": moment(one.seen),
+        "created": told(one.created),
+        "expires": told(one.expires),
+        "seen": told(one.seen),
     }
 
 
 def _line(one: Credential) -> str:
     who = f"{one.person.name} (operator)" if one.person.operator else one.person.name
-    until = rim.moment(one.expires) if one.expires else "revoked"
-    return f"{one.kind:7}  {one.name or '-':20}  {who:24}  since {rim.moment(one.created)}, until {until}, used {rim.moment(one.seen)}"
+    until = moment(one.expires) if one.expires else "revoked"
+    return f"{one.kind:7}  {one.name or '-':20}  {who:24}  since {moment(one.created)}, until {until}, used {moment(one.seen)}"
 
 
-def moment(seconds: int) -> str | None:
-    """A time as JSON has it; None for never."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
+def told(seconds: int) -> str | None:
+    """A time for programs; None for never."""
+    return rfc3339(seconds) if seconds else None

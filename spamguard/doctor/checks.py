@@ -19,11 +19,13 @@ from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
+from spamguard.folders.reach import patterns
 from spamguard.hostname import hostname
 from spamguard.metrics import readiness
 from spamguard.model import directory
 from spamguard.settings import Settings
+from spamguard.times import moment
 
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
 _LEAST_ROOM = 64 << 20  # bytes: what one message may take, before anything is learnt
@@ -100,13 +102,9 @@ def _clock(newest: tuple[float, str], now: float) -> Step:
     """newest: of the files in the state directory, when it was written and what it is called."""
     written, name = newest
     if written > now + _CLOCK_SECONDS:
-        told = f"it is {_moment(now)}, and {name} was written at {_moment(written)}"
+        told = f"it is {moment(now, exact=True)}, and {name} was written at {moment(written, exact=True)}"
         return failed("clock", told, "set the clock, as with `timedatectl set-ntp true`")
-    return ok("clock", _moment(now))
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return ok("clock", moment(now, exact=True))
 
 
 def _key(path: Path) -> Step:
@@ -128,7 +126,7 @@ def watching(state: Path, *, wanted: bool) -> Iterator[Step]:
         told = "none has run with this state directory"
         yield failed("watcher", told, remedy) if wanted else skipped("watcher", told)
         return
-    seen = f"last seen {_moment(noted.seen)}"
+    seen = f"last seen {moment(noted.seen, exact=True)}"
     if noted.alive(now):
         yield ok("watcher", f"{seen}, watches {noted.mailboxes:,} mailbox{'' if noted.mailboxes == 1 else 'es'}")
     else:
@@ -155,7 +153,7 @@ def _folders(settings: Settings) -> int:
     if not settings.watch:
         return 0
     count = 0
-    with closing(LocalMailboxes([Pattern(watch.maildir, watch.user) for watch in settings.watch], notify=False)) as mailboxes:
+    with closing(LocalMailboxes(patterns(settings.watch), notify=False)) as mailboxes:
         for mailbox in mailboxes.users():
             with suppress(OSError):
                 count += len(mailboxes.folders(mailbox))

@@ -10,7 +10,8 @@ from hashlib import blake2b
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec, wordlists
-from spamguard.records import LATEST, Vote
+from spamguard.records import Vote
+from spamguard.times import LATEST
 
 _HIGHEST_CLOCK = 2**62  # leaves the ledger room to count on in SQLite's 64 bits
 

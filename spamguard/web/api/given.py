@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from spamguard.errors import UsageError
 from spamguard.history.row import readable
 from spamguard.ids import is_id
-from spamguard.records import LATEST
+from spamguard.times import LATEST
 from spamguard.web.access.problems import refusal
 from spamguard.web.service.values import MOST, MOST_HOURS
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from spamguard.records import LATEST
+from spamguard.times import rfc3339
 from spamguard.web.service.values import NAME, Day, Moment
 
 _PLAIN: dict[object, dict[str, Any]] = {
@@ -29,11 +28,6 @@ WHERE = "#/components/schemas/"
 Write = Callable[[Any], Any]
 
 
-def time(seconds: float) -> str:
-    """A moment as RFC 3339 writes it; bounded to what has a date."""
-    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC).isoformat(timespec="seconds")
-
-
 def told(kind: Any, value: Any) -> Any:
     """A value as JSON has what is of this type; of a dataclass the fields of that one alone, whatever else the value has."""
     return _writer(kind)(value)
@@ -42,7 +36,7 @@ def told(kind: Any, value: Any) -> Any:
 @cache
 def _writer(kind: Any) -> Write:
     if kind in (Moment, Day):
-        return time if kind == Moment else lambda seconds: time(seconds)[:10]
+        return rfc3339 if kind == Moment else lambda seconds: rfc3339(seconds)[:10]
     if is_dataclass(kind):
         parts = [(key, name, _writer(hint)) for key, name, hint in _keys(kind)]
         return lambda value: {key: write(getattr(value, name)) for key, name, write in parts}

@@ -9,10 +9,10 @@ from typing import Any
 from spamguard import explained
 from spamguard.history import Row
 from spamguard.records import Explanation, Verdict, Word
-from spamguard.web.api.schema import time, told
+from spamguard.web.api.schema import told
 from spamguard.web.service.values import Counted, Known, Moment, Outcome, Receipt, WordPart
 
-__all__ = ["explanation", "passed", "time", "told_words", "verdict"]
+__all__ = ["explanation", "passed", "told_words", "verdict"]
 
 WORDS = 30  # of an explanation, each way
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.errors import UsageError
-from spamguard.records import LATEST
+from spamguard.times import LATEST
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page, see

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from spamguard.records import LATEST
+from spamguard.times import utc
 
 _HARMLESS = frozenset("\n\t\u200c\u200d")
 """Unprintable by Unicode's word but without power here: line ends, tabs, and the joiners that Persian, Hindi and emoji need."""
@@ -99,14 +98,14 @@ def signed(part: float) -> str:
 
 def moment(seconds: float, *, exact: bool = False) -> Markup:
     """A point in time, in UTC; the script puts it into the reader's own zone. seconds: since 1970."""
-    when = _utc(seconds)
+    when = utc(seconds)
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
 
 
 def day(seconds: float) -> str:
     """The day of a point in time, in UTC."""
-    return _utc(seconds).strftime("%Y-%m-%d")
+    return utc(seconds).strftime("%Y-%m-%d")
 
 
 def quoted(text: str) -> str:
@@ -116,10 +115,5 @@ def quoted(text: str) -> str:
 
 def clock(seconds: float, span: float) -> str:
     """What stands on an axis of time, in UTC: the hour, or the day on one that spans two or more, or the month. span: seconds."""
-    when = _utc(seconds)
+    when = utc(seconds)
     return when.strftime("%H:%M" if span < 2 * 86400 else "%d %b" if span <= 300 * 86400 else "%Y-%m")
-
-
-def _utc(seconds: float) -> datetime:
-    """Bounded to what has a date."""
-    return datetime.fromtimestamp(min(max(seconds, 0), LATEST), UTC)
