@@ -61,9 +61,9 @@ def refusal(error: OSError) -> bytes:
     return ERROR + pack([str(error.errno or errno.EIO), error.strerror or "cannot be done", named])
 
 
-def refused(data: bytes) -> OSError:
-    """What `refusal` has packed, without its mark. PacketError."""
-    code, text, named = _exactly(3, unpack(data))
+def refused(values: Sequence[str]) -> OSError:
+    """The error of a `refusal`. PacketError."""
+    code, text, named = _exactly(3, values)
     return OSError(number(code), text, named or None)
 
 
@@ -75,12 +75,8 @@ def of_mailboxes(mailboxes: Iterable[Mailbox]) -> list[str]:
     return [text for one in mailboxes for text in (str(one.watch), one.user, one.path)]
 
 
-def mailboxes(data: bytes) -> list[Mailbox]:
-    """Packed `of_mailboxes`. PacketError."""
-    return _mailboxes(unpack(data))
-
-
-def _mailboxes(values: Sequence[str]) -> list[Mailbox]:
+def mailboxes(values: Sequence[str]) -> list[Mailbox]:
+    """PacketError."""
     return [mailbox(values[start : start + _OF_MAILBOX]) for start in range(0, len(values), _OF_MAILBOX)]
 
 
@@ -117,10 +113,10 @@ def of_names(names: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     return [text for part, some in names for text in (part, str(len(some)), *some)]
 
 
-def names(data: bytes) -> dict[str, list[str]]:
-    """Packed `of_names`. PacketError."""
+def names(values: Sequence[str]) -> dict[str, list[str]]:
+    """PacketError."""
     found: dict[str, list[str]] = {}
-    left = iter(unpack(data))
+    left = iter(values)
     for part in left:
         count = number(next(left, ""))
         found[part] = _exactly(count, list(islice(left, count)))
@@ -132,9 +128,8 @@ def of_keywords(keywords: Mapping[str, str]) -> list[str]:
     return [text for pair in keywords.items() for text in pair]
 
 
-def keywords(data: bytes) -> dict[str, str]:
-    """Packed `of_keywords`. PacketError."""
-    values = unpack(data)
+def keywords(values: Sequence[str]) -> dict[str, str]:
+    """PacketError."""
     return dict(zip(values[::2], _exactly(len(values) - len(values) // 2, values[1::2]), strict=True))
 
 
@@ -144,12 +139,11 @@ def of_changes(changes: Changes) -> list[str]:
     return [*flags, *of_mailboxes(changes.mailboxes), *(text for one in changes.folders for text in of_place(one))]
 
 
-def changes(data: bytes) -> Changes:
-    """Packed `of_changes`. PacketError."""
-    values = unpack(data)
+def changes(values: Sequence[str]) -> Changes:
+    """PacketError."""
     everything, users, count = map(number, _exactly(3, values[:3]))
     end = 3 + count * _OF_MAILBOX
-    some = _mailboxes(values[3:end])
+    some = mailboxes(values[3:end])
     folders = [place(values[start : start + _OF_PLACE]) for start in range(end, len(values), _OF_PLACE)]
     return Changes(frozenset(folders), frozenset(some), users=bool(users), everything=bool(everything))
 

@@ -55,7 +55,7 @@ class RemoteMailboxes:
 
     def folders(self, mailbox: Mailbox) -> list[Place]:
         """As `contract.Mailboxes.folders`."""
-        found = self._ask(packets.unpack, "folders", *packets.of_mailboxes([mailbox]))
+        found = self._ask(list, "folders", *packets.of_mailboxes([mailbox]))
         return [Place(mailbox, directory) for directory in found]
 
     def names(self, place: Place) -> dict[str, list[str]]:
@@ -82,7 +82,7 @@ class RemoteMailboxes:
         self._asked.popleft()
         descriptors: list[int] = []
         try:
-            self._answer(packets.unpack, descriptors)
+            self._answer(list, descriptors)
             if len(descriptors) != 1:
                 raise self._lost("an answer without what was asked for")
         except BaseException:
@@ -134,14 +134,14 @@ class RemoteMailboxes:
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from error
         try:
-            served = self._answer(packets.unpack)
+            served = self._answer(list)
         except OSError as error:
             raise self._lost(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_SECONDS)
         if served != [self._fingerprint]:
             raise self._lost("its `watch` is not ours: systemctl reload spamguard-watch")
 
-    def _ask(self, understand: Callable[[bytes], Found], verb: str, *values: str) -> Found:
+    def _ask(self, understand: Callable[[Sequence[str]], Found], verb: str, *values: str) -> Found:
         """What was answered. OSError: what the other side was told when it tried. MailboxesError: there is no other side."""
         self._hear_out()
         self._say(verb, *values)
@@ -152,7 +152,7 @@ class RemoteMailboxes:
         while self._asked and self._channel is not None:
             self._asked.popleft()
             with suppress(OSError, MailboxesError):
-                self._answer(packets.unpack)
+                self._answer(list)
 
     def _say(self, verb: str, *values: str) -> None:
         if self._channel is None:
@@ -162,7 +162,7 @@ class RemoteMailboxes:
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from error
 
-    def _answer(self, understand: Callable[[bytes], Found], descriptors: list[int] | None = None) -> Found:
+    def _answer(self, understand: Callable[[Sequence[str]], Found], descriptors: list[int] | None = None) -> Found:
         received = bytearray()
         mark = packets.MORE
         while mark == packets.MORE:
@@ -172,9 +172,10 @@ class RemoteMailboxes:
             if len(received) > packets.MOST:
                 raise self._lost("an answer without end")
         try:
+            values = packets.unpack(bytes(received))
             if mark == packets.LAST:
-                return understand(bytes(received))
-            raise packets.refused(bytes(received))
+                return understand(values)
+            raise packets.refused(values)
         except PacketError as error:
             raise self._lost(f"an answer that makes no sense ({error})") from error
 
