@@ -23,6 +23,7 @@ from spamguard.records import Scan
 from spamguard.relay.threads import finished
 from spamguard.settings import Scoring
 from spamguard.spool import Spool
+from spamguard.timed import Timed
 
 COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
 WORDS = 8  # each way: as many as history and log tell
@@ -200,7 +201,7 @@ class ScorerPool:
 
     def _ended(self, scorer: Process) -> None:
         care = self._scorers.pop(scorer)
-        care.rest()
+        care.forget_deadline()
         self._track(scorer.gone())
         if scorer.works and not self._closing:
             _log.error("scorer %d %s while judging a message of %d bytes", scorer.number, care.ending, scorer.works[0].message.size)
@@ -251,8 +252,8 @@ class ScorerPool:
         task.add_done_callback(self._tasks.discard)
 
 
-class _Care:
-    """The clocks of one scorer. stuck: at a message for so long that it cannot be counted on. ending: why it ended, if it has."""
+class _Care(Timed):
+    """The clock of one scorer. stuck: at a message for so long that it cannot be counted on. ending: why it ended, if it has."""
 
     def __init__(self, scorer: Process, starting: float, seconds: float, on_stuck: Callable[[], None]) -> None:
         self.stuck = False
@@ -260,30 +261,30 @@ class _Care:
         self._scorer = scorer
         self._seconds = seconds
         self._on_stuck = on_stuck
-        self._timer = self._after(starting, self._expired)
+        self._allow(starting)
 
     def begin(self) -> None:
         """It begins with a message."""
-        self.rest()
-        early = min(_STUCK, self._seconds)
-        self._timer = self._after(early, self._slow)
+        self.stuck = False
+        self._allow(min(_STUCK, self._seconds))
 
     def rest(self) -> None:
         """It has nothing to do."""
-        self._timer.cancel()
         self.stuck = False
+        self.lift_deadline()
 
-    def _slow(self) -> None:
-        self.stuck = True
-        self._timer = self._after(max(self._seconds - _STUCK, 0.0), self._expired)
-        self._on_stuck()
+    def deadline_passed(self) -> None:
+        """A message takes it long, and then too long; or it does not become ready."""
+        if self._scorer.works and not self.stuck:
+            self.stuck = True
+            self._allow(max(self._seconds - _STUCK, 0.0))
+            self._on_stuck()
+        else:
+            self.ending = "timeout"
+            self._scorer.kill()
 
-    def _expired(self) -> None:
-        self.ending = "timeout"
-        self._scorer.kill()
-
-    def _after(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, what)
+    def _allow(self, seconds: float) -> None:
+        self.set_deadline(asyncio.get_running_loop().time() + seconds)
 
 
 async def _fingerprint(message: Spool) -> bytes:

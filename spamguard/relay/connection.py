@@ -13,6 +13,7 @@ from typing import cast
 
 from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable, in_words
 from spamguard.settings import Endpoint
+from spamguard.timed import Timed
 from spamguard.wire.replies import MOST_BYTES, Replies, ReplyError
 from spamguard.wire.values import Reply
 
@@ -21,7 +22,7 @@ _NEXT_ADDRESS = 0.25  # seconds until the next address of a host is tried beside
 _TLS_GOODBYE = 1.0  # seconds
 
 
-class Connection(asyncio.Protocol):
+class Connection(Timed, asyncio.Protocol):
     """One connection; one task at a time waits on it. Made by `dial`, ended by `abort`."""
 
     def __init__(self) -> None:
@@ -99,14 +100,15 @@ class Connection(asyncio.Protocol):
 
     async def _something_new(self, deadline: float) -> None:
         self._waiting = self._loop.create_future()
-        timer = self._loop.call_at(deadline, self._too_late)
+        self.set_deadline(deadline)
         try:
             await self._waiting
         finally:
-            timer.cancel()
+            self.lift_deadline()
             self._waiting = None
 
-    def _too_late(self) -> None:
+    def deadline_passed(self) -> None:
+        """What is waited for has not come in time."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(Stalled("no answer in time"))
 
@@ -138,6 +140,7 @@ class Connection(asyncio.Protocol):
         if error is not None and not self._encrypted:
             self._last_words()
         self._gone = self._gone or in_words(error)
+        self.forget_deadline()
         self._wake()
 
     def _last_words(self) -> None:

@@ -9,22 +9,22 @@ import asyncio
 
 from spamguard.relay.session import Session
 from spamguard.settings import Hop
+from spamguard.timed import Timed
 
 
-class Pool:
+class Pool(Timed):
     """Idle sessions. The one used last is taken first, so that those not needed grow old."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop
-        self._idle: dict[Session, asyncio.TimerHandle] = {}
+        self._idle: dict[Session, float] = {}  # until when, a time of the event loop's clock; oldest first
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def take(self) -> Session | None:
         """A session in which nothing has happened since it was put here."""
         while self._idle:
-            session, timer = self._idle.popitem()
-            timer.cancel()
+            session, _ = self._idle.popitem()
             if session.usable:
                 session.reused = True
                 return session
@@ -34,21 +34,32 @@ class Pool:
     def put(self, session: Session) -> None:
         """Take a session back after its transaction, however that ended."""
         if session.usable and not self._closed and len(self._idle) < self._hop.sessions:
-            self._idle[session] = asyncio.get_running_loop().call_later(self._hop.idle_seconds, self._expire, session)
+            self._idle[session] = asyncio.get_running_loop().time() + self._hop.idle_seconds
+            self._wait()
         else:
             self._dismiss(session)
 
     async def close(self) -> None:
         """End the idle sessions; those that come back later are ended too."""
         self._closed = True
-        for session in list(self._idle):
-            self._idle[session].cancel()
-            self._expire(session)
+        self.forget_deadline()
+        while self._idle:
+            self._dismiss(self._idle.popitem()[0])
         await asyncio.gather(*self._leaving)
 
-    def _expire(self, session: Session) -> None:
-        del self._idle[session]
-        self._dismiss(session)
+    def deadline_passed(self) -> None:
+        """The oldest have been idle for long enough."""
+        now = asyncio.get_running_loop().time()
+        for session in [session for session, until in self._idle.items() if until <= now]:
+            del self._idle[session]
+            self._dismiss(session)
+        self._wait()
+
+    def _wait(self) -> None:
+        """For the oldest, if there is one."""
+        for until in self._idle.values():
+            self.set_deadline(until)
+            break
 
     def _dismiss(self, session: Session) -> None:
         """QUIT, without anybody waiting for it; where that would be out of step, it is cut off."""

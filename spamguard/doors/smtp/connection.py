@@ -16,6 +16,7 @@ from typing import cast
 from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.lines import Lines
 from spamguard.reception.conversation import Gone, Late, Leaving
+from spamguard.timed import Timed
 from spamguard.wire.values import Reply
 
 READ_BYTES = 128 << 10  # at a time
@@ -29,7 +30,7 @@ class Drained(Leaving):
     """The door is closing, and nothing is under way here."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Timed, asyncio.BufferedProtocol):
     """Reads into `lines`, sends what was said."""
 
     transport: asyncio.Transport
@@ -46,8 +47,6 @@ class Connection(asyncio.BufferedProtocol):
         self._said: list[bytes] = []
         self._said_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._deadline: float | None = None
-        self._watch: asyncio.TimerHandle | None = None
         self._fresh = self._ended = self._lost = self._late = self._stopped = self._blocked = self._closing = False
 
     # What the event loop calls.
@@ -75,12 +74,20 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
         return not self.secure
 
+    def deadline_passed(self) -> None:
+        """The client is late with what is waited for, or with taking its last replies."""
+        if self._closing:
+            self.transport.abort()
+        else:
+            self._late = True
+            self._wake()
+
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         """The client is gone. What is being handed over is finished all the same."""
         self._lost = True
         self._blocked = False
         if self._closing:
-            self.stop_timer()
+            self.forget_deadline()
         self._wake()
 
     def pause_writing(self) -> None:
@@ -123,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         await self._flush()
         self._read_on()
         if seconds is not None:
-            self.start_timer(seconds)
+            self.set_deadline(self.loop.time() + seconds)
         while not self._fresh:
             self._check(leave=leave)
             await self._wait()
@@ -142,19 +149,6 @@ class Connection(asyncio.BufferedProtocol):
                 raise Gone from error
             raise
 
-    def start_timer(self, seconds: float) -> None:
-        """Waiting is over in so many seconds. Cheap: the loop's timer is only moved when it would ring too late."""
-        self._deadline = self.loop.time() + seconds
-        if self._watch is None or self._watch.when() > self._deadline:
-            self._arm(self._deadline)
-
-    def stop_timer(self) -> None:
-        """No deadline."""
-        self._deadline = None
-        if self._watch is not None and (self._lost or self._closing):
-            self._watch.cancel()
-            self._watch = None
-
     @property
     def waiting(self) -> bool:
         """Whether it is the client's turn, and time runs."""
@@ -172,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self.send()
         self._closing = True
-        self.stop_timer()
+        self.forget_deadline()
         if hear_out:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_HEAR_OUT_SECONDS):
@@ -180,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self.transport.close()
-        self.start_timer(_LINGER_SECONDS)
+        self.set_deadline(self.loop.time() + _LINGER_SECONDS)
         while not self._lost:
             await self._wait()
 
@@ -208,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _flush(self) -> None:
         self.send()
         if self._blocked:
-            self.start_timer(self._send_seconds)
+            self.set_deadline(self.loop.time() + self._send_seconds)
             try:
                 while self._blocked:
                     await self._wait()
@@ -238,21 +232,3 @@ class Connection(asyncio.BufferedProtocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _arm(self, when: float) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._watch = self.loop.call_at(when, self._look)
-
-    def _look(self) -> None:
-        """The timer has rung: it is late only if nothing has happened since."""
-        self._watch = None
-        if self._deadline is None:
-            return
-        if self.loop.time() < self._deadline:
-            self._arm(self._deadline)
-        elif self._closing:
-            self.transport.abort()
-        else:
-            self._late = True
-            self._wake()

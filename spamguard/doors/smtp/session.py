@@ -136,14 +136,14 @@ class Session(Connection):
             await self.more(seconds, leave=self._message is None and self._served)
             self._turns = 0
             seconds = None  # for the whole line, however slowly it comes in
-        self.stop_timer()
+        self.lift_deadline()
         return line
 
     def drain(self) -> None:
         """Who came just before the door closed, and is still speaking, is served: other doors do not know of this client."""
         super().drain()
         if self.waiting and self._message is None:
-            self.start_timer(self._patience_with_line())
+            self.set_deadline(self.loop.time() + self._patience_with_line())
 
     def _patience_with_line(self) -> float:
         seconds = self._terms.limits.command_seconds

@@ -158,7 +158,7 @@ class MailSession(Session):
             incoming.write(reader.feed(self.lines.take()))
             if refuse and reader.oddities:
                 incoming.refuse(dialogue.ODD_BYTES)
-        self.stop_timer()
+        self.lift_deadline()
         self.lines.put_back(reader.rest)
         incoming.oddities |= reader.oddities
         self._terms.received(self.loop.time() - began)

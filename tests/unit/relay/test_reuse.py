@@ -129,6 +129,19 @@ def test_the_time_begins_anew_with_every_message() -> None:
     assert len(fake.sessions) == 1
 
 
+def test_what_is_not_needed_goes_while_another_is_in_use() -> None:
+    fake = FakeHop({})
+
+    async def run(hop: StreamHop) -> None:
+        await asyncio.gather(hand_on(hop), hand_on(hop))
+        while "QUIT" not in fake.commands:
+            await hand_on(hop)
+            await asyncio.sleep(0.05)
+
+    talk(fake, run, idle_seconds=0.5)
+    assert min(len(session.messages) for session in fake.sessions[:2]) == 1
+
+
 def test_what_is_out_of_step_is_not_kept() -> None:
     fake = FakeHop({"RCPT": Act.STALL})
 
