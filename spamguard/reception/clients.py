@@ -35,6 +35,7 @@ class Networks:
         return any(parsed in network for network in self._networks)
 
 
+@lru_cache(maxsize=1024)
 def plain_address(address: str) -> str:
     """An address as it is compared and counted: no zone, and IPv4 where it came in through an IPv6 socket."""
     parsed = _parsed(address.partition("%")[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 from spamguard.wire.values import Client, Reply
@@ -75,7 +76,7 @@ def attributes(client: Client, announced: str) -> list[bytes]:
     wanted = frozenset(announced.upper().split())
     lines: list[bytes] = []
     line = b"XFORWARD"
-    for word in [_word(client, name) for name in _FORWARDED if name in wanted]:
+    for word in [_word(name, getattr(client, FIELDS[name])) for name in _FORWARDED if name in wanted]:
         if len(line) + 1 + len(word) + 2 > _LONGEST_LINE:
             lines.append(line + b"\r\n")
             line = b"XFORWARD"
@@ -104,8 +105,9 @@ def _plain_address(text: str) -> str | None:
         return None
 
 
-def _word(client: Client, name: str) -> bytes:
-    value: str = getattr(client, FIELDS[name])
+@lru_cache(maxsize=1024)
+def _word(name: str, value: str) -> bytes:
+    """The same clients come again and again."""
     if name == "ADDR" and _is_ipv6(value):
         value = f"IPV6:{value}"
     raw = value.encode("utf-8", "replace")

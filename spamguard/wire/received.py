@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from email.utils import formatdate
+from functools import lru_cache
 
 from spamguard.wire.values import Client
 
@@ -26,13 +27,18 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
     parts = [f"Received: from {_host(client.helo)}{_who(client)}", f"by {_host(hostname)} with {_atom(client.protocol)} id {_atom(name)}"]
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
-    when = formatdate(now).replace("-0000", "+0000")  # "-0000" would say that we do not know our zone
-    return ("\r\n\t".join(parts) + f"; {when}").encode("ascii")
+    return ("\r\n\t".join(parts) + f"; {_date(int(now))}").encode("ascii")
 
 
 def hops(head: bytes) -> int:
     """How many Received fields are in this header section."""
     return len(_RECEIVED.findall(head))
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """As it is for all messages of a second; "-0000" would say that we do not know our zone."""
+    return formatdate(second).replace("-0000", "+0000")
 
 
 def _host(text: str) -> str:
@@ -48,6 +54,7 @@ def _who(client: Client) -> str:
     return f" ({told})" if literal else ""
 
 
+@lru_cache(maxsize=1024)
 def _literal(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
