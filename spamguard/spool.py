@@ -27,7 +27,7 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._memory = bytearray()
+        self._memory: bytearray | bytes = bytearray()  # bytes once it is read: giving out pieces of them costs no second copy
         self._file: int | None = None
         self._failure: OSError | None = None
         self.size = 0
@@ -53,7 +53,7 @@ class Spool:
     def head(self, length: int) -> bytes:
         """The first bytes."""
         self._check()
-        return bytes(self._memory[:length]) if self._file is None else os.pread(self._file, length, 0)
+        return self._kept()[:length] if self._file is None else os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
         """All of it, in memory."""
@@ -78,6 +78,7 @@ class Spool:
 
     def _append(self, data: bytes) -> None:
         if self._file is None and self.size + len(data) <= IN_MEMORY:
+            self._memory = self._memory if isinstance(self._memory, bytearray) else bytearray(self._memory)
             self._memory += data
             return
         if self._file is None:
@@ -89,11 +90,15 @@ class Spool:
     def _piece(self, start: int) -> bytes:
         self._check()
         if self._file is None:
-            return bytes(memoryview(self._memory)[start:])
+            return self._kept()[start:]
         chunk = os.pread(self._file, min(_CHUNK, self.size - start), start)
         if not chunk:
             raise OSError(errno.EIO, "the message has become shorter")
         return chunk
+
+    def _kept(self) -> bytes:
+        self._memory = bytes(self._memory)
+        return self._memory
 
     def _check(self) -> None:
         if self._failure is not None:
