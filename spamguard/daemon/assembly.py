@@ -161,7 +161,7 @@ def _tools(settings: Settings, settle: Callable[[], None], counters: Slot, stack
             counters.took(_JUDGE, entry.judging_seconds)
         if entry.replies:  # else somebody else hands it on
             counters.took(_HAND_ON, entry.handing_on_seconds)
-        _log.info("%s", entry.line(), extra={"event": "handled", "facts": entry.facts})
+        _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
         history.put(entry.row(key()[1] if entry.scan else ""))
 
     people = People(settings.aliases) if settings.personal else None

@@ -118,15 +118,11 @@ def _columns(row: Row) -> Columns:
         printable(row.action, _SHORT),
         printable(row.reply, _REPLY),
         row.packed,
-        _json([_values(word) for word in row.words[:_WORDS]]),
+        _json([(int(token), readable(text, _SHORT), round(float(part), 6)) for token, text, part in row.words[:_WORDS]]),
         row.extractor,
         row.fingerprint,
         _json({printable(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
     )
-
-
-def _values(word: Word) -> tuple[int, str, float]:
-    return int(word.token), readable(word.text, _SHORT), round(float(word.part), 6)
 
 
 def from_columns(values: Columns) -> Row:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spamguard.records import Scan, Verdict, Word
 
-REQUEST = struct.Struct(">BBHIQ")  # requests that follow at once; whether the message is a file; bytes on top, of users, of the message
+REQUEST = struct.Struct(">BHIQ")  # whether the message is a file; bytes on top, of users, of the message
 _ANSWER = struct.Struct(">BII")  # kind; bytes of the verdict, of packed features
 _SCAN = struct.Struct(">ddd?16sHHH")  # probability, log-odds, threshold, settle, digest; how many classes, words, users
 _CLASS = struct.Struct(">d")  # probability

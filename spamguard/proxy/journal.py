@@ -125,9 +125,9 @@ class Entry:
             personal=self.personal,
         )
 
-    def line(self) -> str:
-        """`key=value` for each fact; values that are no plain words are quoted as JSON does it."""
-        return " ".join(f"{key}={_quoted(value)}" for key, value in self.facts().items())
+    def __str__(self) -> str:
+        """The line: `key=value` for each fact; values that are no plain words are quoted as JSON does it."""
+        return " ".join([f"{key}={value if _PLAIN.fullmatch(value) else json.dumps(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
         """What the line tells, by name; values are as strangers wrote them."""
@@ -166,7 +166,7 @@ class Entry:
             "probability": f"{self.verdict.probability:.6f}",
             **({"personal": self._personal()} if self.personal else {}),
             "action": self.action or "",
-            "words": ", ".join(f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_WORDS]),
+            "words": ", ".join([f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_WORDS]]),
         }
 
 
@@ -187,7 +187,3 @@ def _told(reply: Reply) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f}ms"
-
-
-def _quoted(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=True)

@@ -157,9 +157,9 @@ def _requests(works: Sequence[Work]) -> tuple[bytes, list[int]]:
     """Frames of some messages, and the files they lie in."""
     parts: list[bytes] = []
     descriptors = [work.message.descriptor for work in works if work.message.descriptor is not None]
-    for number, work in enumerate(works, start=1):
+    for work in works:
         on_top, in_file = work.on_top[: frames.MOST_ON_TOP], work.message.descriptor is not None
         users = frames.users(work.users)
-        parts += (frames.REQUEST.pack(len(works) - number, in_file, len(on_top), len(users), work.message.size), on_top, users)
+        parts += (frames.REQUEST.pack(in_file, len(on_top), len(users), work.message.size), on_top, users)
         parts += () if in_file else (work.message.read(),)
     return b"".join(parts), descriptors

@@ -34,12 +34,11 @@ _log = logging.getLogger("spamguard.scorer")
 
 
 class Request(NamedTuple):
-    """A message to judge, whose mail it may be, and how many others follow at once."""
+    """A message to judge, and whose mail it may be."""
 
     message: bytes
     on_top: bytes
     users: Sequence[str]
-    following: int
 
 
 class Scorer:
@@ -90,10 +89,10 @@ def requests(connection: socket.socket) -> Iterator[Request]:
         if not head:
             return
         head += _read(connection, frames.REQUEST.size - len(head))
-        following, in_file, on_top, named, size = frames.REQUEST.unpack(head)
+        in_file, on_top, named, size = frames.REQUEST.unpack(head)
         above = _read(connection, on_top)
         users = frames.users_of(_read(connection, named))
-        yield Request(_read_file(descriptors[0], size) if in_file else _read(connection, size), above, users, following)
+        yield Request(_read_file(descriptors[0], size) if in_file else _read(connection, size), above, users)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -72,7 +72,7 @@ def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (found.id, "spam", "some thíng", ELSEWHERE, "a@x.example")
     assert (row.listener, row.recipients, row.action) == ("rspamd://127.0.0.1:0", ("b@y.example",), "tag")
-    assert "queue=Q1" in entry.line()
+    assert "queue=Q1" in str(entry)
 
 
 @pytest.mark.parametrize("verdict", [SPAM, HAM, UNSURE])

@@ -47,5 +47,5 @@ def test_it_is_told_and_remembered(tmp_path: Path) -> None:
 
     asyncio.run(run())
     (entry,) = case.entries
-    assert 'reply="421 4.3.2 Cut off, nobody knows whether the next hop has it"' in entry.line()
-    assert "verdict=spam" in entry.line()
+    assert 'reply="421 4.3.2 Cut off, nobody knows whether the next hop has it"' in str(entry)
+    assert "verdict=spam" in str(entry)

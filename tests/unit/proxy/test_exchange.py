@@ -72,7 +72,7 @@ def test_rejected_or_deferred_mail_does_not_reach_the_next_hop(case: Case, actio
     (answer,) = case.send()
     assert answer.encode().startswith(reply)
     assert case.hop.contents == []
-    assert f"action={action}" in case.entries[0].line()
+    assert f"action={action}" in str(case.entries[0])
 
 
 def test_a_rule_needs_its_probability(case: Case) -> None:
@@ -132,7 +132,7 @@ def test_mail_that_cannot_be_judged_is_passed_on_and_says_so(case: Case) -> None
     assert case.send() == [OK]
     assert case.header[0] == b"X-Spamguard: not-scanned; reason=timeout"
     assert not any(line.startswith(b"X-Spam-") for line in case.header)
-    assert "verdict=not-scanned reason=timeout" in case.entries[0].line()
+    assert "verdict=not-scanned reason=timeout" in str(case.entries[0])
     assert case.entries[0].row("f").label == "not-scanned"
 
 
@@ -165,8 +165,8 @@ def test_a_fault_before_anything_was_handed_on_is_like_no_verdict(case: Case, on
     case.key = unreadable
     (reply,) = case.send()
     assert "key: cannot be read" in caplog.text
-    assert "verdict=not-scanned reason=error" in case.entries[0].line()
-    assert "action=" not in case.entries[0].line()
+    assert "verdict=not-scanned reason=error" in str(case.entries[0])
+    assert "action=" not in str(case.entries[0])
     assert not list(case.quarantine.entries())
     if on_error is OnError.PASS:
         assert reply == OK
@@ -242,7 +242,7 @@ def test_a_subject_prefix_where_asked_for(case: Case) -> None:
 def test_the_log_line_tells_everything_and_cannot_be_forged(case: Case) -> None:
     case.client = replace(case.client, helo="a verdict=ham\nid=1")
     case.send(recipients=[f"r{number}@example.net" for number in range(8)], sender=Sender('"a b"@example.org'))
-    line = case.entries[0].line()
+    line = str(case.entries[0])
     assert "\n" not in line
     assert 'helo="a verdict=ham\\nid=1"' in line
     assert 'from="<\\"a b\\"@example.org>"' in line
