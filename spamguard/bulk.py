@@ -16,15 +16,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from multiprocessing import forkserver, resource_tracker
-from typing import TypeVar
 
 from spamguard.errors import SpamguardError
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.sources import Message
 
-BATCH = 64  # receipts per transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
 # When is a pool worth it? Two busy cores, made-up mail of 3 kB: starting one takes 0.2 s, in which one core makes 600
 # messages ready (64 messages: 0.03 s here, 0.20 s in a pool; 512: 0.17 and 0.35). Beyond that teaching gains the whole
 # time of extraction, which goes on beside the teacher's own work.
@@ -33,8 +31,6 @@ _FEW_BYTES = 16 << 20
 _MOST = 8  # processes; one teacher keeps no more busy (it takes 0.7 ms per message, extraction 0.3)
 _IN_FLIGHT_BYTES = 64 << 20  # of mail under way; one message may exceed it
 
-Item = TypeVar("Item")
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -42,6 +38,14 @@ class Ready:
 
     label: str | None
     teaching: Teaching
+
+
+def by_class(batch: Iterable[Ready]) -> dict[str, list[Teaching]]:
+    """What each class is to be taught, in the order of their names. All must be of some class."""
+    found: dict[str, list[Teaching]] = {}
+    for one in sorted(batch, key=lambda one: str(one.label)):
+        found.setdefault(str(one.label), []).append(one.teaching)
+    return found
 
 
 def ready(key: bytes, messages: Iterable[Message], cores: int | None = None) -> Iterator[Ready]:
@@ -57,13 +61,6 @@ def ready(key: bytes, messages: Iterable[Message], cores: int | None = None) -> 
         yield from _prepared(Preparer(key), found)
     else:
         yield from _in_pool(key, found, processes)
-
-
-def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
-    """The items in lists of `size`, the last one shorter."""
-    pending = iter(items)
-    while batch := list(islice(pending, size)):
-        yield batch
 
 
 def _first(pending: Iterator[Message]) -> deque[Message]:

@@ -300,6 +300,11 @@ class Filter:
         self._ledger.define_class(name, unwanted)
         self._read_rules()
 
+    def make_known(self, name: str) -> None:
+        """Make a class known, of wanted mail, if it is not yet, whatever other one its name resembles."""
+        if name not in BASE_CLASSES and name not in self._ledger.classes():
+            self.define_class(name, unwanted=False)
+
     @property
     def classes(self) -> frozenset[str]:
         """Names of all classes, taught or only defined."""

@@ -13,9 +13,11 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_origin, get_type_hints
+from typing import Any, BinaryIO, ClassVar, NoReturn, TypeVar, get_origin, get_type_hints
+
+from spamguard.errors import SourceError
 
 PIECE = 1 << 20
 """Bytes of a large thing in one frame, at most, before they are compressed."""
@@ -56,63 +58,75 @@ class FrameWriter:
         self.bytes += len(data)
 
 
-def frames(
-    stream: BinaryIO, magic: bytes, kinds: Collection[bytes], wrong: str, refuse: Callable[[str], NoReturn]
-) -> Iterator[tuple[bytes, bytes]]:
-    """Every frame but the last, the header first. stream: can be read twice, and is read from its start.
+class FrameReader:
+    """Reads a file of frames from a stream that can be read twice. SourceError, with its name: whatever is wrong with it.
 
-    kinds: of frames behind the header. refuse: is told what is wrong, and raises; wrong: what it is told of a file with another magic.
+    A subclass says of its files: their magic; kinds, of frames behind the header; foreign, what is said of a file with another magic;
+    and undone, what has not been done with a file that is refused.
     """
-    stream.seek(0)
-    checksum = hashlib.blake2b(digest_size=32)
-    if stream.read(len(magic)) != magic:
-        refuse(wrong)
-    checksum.update(magic)
-    expected: Collection[bytes] = (HEADER,)
-    while True:
-        head = _exactly(stream, _FRAME.size, refuse)
-        kind, length = _FRAME.unpack(head)
-        if kind not in expected or length > _LONGEST:
-            refuse("it is damaged")
-        payload = _exactly(stream, length, refuse)
-        if kind == END:
-            break
-        yield kind, payload
-        checksum.update(head + payload)
-        expected = (*kinds, END)
-    if payload != checksum.digest() or stream.read(1):
-        refuse("it is damaged: its checksum is wrong")
 
+    magic: ClassVar[bytes]
+    kinds: ClassVar[Collection[bytes]]
+    foreign: ClassVar[str]
+    undone: ClassVar[str]
 
-def _exactly(stream: BinaryIO, length: int, refuse: Callable[[str], NoReturn]) -> bytes:
-    data = stream.read(length)
-    if len(data) < length:
-        refuse("it is cut off")
-    return data
+    def __init__(self, name: str, stream: BinaryIO) -> None:
+        self._name = name
+        self._stream = stream
 
+    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every frame but the last, the header first, from the start of the stream."""
+        self._stream.seek(0)
+        checksum = hashlib.blake2b(digest_size=32)
+        if self._stream.read(len(self.magic)) != self.magic:
+            self.refuse(self.foreign)
+        checksum.update(self.magic)
+        expected: Collection[bytes] = (HEADER,)
+        while True:
+            head = self._exactly(_FRAME.size)
+            kind, length = _FRAME.unpack(head)
+            if kind not in expected or length > _LONGEST:
+                self.refuse("it is damaged")
+            payload = self._exactly(length)
+            if kind == END:
+                break
+            yield kind, payload
+            checksum.update(head + payload)
+            expected = (*self.kinds, END)
+        if payload != checksum.digest() or self._stream.read(1):
+            self.refuse("it is damaged: its checksum is wrong")
 
-def unpressed(piece: bytes, refuse: Callable[[str], NoReturn]) -> bytes:
-    """What `FrameWriter.piece` was given."""
-    try:
-        return zlib.decompressobj().decompress(piece, PIECE)
-    except zlib.error as error:
-        refuse(f"a piece of it is damaged ({error})")
+    def _exactly(self, length: int) -> bytes:
+        data = self._stream.read(length)
+        if len(data) < length:
+            self.refuse("it is cut off")
+        return data
 
+    def unpressed(self, piece: bytes) -> bytes:
+        """What `FrameWriter.piece` was given."""
+        try:
+            return zlib.decompressobj().decompress(piece, PIECE)
+        except zlib.error as error:
+            self.refuse(f"a piece of it is damaged ({error})")
 
-def header_of(payload: bytes, form: int, kind: type[Header], refuse: Callable[[str], NoReturn]) -> Header:
-    """A header, JSON, as a dataclass of this kind. form: the highest number of its field `format` that is known."""
-    try:
-        values = _object(payload)
-        if values["format"] > form:
-            refuse(f"it has format {values['format']}, this program reads {form}: update spamguard")
-        hints = get_type_hints(kind)
-        known = {one.name: values[one.name] for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-        wrong = [name for name, value in known.items() if type(value) is not (get_origin(hints[name]) or hints[name])]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        refuse(f"its header is damaged ({error})")
-    if wrong:
-        refuse(f"its header is damaged ({wrong[0]})")
-    return kind(**known)
+    def header(self, payload: bytes, form: int, kind: type[Header]) -> Header:
+        """A header, JSON, as a dataclass of this kind. form: the highest number of its field `format` that is known."""
+        try:
+            values = _object(payload)
+            if values["format"] > form:
+                self.refuse(f"it has format {values['format']}, this program reads {form}: update spamguard")
+            hints = get_type_hints(kind)
+            known = {one.name: values[one.name] for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+            wrong = [name for name, value in known.items() if type(value) is not (get_origin(hints[name]) or hints[name])]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.refuse(f"its header is damaged ({error})")
+        if wrong:
+            self.refuse(f"its header is damaged ({wrong[0]})")
+        return kind(**known)
+
+    def refuse(self, why: str) -> NoReturn:
+        """SourceError."""
+        raise SourceError(f"{self._name}: {why}; {self.undone}")
 
 
 def _object(payload: bytes) -> dict[str, Any]:

@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXTRACTOR = 3  # version of what `spamguard.mail` extracts; features of different versions are never mixed
-LATEST = 253_402_214_400
-"""The last day of the year 9999, seconds since 1970: no later time has a date that could be shown."""
 
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single tokens (header

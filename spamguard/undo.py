@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from spamguard.batches import batches
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, wordlists
@@ -19,7 +20,6 @@ from spamguard.records import Vote
 
 ORIGIN = "undo"
 """Of the votes that take back. They are nobody's opinion, so they are never undone themselves."""
-BATCH = 64  # messages in one transaction
 _SAME = attrgetter("label", "origin", "time")  # of a vote and of what was cast anew for it
 
 
@@ -91,10 +91,10 @@ def undo(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen, *, dry: 
     dry: change nothing. LedgerError, UsageError: what came out before is done.
     """
     spam_filter.refuse_without_receipts()
-    for start in range(0, len(digests), BATCH):
+    for some in batches(digests):
         # What is said from now on counts, and is not taken back. Where nothing is in force it is noted all the same.
         with spam_filter.ledger.alone(anew=True) as cast:
-            found = [_reversed(spam_filter, digest, chosen) for digest in digests[start : start + BATCH]]
+            found = [_reversed(spam_filter, digest, chosen) for digest in some]
             if not dry:
                 cast([vote for _, anew in found for vote in anew])
         told = (Done(anew[-1].digest, label, anew[-1].label) for label, anew in found if anew)

@@ -10,15 +10,14 @@ Readers refuse a higher format number than their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
-from spamguard.errors import SourceError
 from spamguard.files import create_private
-from spamguard.framed import HEADER, PIECE, FrameWriter, frames, header_of, unpressed
-from spamguard.records import LATEST
+from spamguard.framed import HEADER, PIECE, FrameReader, FrameWriter
+from spamguard.times import LATEST
 
 FORMAT = 1
 KEY, LEDGER, SIGHTINGS = "key", "ledger.sqlite", "sightings.sqlite"
@@ -54,60 +53,52 @@ def write(stream: BinaryIO, header: Header, files: dict[str, Path], advance: Adv
     return writer.bytes
 
 
-class Archive:
+class Archive(FrameReader):
     """A backup to be read from a stream that can be read twice. Everything raises SourceError for what is no whole backup."""
 
-    def __init__(self, name: str, stream: BinaryIO) -> None:
-        self._name = name
-        self._stream = stream
+    magic, kinds = _MAGIC, (_FILE, _PIECE)
+    foreign = "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
+    undone = "nothing was restored"
 
     def check(self) -> Header:
         """Look at every byte; what it holds."""
         header, sizes = None, dict[str, int]()
-        for kind, payload in self._frames():
+        for kind, payload in self.frames():
             if kind == HEADER:
                 header = self._header(payload)
             elif kind == _FILE:
                 sizes[name := self._file_name(payload, sizes)] = 0
             elif not sizes:
-                self._refuse("it is damaged")
+                self.refuse("it is damaged")
             else:
-                sizes[name] += len(unpressed(payload, self._refuse))
+                sizes[name] += len(self.unpressed(payload))
         if header is None or sizes != header.sizes or not sizes.keys() >= {KEY, LEDGER}:
-            self._refuse("it is damaged: its files are not those that it names")
+            self.refuse("it is damaged: its files are not those that it names")
         return header
 
     def extract(self, place: Path, advance: Advance) -> None:
         """Write its files into a directory that has none of them. It must have been checked."""
-        self._stream.seek(0)
         file = None
         try:
-            for kind, payload in self._frames():
+            for kind, payload in self.frames():
                 if kind == _FILE:
                     if file is not None:
                         file.close()
                     file = create_private(place / self._file_name(payload, {}))
                 elif kind == _PIECE and file is not None:
-                    advance(file.write(unpressed(payload, self._refuse)))
+                    advance(file.write(self.unpressed(payload)))
         finally:
             if file is not None:
                 file.close()
 
-    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        foreign = "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
-        return frames(self._stream, _MAGIC, (_FILE, _PIECE), foreign, self._refuse)
-
     def _file_name(self, payload: bytes, seen: dict[str, int]) -> str:
         name = payload.decode("ascii", "replace")
         if name not in NAMES or name in seen:
-            self._refuse("it is damaged: it names a file that no backup has")
+            self.refuse("it is damaged: it names a file that no backup has")
         return name
 
     def _header(self, payload: bytes) -> Header:
-        found = header_of(payload, FORMAT, Header, self._refuse)
+        found = self.header(payload, FORMAT, Header)
         if not 0 <= found.time < LATEST:
-            self._refuse("its header is damaged (time)")
+            self.refuse("its header is damaged (time)")
         return found
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise SourceError(f"{self._name}: {why}; nothing was restored")

@@ -21,7 +21,7 @@ def add(commands: rim.Commands) -> None:
     """The command's arguments."""
     parser = rim.describe(commands, "backup", run, ABOUT, EXAMPLE)
     rim.add_json(parser)
-    parser.add_argument("file", metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
+    parser.add_argument("file", type=rim.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     with rim.open_existing(options, load=False) as spam_filter:
         spam_filter.refuse_without_receipts()
         fingerprint = spam_filter.ledger.fingerprint
-    name = str(options.file)
+    name = options.file
     beside = output.directory_of(name) if output.is_file(name) else Path(tempfile.gettempdir())
     with (
         making.copies(rim.state_directory(options), beside) as files,

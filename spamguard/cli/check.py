@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.schema:
         return _schema()
-    settings = config.from_command_line(options.file, usual_state=rim.state_directory(options), state=options.state)
+    settings = rim.reader(options, options.file)()
     itself = [] if options.file is None else [options.file]  # root starts the daemon even so, but it cannot reload
     seen = [*_not_startable(settings), *_closed(settings, itself), *_mailboxes(settings), *_left(settings)]
     for warning in [*config.warnings(settings), *seen]:

@@ -71,8 +71,8 @@ def _line(step: Step) -> str:
 def _steps(options: argparse.Namespace) -> Iterator[Step]:
     from spamguard.doctor import checks
 
-    settings = _settings(options)
-    state = settings.state if settings else rim.state_directory(options)
+    settings = rim.configured(options) if options.config else None
+    state = rim.state_directory(options)
     yield from checks.installation(state)
     if not checks.is_closed(state):  # who may not look into it is not answered by a daemon either
         yield from _of_daemon(settings, state)
@@ -81,7 +81,6 @@ def _steps(options: argparse.Namespace) -> Iterator[Step]:
     yield checks.dovecot(settings)
     if settings:
         yield from _of_surroundings(settings)
-    options.state = state
     yield from _of_filter(options, settings)
 
 
@@ -151,18 +150,8 @@ def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterat
             yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
             spam_filter.refuse_without_receipts()
             yield from _proof(options, spam_filter, settings)
-    except SpamguardError as error:
-        yield failed("filter", str(error), "")
-    except OSError as error:
+    except (SpamguardError, OSError) as error:
         yield failed("filter", rim.in_words(error), "")
-
-
-def _settings(options: argparse.Namespace) -> Settings | None:
-    from spamguard import config
-
-    if options.config is None:
-        return None
-    return config.from_command_line(options.config, usual_state=rim.state_directory(options), state=options.state)
 
 
 def _proof(options: argparse.Namespace, spam_filter: Filter, settings: Settings | None) -> Iterator[Step]:

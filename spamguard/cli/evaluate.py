@@ -106,7 +106,7 @@ def _tried(options: argparse.Namespace, unwanted: Callable[[str], bool]) -> list
 
     settings = protocols.Settings(options.profile, options.delay, options.share, unwanted)
     paths = [*options.paths, *options.ham, *options.spam]
-    trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), paths))
+    trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), rim.expected(paths)))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     return trials

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spamguard.batches import batches
 from spamguard.cli import output, rim
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add(commands: rim.Commands) -> None:
     parser = rim.describe(commands, "export", run, ABOUT, EXAMPLE)
     parser.add_argument("--without-receipts", action="store_true", help="only the tables: for a copy that judges but does not learn")
     parser.add_argument("--with-key", action="store_true", help="put the key into the file too")
-    parser.add_argument("file", metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
+    parser.add_argument("file", type=rim.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         writer = Writer(stream, _header(spam_filter, options))
         held = _write_table(spam_filter, writer) if options.without_receipts else _write_votes(spam_filter, writer)
         writer.end()
-    rim.say(f"exported {held} ({writer.size:,} bytes)")
+    rim.say(f"exported {held} ({writer.bytes:,} bytes)")
     if options.with_key:
         rim.say("note: the file holds the key: keep it as secret as a password")
     return 0
@@ -57,7 +58,6 @@ def _header(spam_filter: Filter, options: argparse.Namespace) -> Header:
 
 
 def _write_votes(spam_filter: Filter, writer: Writer) -> str:
-    from spamguard.bulk import batches
     from spamguard.cli.portable import VOTES
     from spamguard.ledger.arriving import refuse_unusable
 

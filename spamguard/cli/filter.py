@@ -92,7 +92,7 @@ def _not_scanned(raw: bytes, reason: str) -> bytes:
 
 def _explain(what: str, error: BaseException) -> None:
     with suppress(BaseException):  # telling why is worth less than the mail
-        rim.say(f"{what}: {rim.in_words(error) if isinstance(error, OSError) else str(error) or type(error).__name__}")
+        rim.say(f"{what}: {rim.in_words(error)}")
 
 
 def _write(message: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from itertools import chain
 
+from spamguard.batches import batches
 from spamguard.cli import learn, remembered, rim
 
 ABOUT = """Take back what was taught about messages. What was never taught is no error. What others have said stays: `explain` tells who has
@@ -24,18 +25,17 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Forget; say how many."""
-    from spamguard import bulk
     from spamguard.prepare import Preparer
     from spamguard.remembered import digest
 
     remembered.names_messages(options)
-    rows = remembered.rows(options, options.ids) if options.ids else []
+    rows = remembered.rows(options, options.ids)
     forgotten = unknown = others = 0
-    found = rim.with_progress(rim.messages(options.paths), options.paths)
+    found = rim.with_progress(rim.messages(options.paths), rim.expected(options.paths))
     with rim.open_existing(options) as spam_filter:
         preparer = Preparer(spam_filter.key)
         known = [digest(spam_filter, row) for row in rows]
-        for batch in bulk.batches(chain(known, (preparer.digest(message.raw) for message in found))):
+        for batch in batches(chain(known, (preparer.digest(message.raw) for message in found))):
             changed = spam_filter.forget_ready(batch, user=options.user, origin="cli")
             forgotten += sum(changed)
             unknown += len(changed) - sum(changed)

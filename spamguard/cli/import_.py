@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import io
 import secrets
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from spamguard.batches import batches
 from spamguard.cli import rim
 from spamguard.cli.given import given
 from spamguard.errors import LedgerError, SourceError, UsageError
@@ -45,7 +45,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument("--from", dest="source", choices=KINDS, help="of a word list: whose it is (default: as recognised)")
     parser.add_argument("--name", metavar="NAME", help="of a word list: what `status` and `undo --import` call it (default: as --from)")
     parser.add_argument("--dry-run", action="store_true", help="only look at the file and say what would be taken in")
-    parser.add_argument("file", metavar="FILE", help="a file that `export` wrote, a word list, or - for standard input")
+    parser.add_argument("file", type=rim.stream, metavar="FILE", help="a file that `export` wrote, a word list, or - for standard input")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def _refuse_unreadable(name: str, reader: Reader) -> None:
 
     ours = (vote for vote in usable(reader.votes()) if vote.label is not None and vote.extractor == EXTRACTOR)
     try:
-        while some := list(islice(ours, VOTES)):
+        for some in batches(ours, VOTES):
             features_of([vote.packed for vote in some])
             for vote in some:
                 codec.unpack_scores(vote.scores)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO
 
 from spamguard.cli import rim
 from spamguard.errors import UsageError
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from spamguard.moving_in.formats import Kind
 
 HEAD_BYTES = 4096  # by which a file is recognised
-_TICK = 10_000  # words between two movements of the bar
-
-Item = TypeVar("Item")
 
 
 def run(options: argparse.Namespace, head: bytes, path: Path | None, stream: BinaryIO) -> int:
@@ -56,15 +52,7 @@ def _take_in(options: argparse.Namespace, kind: Kind, name: str, path: Path | No
 def _read(options: argparse.Namespace, kind: Kind, path: Path | None, stream: BinaryIO, key: bytes) -> tuple[About, WordOdds]:
     from spamguard.moving_in import formats, taking
 
-    return taking.known_words(_counted(formats.entries(kind, path, stream)), f"{kind.value} ({options.file})", key)
-
-
-def _counted(entries: Iterable[Item]) -> Iterator[Item]:
-    with rim.progress(None, " words") as advance:
-        for number, entry in enumerate(entries, start=1):
-            if not number % _TICK:
-                advance(_TICK)
-            yield entry
+    return taking.known_words(rim.with_progress(formats.entries(kind, path, stream), None, " words"), f"{kind.value} ({options.file})", key)
 
 
 def _summary(about: About, name: str, new: bool | None) -> str:

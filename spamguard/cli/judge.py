@@ -37,7 +37,9 @@ def run(options: argparse.Namespace) -> int:
     """Judge and print."""
     seen: set[int] = set()
     paint = rim.painter()
-    found = rim.with_progress(rim.messages(options.paths), options.paths, unless=sys.stdout.isatty())
+    found = rim.messages(options.paths)
+    if not sys.stdout.isatty():  # where the verdicts would break a bar
+        found = rim.with_progress(found, rim.expected(options.paths))
     with rim.open_to_ask(options) as spam_filter:
         named, read = tee(found)
         for message, verdict in zip(named, spam_filter.judge_all((one.raw for one in read), user=options.user), strict=True):

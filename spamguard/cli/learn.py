@@ -6,9 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from spamguard.batches import batches
 from spamguard.cli import people, remembered, rim
 from spamguard.errors import UsageError
 
@@ -54,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--unwanted says something about a class: name it with --as")
     if options.ids and options.label is None:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
-    rows = remembered.rows(options, options.ids) if options.ids else []
-    found = rim.with_progress(rim.messages(options.paths), options.paths)
+    rows = remembered.rows(options, options.ids)
+    found = rim.with_progress(rim.messages(options.paths), rim.expected(options.paths))
     with rim.open_filter(options) as spam_filter:
         lessons = [bulk.Ready(options.label, lesson(spam_filter, row)) for row in rows]
         classes = _Classes(spam_filter, options)
@@ -96,8 +97,8 @@ class _Classes:
         self._filter.check_class(label, new=self._options.new)
         if self._options.unwanted:
             self._filter.define_class(label, unwanted=True)
-        elif label not in self._filter.ledger.classes() and label not in ("ham", "spam"):
-            self._filter.define_class(label, unwanted=False)
+        else:
+            self._filter.make_known(label)
         self._checked.add(label)
 
 
@@ -113,9 +114,8 @@ def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[di
     taught: Counter[str] = Counter()
     known: Counter[str] = Counter()
     outvoted = 0
-    for batch in chain.from_iterable(map(_of_one_mind, bulk.batches(lessons))):
-        for label, same in groupby(sorted(batch, key=_label_of), key=_label_of):
-            some = [one.teaching for one in same]
+    for batch in chain.from_iterable(map(_of_one_mind, batches(lessons))):
+        for label, some in bulk.by_class(batch).items():
             changed = spam_filter.learn_ready(some, label, user=user, origin="cli")
             taught[label] += sum(changed)
             known[label] += len(changed) - sum(changed)
@@ -134,10 +134,6 @@ def _of_one_mind(batch: list[Ready]) -> Iterator[list[Ready]]:
             said, part = {one.teaching.digest: one.label}, []
         part.append(one)
     yield part
-
-
-def _label_of(lesson: Ready) -> str:
-    return lesson.label or ""
 
 
 def _summary(taught: dict[str, int], known: dict[str, int], outvoted: int) -> str:

@@ -30,13 +30,11 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from spamguard import config, log
+    from spamguard import log
     from spamguard.daemon.opening import Opening
 
-    file = options.config.absolute()
-    usual_state = rim.state_directory(options)
     log.configure(os.environ)
     try:
-        return Opening(lambda: config.from_command_line(file, usual_state=usual_state, state=options.state), options.user).run()
+        return Opening(rim.reader(options, options.config.absolute()), options.user).run()
     except ConfigError as error:
         return rim.misconfigured(error)

@@ -16,11 +16,10 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from spamguard import secret
-from spamguard.errors import SourceError
-from spamguard.framed import HEADER, FrameWriter, frames, header_of, unpressed
+from spamguard.framed import HEADER, FrameReader, FrameWriter
 from spamguard.records import Vote
 
 FORMAT = 1
@@ -48,28 +47,19 @@ class Header:
 # ---- writing
 
 
-class Writer:
-    """Writes frames to a stream; `end` makes the file complete."""
+class Writer(FrameWriter):
+    """Writes what the header says to a stream; `end` makes the file complete."""
 
     def __init__(self, stream: BinaryIO, header: Header) -> None:
-        self._frames = FrameWriter(stream, MAGIC, json.dumps(asdict(header)).encode())
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._frames.bytes
+        super().__init__(stream, MAGIC, json.dumps(asdict(header)).encode())
 
     def votes(self, votes: Sequence[Vote]) -> None:
         """Some votes, at most `VOTES`."""
-        self._frames.frame(SOME_VOTES, b"".join(map(_pack, votes)))
+        self.frame(SOME_VOTES, b"".join(map(_pack, votes)))
 
     def table(self, piece: bytes) -> None:
         """A piece of a table file, at most `framed.PIECE` bytes."""
-        self._frames.piece(TABLE, piece)
-
-    def end(self) -> None:
-        """The checksum; nothing may follow."""
-        self._frames.end()
+        self.piece(TABLE, piece)
 
 
 def _pack(vote: Vote) -> bytes:
@@ -83,56 +73,49 @@ def _pack(vote: Vote) -> bytes:
 # ---- reading
 
 
-class Reader:
+class Reader(FrameReader):
     """Reads a file that can be read twice: `check` first, then what is in it. Everything raises SourceError for what is damaged."""
 
-    def __init__(self, name: str, stream: BinaryIO) -> None:
-        self._name = name
-        self._stream = stream
+    magic, kinds = MAGIC, (SOME_VOTES, TABLE)
+    foreign = "it is not a file that `spamguard export` wrote"
+    undone = "nothing was imported"
 
     def check(self) -> tuple[Header, set[str], int]:
         """Look at every byte: the header, the labels of all votes and how many votes there are."""
         labels: set[str] = set()
         number = 0
-        for kind, payload in self._frames():
+        for kind, payload in self.frames():
             if kind == SOME_VOTES:
                 votes = self._unpacked(payload)
                 number += len(votes)
                 labels.update(vote.label for vote in votes if vote.label is not None)
             elif kind == TABLE:
-                unpressed(payload, self._refuse)
+                self.unpressed(payload)
             elif kind == HEADER:
                 header = self._header(payload)
         return header, labels, number
 
     def votes(self) -> Iterator[Vote]:
         """All votes."""
-        for kind, payload in self._frames():
+        for kind, payload in self.frames():
             if kind == SOME_VOTES:
                 yield from self._unpacked(payload)
 
     def table(self) -> Iterator[bytes]:
         """The table file, piece by piece."""
-        return (unpressed(payload, self._refuse) for kind, payload in self._frames() if kind == TABLE)
-
-    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every frame but the last, which is the checksum of them all."""
-        return frames(self._stream, MAGIC, (SOME_VOTES, TABLE), "it is not a file that `spamguard export` wrote", self._refuse)
+        return (self.unpressed(payload) for kind, payload in self.frames() if kind == TABLE)
 
     def _header(self, payload: bytes) -> Header:
-        found = header_of(payload, FORMAT, Header, self._refuse)
+        found = self.header(payload, FORMAT, Header)
         if found.key and not _fits(found):
-            self._refuse("its key is not the one it was taught with")
+            self.refuse("its key is not the one it was taught with")
         return found
 
     def _unpacked(self, payload: bytes) -> list[Vote]:
         try:
             return list(_unpack(payload))
         except (struct.error, UnicodeDecodeError) as error:
-            self._refuse(f"a vote in it is damaged ({error})")
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise SourceError(f"{self._name}: {why}; nothing was imported")
+            self.refuse(f"a vote in it is damaged ({error})")
 
 
 def _fits(header: Header) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spamguard.cli import rim
 from spamguard.cli.given import given
 from spamguard.errors import UsageError
+from spamguard.times import moment
 
 if TYPE_CHECKING:
     from spamguard.backup.archive import Archive, Header
@@ -31,7 +32,7 @@ def add(commands: rim.Commands) -> None:
     parser = rim.describe(commands, "restore", run, ABOUT, EXAMPLE)
     rim.add_json(parser)
     parser.add_argument("--replace", action="store_true", help="put aside what is in the state directory")
-    parser.add_argument("file", metavar="FILE", help="a file that `backup` wrote, or - for standard input")
+    parser.add_argument("file", type=rim.stream, metavar="FILE", help="a file that `backup` wrote, or - for standard input")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     with rim.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)
     kept = f"; what was there is in {aside}" if aside else ""
-    text = f"restored the backup of {rim.moment(header.time)} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
+    text = f"restored the backup of {moment(header.time)} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
     rim.answer(options, text, {"state": str(state), "made": header.time, "classes": classes, "kept": str(aside) if aside else None})
     return 0
 

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +23,7 @@ from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageErro
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
+    from spamguard.settings import Settings
 
 Commands = Any  # what argparse's `add_subparsers` returns has no public name
 Item = TypeVar("Item")
@@ -113,6 +113,12 @@ def file(text: str) -> Path:
     return _named(text, "a file")
 
 
+def stream(text: str) -> str:
+    """An argument that names a file, or is - for standard input or output."""
+    file(text)
+    return text
+
+
 def _named(text: str, what: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError(f"the name of {what} is empty")
@@ -179,8 +185,10 @@ def misconfigured(error: ConfigError) -> int:
     return CONFIG
 
 
-def in_words(error: OSError) -> str:
-    """An error of the system in one line, with the remedy where there is a usual one."""
+def in_words(error: BaseException) -> str:
+    """An error in one line; one of the system with the remedy where there is a usual one."""
+    if not isinstance(error, OSError):
+        return str(error) or type(error).__name__
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     what_to_do = remedy(error, _REMEDIES.get(error.errno or 0, ""))
     return where + (error.strerror or str(error) or type(error).__name__) + (f": {what_to_do}" if what_to_do else "")
@@ -202,7 +210,22 @@ def abandon_output() -> None:
         os.close(nowhere)
 
 
-# ---- the filter
+# ---- the configuration, and the filter
+
+
+def reader(options: argparse.Namespace, file: Path | None, **instead: Any) -> Callable[[], Settings]:
+    """What reads a configuration, now or anew, with what the command line says instead of it. ConfigError."""
+    from spamguard import config
+
+    usual_state = state_directory(options)  # as it is now: a service becomes somebody else
+    return lambda: config.from_command_line(file, usual_state=usual_state, state=options.state, **instead)
+
+
+def configured(options: argparse.Namespace) -> Settings:
+    """What --config says. The filter in use is its filter from now on. ConfigError."""
+    found = reader(options, options.config)()
+    options.state = found.state
+    return found
 
 
 def state_directory(options: argparse.Namespace) -> Path:
@@ -286,32 +309,31 @@ def messages(paths: Sequence[str]) -> Iterator[sources.Message]:
     return chain.from_iterable(map(sources.messages, paths))
 
 
-def with_progress(items: Iterable[Item], paths: Sequence[str], *, unless: bool = False) -> Iterator[Item]:
-    """The items, one per message of the paths, with a bar on a terminal when it takes long. unless: no bar."""
-    if unless or not sys.stderr.isatty():
-        yield from items
-        return
-    from tqdm import tqdm
+def expected(paths: Sequence[str]) -> int | None:
+    """About how many messages there will be, for a bar; None: it is not known, or there is no terminal to show one on."""
+    counts = [sources.count(path) for path in paths] if sys.stderr.isatty() else [None]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
-    yield from tqdm(items, total=_total(paths), unit=" messages", delay=1.0, leave=False, dynamic_ncols=True)
+
+def with_progress(items: Iterable[Item], total: int | None, unit: str = " messages", title: str = "") -> Iterator[Item]:
+    """The items, with a bar as of `progress`."""
+    with progress(total, unit, title) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 @contextmanager
-def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
+def progress(total: int | None, unit: str, title: str = "") -> Iterator[Callable[[int], object]]:
     """What is told how much work was done, in units; on a terminal it is a bar when that takes long. total: of all of it, if known."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit=unit, unit_scale=True, delay=1.0, leave=False, dynamic_ncols=True) as bar:
+    with tqdm(None, title, total, unit=unit, unit_scale=unit == "B", delay=1.0, leave=False, dynamic_ncols=True) as bar:
         yield bar.update
-
-
-def _total(paths: Sequence[str]) -> int | None:
-    counts = [sources.count(path) for path in paths]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
 
 
 def answer(options: argparse.Namespace, text: str, values: object) -> None:
@@ -328,11 +350,6 @@ def as_json(values: object, indent: int | None = None) -> str:
 def printable(text: str) -> str:
     """A text of strangers, on one line and without a word to the terminal."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
-def moment(seconds: float) -> str:
-    """A time as people say it here, `2026-11-17 08:00`; programs are told it in UTC."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def counted(number: int, noun: str = "message") -> str:

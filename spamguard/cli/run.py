@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
@@ -56,26 +55,19 @@ def run(options: argparse.Namespace) -> int:
     from spamguard.daemon.master import Master
 
     file = options.config and options.config.absolute()
-    usual_state = rim.state_directory(options)
+    watch = [str(one.absolute()) for one in options.watch]
+    read = rim.reader(options, file, listen=options.listen, next_hop=options.next_hop, watch=watch)
     log.configure(os.environ)
     try:
-        return Master(lambda: _read(options, file, usual_state)).run()
+        return Master(lambda: _warning(read())).run()
     except ConfigError as error:
         return rim.misconfigured(error)
 
 
-def _read(options: argparse.Namespace, file: Path | None, usual_state: Path) -> Settings:
-    """What is in force now; warnings go to the log."""
+def _warning(settings: Settings) -> Settings:
+    """The same; warnings go to the log."""
     from spamguard import config
 
-    settings = config.from_command_line(
-        file,
-        usual_state=usual_state,
-        state=options.state,
-        listen=options.listen,
-        next_hop=options.next_hop,
-        watch=[str(one.absolute()) for one in options.watch],
-    )
     for warning in config.warnings(settings):
         _log.warning("%s", warning)
     return settings

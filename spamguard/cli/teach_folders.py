@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spamguard.batches import batches
 from spamguard.cli import rim
 from spamguard.errors import UsageError
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         for missing in _without_mailboxes(mailboxes, users, watches, each=bool(options.maildirs)):
             raise UsageError(f"{missing.maildir}: no Maildir there: check the path and its permissions")
         told = _show(mailboxes, users, roles) if options.dry_run else _teach(options, mailboxes, users, roles)
-    rim.answer(options, "\n".join(map(_line, told)), told)
+    rim.answer(options, "\n".join(map(_would_teach if options.dry_run else _taught, told)), told)
     return 0
 
 
@@ -77,15 +77,13 @@ def _without_mailboxes(mailboxes: Mailboxes, users: Sequence[Mailbox], watches: 
 
 def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
     """Where mailboxes are, and the socket of who opens them for us; root does so itself. The filter is that of the configuration."""
-    from spamguard import config
     from spamguard.settings import Watch
 
     if bool(options.maildirs) == bool(options.config):
         raise UsageError("say either which MAILDIR to teach from, or --config FILE")
     if options.maildirs:
         return [Watch(str(one.absolute())) for one in options.maildirs], None
-    settings = config.from_command_line(options.config, usual_state=rim.state_directory(options), state=options.state)
-    options.state = settings.state
+    settings = rim.configured(options)
     if not settings.watch:
         raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
     return list(settings.watch), settings.watch_socket if os.geteuid() else None
@@ -103,10 +101,12 @@ def _show(mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -
     return told
 
 
-def _line(told: dict[str, Any]) -> str:
-    if "folders" in told:
-        parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
-        return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
+def _would_teach(told: dict[str, Any]) -> str:
+    parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
+    return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
+
+
+def _taught(told: dict[str, Any]) -> str:
     parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items() if count]
     others = {"already known": told["known"], "taken back before, and left so": told["taken_back"]}
     beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
@@ -136,16 +136,17 @@ def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: 
     from spamguard import bulk
     from spamguard.renewal import renew
 
-    _define(spam_filter, {one.label for one in found})
+    for label in sorted({one.label for one in found}):
+        spam_filter.make_known(label)
     taught: Counter[str] = Counter()
     known = taken_back = 0
-    for batch in bulk.batches(bulk.ready(spam_filter.key, _messages(spam_filter, scanner, mailbox, found))):
+    for batch in batches(bulk.ready(spam_filter.key, _messages(spam_filter, scanner, mailbox, found))):
         anew = renew(spam_filter, [one.teaching for one in batch], mailbox.user)  # what somebody has said weighs more than where it lies
         taught.update(str(one.own) for one in spam_filter.ledger.users.standing(anew, mailbox.user).values())
         done = {*anew, *(back := _taken_back(spam_filter, mailbox.user, batch))}
         taken_back += len(back)
-        for label in sorted({str(one.label) for one in batch}):
-            lessons = [one.teaching for one in batch if one.label == label and one.teaching.digest not in done]
+        for label, some in bulk.by_class(batch).items():
+            lessons = [one for one in some if one.digest not in done]
             changed = spam_filter.learn_ready(lessons, label, user=mailbox.user, origin="folders, before they were watched")
             taught[label] += sum(changed)
             known += len(changed) - sum(changed)
@@ -158,21 +159,10 @@ def _taken_back(spam_filter: Filter, user: str, batch: list[Ready]) -> set[bytes
     return {vote.digest for vote in votes if vote is not None and vote.label is None}
 
 
-def _define(spam_filter: Filter, labels: set[str]) -> None:
-    for label in sorted(labels - {"ham", *spam_filter.unwanted, *spam_filter.ledger.classes()}):
-        spam_filter.define_class(label, unwanted=False)
-
-
 def _messages(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> Iterator[Message]:
-    """With a bar on a terminal when it takes long."""
     from spamguard.folders.first import first_lessons
     from spamguard.sources import Message
 
-    lessons = first_lessons(scanner, found, spam_filter.unwanted)
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
-        lessons = tqdm(lessons, mailbox.user, len(found), unit=" messages", delay=1.0, leave=False, dynamic_ncols=True)
-    for one, raw in lessons:
+    for one, raw in rim.with_progress(first_lessons(scanner, found, spam_filter.unwanted), len(found), title=mailbox.user):
         if raw is not None:
             yield Message(one.file.name, raw, one.label)

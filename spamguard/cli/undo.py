@@ -83,7 +83,7 @@ def _since(options: argparse.Namespace) -> int:
 
 def _told(advance: Callable[[int], object], batches: Iterable[list[Done]]) -> Iterator[Done]:
     """One by one. advance: is told how many messages were looked at."""
-    from spamguard.undo import BATCH
+    from spamguard.batches import BATCH
 
     for batch in batches:
         advance(BATCH)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, groupby, islice
+from itertools import compress, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from spamguard.batches import batches
 from spamguard.engine import Filter
 from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Mailbox, Place
@@ -22,7 +23,6 @@ from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Key, Lesson
 from spamguard.prepare import Teaching, chunks
 
-BATCH = 64  # votes in one transaction (bench_ledger.py: 36,000/s, one by one 3,800/s)
 STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
 _REMEMBER = 512  # votes cast before the sightings follow; until then a crash would make us cast them again
 
@@ -181,5 +181,4 @@ def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:
     """Those of one folder and kind, some at a time."""
     into = attrgetter("label", "folder", "evidence")
     for _, same in groupby(sorted(lessons, key=into), into):
-        while batch := list(islice(same, BATCH)):
-            yield batch
+        yield from batches(same)

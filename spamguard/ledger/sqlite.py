@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spamguard.batches import batches
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
 from spamguard.ledger.arriving import by_its_own_name, usable
@@ -121,11 +122,7 @@ class SqliteLedger:
         Commits some hundred at a time: when it fails half way, merging the same votes again completes it. The clock
         rises to the highest seen (Lamport, "Time, clocks, and the ordering of events", CACM 1978).
         """
-        pending = usable(votes)
-        added = 0
-        while chunk := list(islice(pending, _MERGE_CHUNK)):
-            added += self._merge_chunk(chunk)
-        return added
+        return sum(self._merge_chunk(chunk) for chunk in batches(usable(votes), _MERGE_CHUNK))
 
     def _merge_chunk(self, votes: list[Vote]) -> int:
         with self._transaction("BEGIN IMMEDIATE"):

@@ -9,11 +9,11 @@ that started from the same snapshot and folded the same events holds the same bi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 
 from spamguard import policy
+from spamguard.batches import batches
 from spamguard.bayes import learning
 from spamguard.bayes.experts import NUMBER_VALUES, STEPS, Integers
 from spamguard.bayes.prior import WordOdds
@@ -57,7 +57,7 @@ def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int
     is_new: whether the lesson of a digest, as it stood before an event (its seq), came after the settled state of the tables.
     """
     last = None
-    for chunk in _chunks(changes):
+    for chunk in batches(changes, _CHUNK):
         lessons = [lesson for _, before, after in chunk if before != after for lesson in (before, after) if lesson is not None]
         unpacked = iter(features_of([lesson.packed for lesson in lessons]))
         for last, before, after in chunk:
@@ -68,12 +68,6 @@ def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int
                 if after is not None:
                     learning.add(tables, evidence(next(unpacked), tables.bits), after.label)
     return last
-
-
-def _chunks(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    pending = iter(changes)
-    while chunk := list(islice(pending, _CHUNK)):
-        yield chunk
 
 
 def _first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
@@ -103,6 +97,6 @@ def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:
 
 
 def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:
-    while some := list(islice(lessons, BLOCK)):
+    for some in batches(lessons, BLOCK):
         columns = _unpacked([lesson.packed for lesson in some])
         yield Block([lesson.label for lesson in some], columns.tokens, columns.offsets, columns.traits, columns.numbers)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Set
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard.batches import batches
 from spamguard.bayes import experts, fusion
 from spamguard.bayes.sides import sides_of
 from spamguard.bayes.tables import Tables
@@ -34,7 +34,7 @@ def measure(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> None:
     """Keep what the receipts tell. tables: settled ones."""
     confirmed, highest = 0, np.empty(0)
     scores = _counting(ledger.scores.of_lessons(EXTRACTOR), unwanted)
-    while chunk := list(islice(scores, _CHUNK)):
+    for chunk in batches(scores, _CHUNK):
         found = log_odds(chunk, tables, unwanted)
         confirmed += len(found)
         highest = np.sort(np.concatenate((highest, found)))[-_KEPT:]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import secret
+from spamguard.batches import batches
 from spamguard.bayes.prior import STEPS, WordOdds
 from spamguard.engine import Filter
 from spamguard.errors import SourceError, UsageError
@@ -38,8 +38,8 @@ def known_words(entries: Iterable[Entry], source: str, key: bytes) -> tuple[Abou
     sizes = Sizes(0, 0)
     listed = ListedWords(secret.derived(key, b"tokens"))
     parts: list[tuple[NDArray[np.uint32], Counts, Counts]] = []
-    words, pending = 0, iter(entries)
-    while chunk := list(islice(pending, _CHUNK)):
+    words = 0
+    for chunk in batches(entries, _CHUNK):
         found = [entry for entry in chunk if isinstance(entry, Word)]
         sizes = next((entry for entry in chunk if isinstance(entry, Sizes)), sizes)
         words += len(found)

@@ -138,8 +138,3 @@ def group(session):
         if int(of) == session and state != "Z":
             found.append(int(stat.parent.name))
     return found
-
-
-def test_batches():
-    assert list(bulk.batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(bulk.batches([])) == []

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spamguard import __version__
+from spamguard.batches import BATCH
 from spamguard.engine import Filter
 from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.history import Row
@@ -31,7 +32,7 @@ from spamguard.remembered import lesson as lesson_of
 from spamguard.settings import Settings, Teach
 from spamguard.spool import Spool
 from spamguard.teaching.lesson import PASSED, WEB
-from spamguard.undo import BATCH, Chosen
+from spamguard.undo import Chosen
 from spamguard.undo import messages as messages_of
 from spamguard.web.service import numbers, scanning, teaching, words
 from spamguard.web.service.holding import Holding

@@ -94,6 +94,7 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
         (("run", "--watch", ""), "argument --watch: the name of a directory is empty"),
         (("teach-folders", ""), "argument MAILDIR: the name of a directory is empty"),
         (("evaluate", "index", "--scores", ""), "argument --scores: the name of a file is empty"),
+        *((((command, ""), "argument FILE: the name of a file is empty")) for command in ("backup", "export", "restore", "import")),
     ],
 )
 def test_values_that_are_none(arguments, told, capsys):
