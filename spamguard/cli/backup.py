@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     name = options.file
     beside = output.directory_of(name) if output.is_file(name) else Path(tempfile.gettempdir())
     with (
+        rim.tidying_up(),
         making.copies(rim.state_directory(options), beside) as files,
         output.output(name, lambda file: archive.Archive(name, file).check()) as to,
     ):

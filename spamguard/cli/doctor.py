@@ -6,7 +6,8 @@ import argparse
 import os
 import pwd
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,11 @@ def run(options: argparse.Namespace) -> int:
     from spamguard.doctor.step import Outcome
 
     steps = []
-    for step in _steps(options):
-        steps.append(step)
-        if not options.json:
-            print(_line(step), flush=True)
+    with rim.tidying_up(), closing(_steps(options)) as found:
+        for step in found:
+            steps.append(step)
+            if not options.json:
+                print(_line(step), flush=True)
     good = all(step.outcome is not Outcome.FAILED for step in steps)
     if options.json:
         rim.answer(options, "", {"ok": good, "steps": [step._asdict() for step in steps]})
@@ -68,7 +70,7 @@ def _line(step: Step) -> str:
     return rim.printable(f"{outcome:7} {step.name}: {step.detail}" + (f" -> {step.remedy}" if step.remedy else ""))
 
 
-def _steps(options: argparse.Namespace) -> Iterator[Step]:
+def _steps(options: argparse.Namespace) -> Generator[Step]:
     from spamguard.doctor import checks
 
     settings = rim.configured(options) if options.config else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,7 +106,8 @@ def _tried(options: argparse.Namespace, unwanted: Callable[[str], bool]) -> list
 
     settings = protocols.Settings(options.profile, options.delay, options.share, unwanted)
     paths = [*options.paths, *options.ham, *options.spam]
-    trials = list(rim.with_progress(protocols.run(options.protocol, _messages(options), settings), rim.expected(paths)))
+    with rim.tidying_up(), closing(protocols.run(options.protocol, _messages(options), settings)) as found:
+        trials = list(rim.with_progress(found, rim.expected(paths)))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     return trials

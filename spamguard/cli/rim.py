@@ -11,12 +11,14 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from spamguard import log, sources
 from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError, problems, remedy
@@ -155,6 +157,31 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
         abandon_output()
         return fail(in_words(error))
     return status
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not break off what the first one has begun
+    raise _Terminated
+
+
+@contextmanager
+def tidying_up() -> Iterator[None]:
+    """SIGTERM ends us as always, but not before what is done inside has put away what it made, as for an interrupt."""
+    if threading.current_thread() is not threading.main_thread():  # others never see one
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def fail(*texts: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Settings:
     unwanted: Callable[[str], bool] = lambda _: False
 
 
-def run(protocol: str, messages: Callable[[], Iterable[Message]], settings: Settings) -> Iterator[Trial]:
+def run(protocol: str, messages: Callable[[], Iterable[Message]], settings: Settings) -> Generator[Trial]:
     """Try a filter out on labelled messages, in their order. messages: gives them anew each time it is called."""
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         secret.store(Path(directory) / "key", _KEY)

@@ -75,6 +75,25 @@ def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, co
     assert_receipts_and_tables_agree(state)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", [["evaluate", "--protocol", "delayed"], ["doctor"]])
+def test_whoever_is_ended_tidies_up(taught, corpus, tmp_path, command, number):
+    """Filters on trial take a hundred megabytes, and the doctor must leave neither a message nor a lesson."""
+    (tmp_path / "tmp").mkdir()
+    paths = [str(corpus)] * 60 if command[0] == "evaluate" else []
+    line = [*COMMAND, "--state", str(taught), *command, *paths]
+    with subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "tmp")}
+    ) as process:
+        eventually(lambda: list((tmp_path / "tmp").iterdir()), "it has begun")
+        process.send_signal(number)
+        assert process.stderr.read() == b""
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGTERM)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    with Filter.open(taught) as spam_filter:
+        assert sum(spam_filter.status().classes.values()) == 400
+
+
 def as_mbox(corpus, number):
     """The first messages of the corpus as an mbox."""
     found = io.BytesIO()
