@@ -7,7 +7,7 @@ long as most of it is first seen in Junk.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 
 from spamguard.folders.reconcile import Rules
 from spamguard.folders.teaches import Into
@@ -17,18 +17,20 @@ from spamguard.settings import Action
 _LAST = 5  # messages that count: until it is seen that a rule fails, what that leaves in INBOX is taught as ham
 
 
+def tagged(arrivals: Iterable[Arrival], rules: Rules) -> list[Arrival]:
+    """Those that we called spam, and left to others to put into Junk."""
+    return [one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG]
+
+
 class Filing:
     """What was seen of it in one mailbox."""
 
     def __init__(self) -> None:
         self._filed: deque[bool] = deque(maxlen=_LAST)
 
-    def see(self, arrivals: Iterable[Arrival], known: Callable[[set[bytes]], Collection[bytes]], rules: Rules) -> None:
-        """Where spam is seen for the first time. known: which of these messages were seen before. Of one look, what was filed counts as
-        the last."""
-        spam = [one for one in arrivals if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG]
-        before = known({one.digest for one in spam})
-        found = [rules.into(one.folder) for one in spam if one.digest not in before]
+    def see(self, spam: Iterable[Arrival], rules: Rules) -> None:
+        """Where spam is seen for the first time. Of one look, what was filed counts as the last."""
+        found = [rules.into(one.folder) for one in spam]
         self._filed.extend(sorted(into is Into.UNWANTED for into in found if into in (Into.UNWANTED, Into.HAM)))
 
     @property

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from math import inf
 
+from spamguard.batches import batches
 from spamguard.engine import Filter
 from spamguard.folders.contract import Mailbox, Mailboxes, Place
+from spamguard.folders.filing import tagged
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.names import display
 from spamguard.folders.once import Matter, Once
@@ -128,8 +129,8 @@ class Looker:
             yield  # before anything is listed: only one of those that begin holds the names of its files
             for place in sorted(box.places):
                 found = (yield from self._look(box, [place])).new
-                for start in range(0, len(found), STEP):
-                    yield from self._learn(box, Looked(found[start : start + STEP]), first=True)
+                for some in batches(found, STEP):
+                    yield from self._learn(box, Looked(some), first=True)
         finally:
             box.is_new = False
             self._scanner.forget(box.mailbox)  # so that the next look tells all names to whoever weighs them
@@ -165,8 +166,8 @@ class Looker:
         if not arrivals and not looked.gone:
             return looked.again
         rules = self._rules(box.mailbox)
-        rules = rules._replace(filing=not first and rules.we_file and self._filed(box, arrivals, rules))
-        found = {(one.place.directory, one.name): one for one in looked.new}
+        rules = rules._replace(filing=not first and rules.we_file and (yield from self._filed(box, arrivals, rules)))
+        found = {one.key: one for one in looked.new}
         again = looked.again
         for before, came in self._pieces(box.mailbox.path, arrivals, looked.gone):
             done = self._weigher.done(box.mailbox, before) if self._entry(box.mailbox).asked.signs else set()
@@ -191,9 +192,14 @@ class Looker:
             left.difference_update(keys, (copy.key for copy in before))
             yield before, [arrival for digest in digests for arrival in came.pop(digest)]
 
-    def _filed(self, box: Box, arrivals: list[Arrival], rules: Rules) -> bool:
+    def _filed(self, box: Box, arrivals: list[Arrival], rules: Rules) -> Work[bool]:
         """Whether spam is filed, as it should be, by what was seen so far; if not, that is told."""
-        box.filing.see(arrivals, partial(self._sightings.known, box.mailbox.path), rules)
+        spam = tagged(arrivals, rules)
+        before: set[bytes] = set()
+        for some in batches(spam, PIECE):
+            before |= self._sightings.known(box.mailbox.path, {one.digest for one in some})
+            yield
+        box.filing.see((one for one in spam if one.digest not in before), rules)
         if box.filing.fails:
             self._once.warn(Matter(box.mailbox, _FILING), _NOT_FILED, box.mailbox.path)
         elif box.filing.works:
@@ -203,9 +209,9 @@ class Looker:
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
         """What is new, read; a step is over after so many, or after so long."""
         arrivals: list[Arrival] = []
-        for start in range(0, len(looked.new), STEP):
+        for some in batches(looked.new, STEP):
             until = time.monotonic() + STEP_SECONDS
-            for arrival in self._scanner.arrivals(looked.new[start : start + STEP], looked.again):
+            for arrival in self._scanner.arrivals(some, looked.again):
                 arrivals += [arrival] if arrival else []
                 if time.monotonic() > until:
                     yield

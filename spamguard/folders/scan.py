@@ -46,6 +46,11 @@ class Found(NamedTuple):
     file: File
     name: int
 
+    @property
+    def key(self) -> Key:
+        """The same without the mailbox."""
+        return self.place.directory, self.name
+
 
 class Message(NamedTuple):
     """What a file holds. signed: what we once said about it, if a valid signature tells. received: as of `Arrival`."""

@@ -432,6 +432,25 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     assert all(later[0] <= before[0] + 1 and later[1] <= before[1] + 1 for before, later in pairwise(steps))
 
 
+def test_nor_do_thousands_that_we_called_spam(tmp_path, monkeypatch):
+    """Whether spam is filed is asked of all that is seen for the first time, which a folder that was renamed may be full of."""
+    one = Watched(tmp_path, we_file=True)
+    one.rest()
+    monkeypatch.setattr(looking, "PIECE", 2)
+    asked, known = [], one.watcher._sightings.known
+    monkeypatch.setattr(one.watcher._sightings, "known", lambda mailbox, some: (asked.append(set(some)), known(mailbox, some))[1])
+    for raw in MAIL[:7]:
+        deliver(one.box / ".Junk", signed_by(one, raw, "spam"))
+    one.rest()
+    assert [len(some) for some in asked] == [2, 2, 2, 1]
+    (one.box / ".Junk").rename(one.box / ".Spam")
+    one.rest()
+    assert {len(some) for some in asked} == {1, 2}
+    assert one.votes() == {}
+    one.stop()
+    one.filter.close()
+
+
 def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, monkeypatch):
     """They come, go, and are deleted."""
     monkeypatch.setattr(looking, "PIECE", 2)
