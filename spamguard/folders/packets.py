@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from spamguard.batches import batches
 from spamguard.folders.contract import Changes, File, Mailbox, Place
 
 LONGEST_QUESTION = 32 << 10  # bytes: a path, a directory and a name, and then some
@@ -77,7 +78,7 @@ def of_mailboxes(mailboxes: Iterable[Mailbox]) -> list[str]:
 
 def mailboxes(values: Sequence[str]) -> list[Mailbox]:
     """PacketError."""
-    return [mailbox(values[start : start + _OF_MAILBOX]) for start in range(0, len(values), _OF_MAILBOX)]
+    return [mailbox(some) for some in batches(values, _OF_MAILBOX)]
 
 
 def mailbox(values: Sequence[str]) -> Mailbox:
@@ -143,9 +144,8 @@ def changes(values: Sequence[str]) -> Changes:
     """PacketError."""
     everything, users, count = map(number, _exactly(3, values[:3]))
     end = 3 + count * _OF_MAILBOX
-    some = mailboxes(values[3:end])
-    folders = [place(values[start : start + _OF_PLACE]) for start in range(end, len(values), _OF_PLACE)]
-    return Changes(frozenset(folders), frozenset(some), users=bool(users), everything=bool(everything))
+    folders = (place(some) for some in batches(values[end:], _OF_PLACE))
+    return Changes(frozenset(folders), frozenset(mailboxes(values[3:end])), users=bool(users), everything=bool(everything))
 
 
 def _exactly(count: int, values: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spamguard.batches import batches
 from spamguard.folders import names
 from spamguard.folders.contract import Mailbox, Mailboxes, Place
 from spamguard.folders.evidence import Asked, says, signs
@@ -69,9 +70,7 @@ class Weigher:
         """
         begun = self._sightings.weighed(mailbox.path) == str(what)
         for place, found in renamed.items():
-            shown = list(self._shown(place, found, into(place), what))
-            for start in range(0, len(shown), STEP):
-                some = shown[start : start + STEP]
+            for some in batches(list(self._shown(place, found, into(place), what)), STEP):
                 marks = dict.fromkeys((one.found.name for one in some), _DONE)
                 if begun:
                     marks = yield from self._weighed(place, some, into(place), what)
