@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, get_origin
 
 import yaml
 
 from spamguard.config.schema import POLICY, Part
-from spamguard.settings import Settings
+from spamguard.settings import Policy, Settings
 
 _PARTS: dict[type[Any], type[Part]] = {part.fills: part for part in Part.__subclasses__()}
 
@@ -29,13 +29,22 @@ def _part(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_part(one) for one in value]
     kind = _PARTS.get(type(value))
-    return value if kind is None else kind.model_construct(**_given(value, kind))
+    return value if kind is None else _built(kind, {one.name: getattr(value, one.name) for one in fields(value)})
 
 
-def _given(value: Any, kind: type[Part]) -> dict[str, Any]:
-    """What a part holds, by the names that the settings use. Pairs are mappings in the file."""
-    given = {one.name: getattr(value, one.name) for one in fields(value)}
-    if policy := given.pop("policy", None):
-        given |= {name: getattr(policy, name) for name in POLICY if name in kind.model_fields}
+def _built(kind: type[Part], held: dict[str, Any]) -> Part:
+    """A part of what the settings hold, by their names. Pairs are mappings in the file."""
+    if policy := held.pop("policy", None):
+        held |= {name: getattr(policy, name) for name in POLICY if name in kind.model_fields}
     mappings = [name for name, one in kind.model_fields.items() if get_origin(one.annotation) is dict]
-    return {name: dict(one) if name in mappings else _part(one) for name, one in given.items()}
+    values: dict[str, Any] = {name: dict(one) if name in mappings else _part(one) for name, one in held.items()}
+    return kind.model_construct(None, **values)
+
+
+def defaults(kind: type[Part]) -> dict[str, Any]:
+    """What holds where a part does not say it, by the keys of the file. Parts inside have defaults of their own."""
+    held = {one.name: one.default for one in fields(kind.fills) if one.default is not MISSING}
+    if "policy" in kind.fills.__dataclass_fields__:
+        held["policy"] = Policy()
+    found: dict[str, Any] = _built(kind, held).model_dump(by_alias=True, exclude_unset=True)
+    return found

@@ -57,7 +57,7 @@ class Option:
         return core_schema.no_info_plain_validator_function(self.check, serialization=serialization)
 
     def __get_pydantic_json_schema__(self, _: core_schema.CoreSchema, __: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return self.editors
+        return dict(self.editors)  # whoever asks adds to it
 
 
 def _text(pattern: str) -> JsonSchemaValue:

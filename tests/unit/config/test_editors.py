@@ -122,6 +122,13 @@ def test_its_defaults_are_those_in_the_shipped_file() -> None:
     assert {name: told[name] for name in both} == {name: checked[name] for name in both}
 
 
+def test_lists_and_parts_that_may_be_left_out_have_defaults_too() -> None:
+    found = options(SCHEMA)
+    assert [found[name]["default"] for name in (".web", ".watch", "ListenerPart.teach", "ListenerPart.rules")] == [None, [], None, []]
+    assert "default" not in found[".listeners"]
+    assert SCHEMA["$defs"]["WatchPart"]["properties"]["we_file"]["anyOf"][0] == {"type": "boolean"}
+
+
 def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == SCHEMA
