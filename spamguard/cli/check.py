@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
 from spamguard.errors import ConfigError, StartError
+from spamguard.owner import owner_from
 
 if TYPE_CHECKING:
     from spamguard.settings import Settings
@@ -74,7 +75,6 @@ def _not_startable(settings: Settings) -> list[str]:
 def _closed(settings: Settings, files: Sequence[Path]) -> list[str]:
     """Which of these the daemon's user cannot read. Root alone can tell."""
     from spamguard.daemon import privileges
-    from spamguard.owner import owner_from
 
     if os.geteuid() != 0:
         return []

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim, running
+from spamguard.doctor.step import Outcome, Step, failed, ok, skipped
 from spamguard.errors import SpamguardError, StartError, UsageError
+from spamguard.owner import Owner, owner_from, owner_of
 
 if TYPE_CHECKING:
-    from spamguard.doctor.step import Step
     from spamguard.engine import Filter
-    from spamguard.owner import Owner
     from spamguard.settings import Settings
 
 ABOUT = """Show that moving mail teaches. A marked message is put into a Maildir and moved to Junk: the filter must learn it, and is shown
@@ -51,7 +51,6 @@ def add(commands: rim.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look at everything, one line for each step."""
-    from spamguard.doctor.step import Outcome
 
     steps = []
     with rim.tidying_up(), closing(_steps(options)) as found:
@@ -88,7 +87,6 @@ def _steps(options: argparse.Namespace) -> Generator[Step]:
 
 def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
     """The running one. Without a configuration none need run."""
-    from spamguard.doctor.step import failed, ok, skipped
 
     told = _heard(state)
     trouble = running.trouble(told)
@@ -131,7 +129,6 @@ def _of_surroundings(settings: Settings) -> Iterator[Step]:
     """What mail comes from and goes to."""
     from spamguard.daemon import privileges
     from spamguard.doctor import access, checks, filing, postfix
-    from spamguard.doctor.step import failed
 
     if settings.watch:
         try:
@@ -145,7 +142,6 @@ def _of_surroundings(settings: Settings) -> Iterator[Step]:
 
 def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
     """Its ledger, and whether it learns."""
-    from spamguard.doctor.step import failed, ok
 
     try:
         with rim.open_existing(options) as spam_filter:
@@ -170,7 +166,6 @@ def _proof_in(path: Path, options: argparse.Namespace, spam_filter: Filter, sett
     """In a real mailbox."""
     from spamguard.doctor import proof
     from spamguard.doctor.box import Box, junk_of
-    from spamguard.doctor.step import failed
     from spamguard.folders import doveconf
 
     special = doveconf.read().special
@@ -195,7 +190,6 @@ def _maildir(options: argparse.Namespace) -> Path:
 
 
 def _owner(options: argparse.Namespace, path: Path) -> Owner:
-    from spamguard.owner import owner_from, owner_of
 
     if options.user is None:
         return owner_of(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spamguard.batches import batches
 from spamguard.cli import output, rim
+from spamguard.framed import PIECE
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Writer
@@ -71,7 +72,6 @@ def _write_votes(spam_filter: Filter, writer: Writer) -> str:
 
 
 def _write_table(spam_filter: Filter, writer: Writer) -> str:
-    from spamguard.framed import PIECE
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "tables"

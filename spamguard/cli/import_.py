@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from spamguard import secret
 from spamguard.batches import batches
 from spamguard.cli import rim
 from spamguard.cli.given import given
@@ -117,7 +118,6 @@ def _refuse_unreadable(name: str, reader: Reader) -> None:
 
 def _bring_key(place: Path, name: str, header: Header) -> None:
     """See that the key here is the one of the file; a place without key and ledger takes it from the file."""
-    from spamguard import secret
     from spamguard.model import directory
 
     path = place / "key"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from spamguard.batches import batches
 from spamguard.cli import people, remembered, rim
 from spamguard.errors import UsageError
+from spamguard.sources import Message
 
 if TYPE_CHECKING:
     from spamguard.bulk import Ready
     from spamguard.engine import Filter
-    from spamguard.sources import Message
 
 ABOUT = """Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.

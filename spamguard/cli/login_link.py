@@ -7,6 +7,7 @@ import os
 import time
 
 from spamguard.cli import rim, token
+from spamguard.daemon import desk
 from spamguard.errors import UsageError
 
 ABOUT = """Print a link that lets somebody in to the web page. It works once, within ten minutes; the page is `web` in the configuration.
@@ -52,7 +53,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _page(options: argparse.Namespace) -> str:
     """Where the running daemon serves it. UsageError: none does. OSError: who may not look into the state directory hears of none."""
-    from spamguard.daemon import desk
 
     state = rim.existing_directory(options)
     os.scandir(state).close()

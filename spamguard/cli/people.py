@@ -8,12 +8,15 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.folders import notes, refusals
+from spamguard.folders.notes import Noted
+from spamguard.folders.refusals import LIMIT, Refused
+from spamguard.folders.values import ORIGIN
+from spamguard.teaching.lesson import BROUGHT, PIPED
 from spamguard.times import moment
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
-    from spamguard.folders.notes import Noted
-    from spamguard.folders.refusals import Refused
 
 _SHOWN = 20  # users in the text; all are in the JSON
 _DAY = 86_400
@@ -28,7 +31,6 @@ def named(text: str) -> str:
 
 def values(spam_filter: Filter) -> dict[str, Any]:
     """Users, the last one whose move was learnt first; the watcher, None if there never was one; and warnings."""
-    from spamguard.folders import notes, refusals
 
     noted, now = notes.read(spam_filter.directory), time.time()
     dropped = refusals.dropped(spam_filter.directory)
@@ -46,8 +48,6 @@ def values(spam_filter: Filter) -> dict[str, Any]:
 
 def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> list[dict[str, Any]]:
     """refused: by user, in folders and elsewhere."""
-    from spamguard.folders.values import ORIGIN
-    from spamguard.teaching.lesson import PIPED
 
     known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.lessons()
     today = date.today().isoformat()
@@ -62,7 +62,6 @@ def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> lis
 
 def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
     """What would teach and does not: because of a limit since nothing else was learnt, or of trouble that does not go away."""
-    from spamguard.folders.values import ORIGIN
 
     if not noted.alive(now):
         yield f"no watcher has been seen since {moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
@@ -78,8 +77,6 @@ def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
     """What came by programs and by mail and was not learnt: within a day, or since anything else of that user was learnt in these ways."""
-    from spamguard.folders.refusals import LIMIT
-    from spamguard.teaching.lesson import BROUGHT
 
     for user, refused in dropped.items():
         heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
@@ -91,8 +88,6 @@ def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) ->
 
 def _warnings_of_two_names(spam_filter: Filter, users: Sequence[str]) -> Iterator[str]:
     """Who is named otherwise by Dovecot than by the pattern of `watch`: each move counts twice, and `undo` takes back half."""
-    from spamguard.folders.values import ORIGIN
-    from spamguard.teaching.lesson import PIPED
 
     known, names = spam_filter.ledger.users, frozenset(users)
     for address in users:

@@ -8,7 +8,9 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.daemon import desk
 from spamguard.errors import UsageError
+from spamguard.hostname import hostname
 from spamguard.ids import is_id
 from spamguard.times import moment, rfc3339
 
@@ -118,7 +120,6 @@ def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse
 def _refuse_to_come_back(options: argparse.Namespace) -> None:
     """UsageError: the messages would be judged, and held, once more."""
     from spamguard.config.checks import reaches
-    from spamguard.daemon import desk
     from spamguard.settings import parse_endpoint
 
     told = desk.ask(rim.state_directory(options)) or {}
@@ -130,7 +131,6 @@ def _refuse_to_come_back(options: argparse.Namespace) -> None:
 
 async def _release_all(quarantine: Quarantine, entries: Sequence[Entry], teacher: Filter | None, options: argparse.Namespace) -> bool:
     """Whether every recipient has got its messages."""
-    from spamguard.hostname import hostname
     from spamguard.relay.factory import next_hop
     from spamguard.settings import Hop
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spamguard.cli import rim
 from spamguard.cli.given import given
+from spamguard.daemon import desk
 from spamguard.errors import UsageError
 from spamguard.times import moment
 
@@ -65,7 +66,6 @@ def _restored(archive: Archive, header: Header, state: Path, *, replace: bool) -
 
 def _refuse(state: Path, *, replace: bool) -> None:
     from spamguard.backup import restoring
-    from spamguard.daemon import desk
 
     restoring.refuse_to_overwrite(state, replace=replace)
     if state.is_dir() and (daemon := desk.ask(state)) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.cli import rim
+from spamguard.daemon import desk
 from spamguard.hostname import hostname
 from spamguard.times import moment
 
@@ -31,7 +32,6 @@ def asked(state: Path) -> dict[str, Any] | None:
     answers: whether it said anything but its pid. Of a daemon of another version than this program only that much is told.
     """
     from spamguard import __version__
-    from spamguard.daemon import desk
 
     told = desk.ask(state)
     if told is None or told.get("version") == __version__:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard.batches import batches
 from spamguard.cli import rim
 from spamguard.errors import UsageError
+from spamguard.sources import Message
 
 if TYPE_CHECKING:
     from spamguard.bulk import Ready
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from spamguard.folders.rules import RoleOf
     from spamguard.folders.scan import Scanner
     from spamguard.settings import Watch
-    from spamguard.sources import Message
 
 ABOUT = """Teach what people filed already. Each message in Junk is taught as spam, each in an archive or read in INBOX as ham,
 in the name of its owner; trash, sent mail, drafts and folders of no known name teach nothing, nor does what spamguard itself filed.
@@ -161,7 +161,6 @@ def _taken_back(spam_filter: Filter, user: str, batch: list[Ready]) -> set[bytes
 
 def _messages(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> Iterator[Message]:
     from spamguard.folders.first import first_lessons
-    from spamguard.sources import Message
 
     for one, raw in rim.with_progress(first_lessons(scanner, found, spam_filter.unwanted), len(found), title=mailbox.user):
         if raw is not None:

@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,14 +119,6 @@ def _nullable(values: Iterable[float]) -> list[float | None]:
 # ---- the table
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One line of the table."""
-
-    title: str
-    cell: Callable[[Measures], str]
-
-
 def _rate(value: float, errors: int, messages: int) -> str:
     return "–" if math.isnan(value) else f"{value:.2f} % ({errors} of {messages})"
 
@@ -140,24 +131,24 @@ def _bounds(low: float, high: float) -> str:
     return "–" if math.isnan(low) else f"{low:.4f} to {high:.4f} %"
 
 
-_ROWS = (
-    _Row("messages (ham, spam)", lambda m: f"{m.messages} ({m.ham}, {m.spam})"),
-    _Row("ham called spam (hm)", lambda m: _rate(m.hm, m.ham_as_spam, m.ham)),
-    _Row("spam not called spam (sm)", lambda m: _rate(m.sm, m.spam_missed, m.spam)),
-    _Row("  unsure (ham, spam)", lambda m: f"{m.unsure_ham}, {m.unsure_spam}"),
-    _Row("logistic average (lam)", lambda m: _number(m.lam, 2, " %")),
-    _Row("1-ROCA", lambda m: _number(m.roca, 4, " %")),
-    _Row("  95 % interval", lambda m: _bounds(m.roca_low, m.roca_high)),
-    _Row("sm where hm <= 0.1 %", lambda m: _number(m.sm_at_hm_01, 2, " %")),
-    _Row("sm where hm <= 0.5 %", lambda m: _number(m.sm_at_hm_05, 2, " %")),
-    _Row("calibration error", lambda m: _number(m.calibration_error, 4)),
-    _Row("log-loss", lambda m: _number(m.log_loss, 4)),
+_ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (  # a line each: what it is called, and what stands there
+    ("messages (ham, spam)", lambda m: f"{m.messages} ({m.ham}, {m.spam})"),
+    ("ham called spam (hm)", lambda m: _rate(m.hm, m.ham_as_spam, m.ham)),
+    ("spam not called spam (sm)", lambda m: _rate(m.sm, m.spam_missed, m.spam)),
+    ("  unsure (ham, spam)", lambda m: f"{m.unsure_ham}, {m.unsure_spam}"),
+    ("logistic average (lam)", lambda m: _number(m.lam, 2, " %")),
+    ("1-ROCA", lambda m: _number(m.roca, 4, " %")),
+    ("  95 % interval", lambda m: _bounds(m.roca_low, m.roca_high)),
+    ("sm where hm <= 0.1 %", lambda m: _number(m.sm_at_hm_01, 2, " %")),
+    ("sm where hm <= 0.5 %", lambda m: _number(m.sm_at_hm_05, 2, " %")),
+    ("calibration error", lambda m: _number(m.calibration_error, 4)),
+    ("log-loss", lambda m: _number(m.log_loss, 4)),
 )
 
 
 def table(name: str, run: Measures) -> str:
     """A run, a line per measure."""
-    return _text(_aligned([["", name], *([row.title, row.cell(run)] for row in _ROWS)]))
+    return _text(_aligned([["", name], *([title, cell(run)] for title, cell in _ROWS)]))
 
 
 def confusion_table(matrix: Confusion) -> str:
