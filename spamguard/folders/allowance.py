@@ -14,7 +14,7 @@ from operator import attrgetter
 from spamguard.folders.contract import Mailbox
 from spamguard.folders.names import display
 from spamguard.folders.notes import Notes
-from spamguard.folders.values import EVIDENCE, ORIGIN, Lesson
+from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Lesson
 from spamguard.ledger import SqliteLedger
 
 _log = logging.getLogger("spamguard.folders")
@@ -34,7 +34,7 @@ class Allowance:
         if not limit:
             return lessons
         now, users = int(time.time()), self._ledger.users
-        taken, refused = users.within(limit, mailbox.user, (ORIGIN, EVIDENCE), now, lessons, attrgetter("digest", "label"))
+        taken, refused = users.within(limit, mailbox.user, (ORIGIN, EVIDENCE_ORIGIN), now, lessons, attrgetter("digest", "label"))
         if refused:
             self._refuse(mailbox, refused, limit)
         return taken

@@ -20,7 +20,7 @@ from spamguard.folders.names import display
 from spamguard.folders.reconcile import Outcome
 from spamguard.folders.scan import Found, Scanner
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import EVIDENCE, ORIGIN, Copy, Key, Lesson
+from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Copy, Key, Lesson
 from spamguard.prepare import Teaching, chunks
 
 STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
@@ -174,7 +174,7 @@ def _tell(user: str, lesson: Lesson, source: str) -> None:
 
 def _origin(lesson: Lesson) -> str:
     where = display(lesson.folder)
-    return f"{EVIDENCE} {lesson.evidence} {where}" if lesson.evidence else f"{ORIGIN} {where}"
+    return f"{EVIDENCE_ORIGIN} {lesson.evidence} {where}" if lesson.evidence else f"{ORIGIN} {where}"
 
 
 def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:

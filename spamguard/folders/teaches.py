@@ -1,4 +1,4 @@
-"""What teaches: by where a message was and where it came, and by what was done to it. Tables, for the code and for the manual."""
+"""What teaches: by where a message was and where it came, and by what was done to it. Tables, which the manual shows as they are."""
 
 from __future__ import annotations
 
@@ -51,14 +51,6 @@ TEACHES: dict[tuple[Before, Into], str] = {
 lesson there was. A message that went from a folder teaches nothing; one that came into folders of two classes at once waits for one
 of them to go. Ignored folders are not looked at: what lies there is nowhere."""
 
-SIGNS: dict[Sign, str] = {
-    Sign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
-    Sign.FLAGGED: "flagged it (`flagged: true`)",
-    Sign.READ: "read it and left it there for so long (`read_after: 7d`)",
-    Sign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
-}
-"""What each is, for the manual."""
-
 EVIDENCE: dict[tuple[Sign, Into], str] = {
     (Sign.ANSWERED, Into.HAM): HAM,
     (Sign.FLAGGED, Into.HAM): HAM,
@@ -69,19 +61,3 @@ EVIDENCE: dict[tuple[Sign, Into], str] = {
 }
 """What teaches which class where the operator asks for it, once, a message about which its user has never said anything. A pair that
 is missing teaches nothing; so does the opposite, and what was there when the operator began to ask."""
-
-
-def as_markdown() -> str:
-    """The table of what teaches, for the manual."""
-    head = ["It was", *(f"now in {into}" for into in Into)]
-    rows = [[before, *(_cell(before, into) for into in Into)] for before in Before]
-    rows += [[f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in Into)] for sign in Sign]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
-
-
-def _cell(before: Before, into: Into) -> str:
-    return f"teaches it: {TEACHES[before, into]}" if (before, into) in TEACHES else "–"
-
-
-def _sign_cell(sign: Sign, into: Into) -> str:
-    return f"teaches {EVIDENCE[sign, into]}, if nothing else was said" if (sign, into) in EVIDENCE else "–"

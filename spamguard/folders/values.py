@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it brings numpy along, for which `check` need not wait
 
 ORIGIN = "folder"
 """With a folder's name behind it, the origin of what a person said by moving a message."""
-EVIDENCE = "evidence"
+EVIDENCE_ORIGIN = "evidence"
 """With the kind of it and a folder's name behind it, the origin of what was taken from what a person did without moving a message."""
 
 Key = tuple[str, int]

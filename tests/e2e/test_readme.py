@@ -26,9 +26,9 @@ import pytest
 
 from corpora import synthetic
 from spamguard import config
-from spamguard.folders.teaches import as_markdown
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources
+from tests.unit.folders.manual import as_markdown
 
 ROOT = Path(__file__).parents[2]
 PORT = 10025  # the one that `spamguard run` takes without a configuration

@@ -10,9 +10,10 @@ import pytest
 
 from spamguard.folders.names import key
 from spamguard.folders.reconcile import Outcome, compare
-from spamguard.folders.teaches import EVIDENCE, SIGNS, TEACHES, Before, Into, Sign, as_markdown
+from spamguard.folders.teaches import EVIDENCE, TEACHES, Before, Into, Sign
 from spamguard.folders.values import Lesson
 from spamguard.settings import Action
+from tests.unit.folders.manual import SIGNS, as_markdown
 from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, keys_of, signed, stem
 
 DIGEST = b"d" * 16

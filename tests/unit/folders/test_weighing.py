@@ -14,7 +14,7 @@ from spamguard import Filter, prepare
 from spamguard.errors import LedgerError, MailboxesError
 from spamguard.folders import lessons, watcher, weighing
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import EVIDENCE
+from spamguard.folders.values import EVIDENCE_ORIGIN
 from spamguard.settings import HamEvidence
 from spamguard.undo import Chosen, messages, undo
 from tests.unit.folders.maildirs import deliver, maildir, move
@@ -119,7 +119,7 @@ def test_what_another_program_or_undo_said_stands(tmp_path):
         second = flag(second, "F")
         one.rest()
         assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
-        chosen = Chosen("anna", origin=EVIDENCE)
+        chosen = Chosen("anna", origin=EVIDENCE_ORIGIN)
         assert [len(done) for done in undo(one.filter, messages(one.filter, chosen), chosen)] == [1]
         assert one.votes() == {"anna 0": "spam", "anna 1": None}
         flag(second, "R")
