@@ -15,7 +15,7 @@ from keyword import iskeyword
 
 from spamguard import __version__
 from spamguard.cli import filter as filtering
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 
 GROUPS = {
     "run it": ("run", "open-mailboxes", "check", "status", "doctor"),
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"spamguard {__version__}")
     top.add_argument(
         "--state",
-        type=rim.directory,
+        type=usage.directory,
         metavar="DIR",
         help="directory of the filter (default: $SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
     )

@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from spamguard.cli import output, rim
+from spamguard.cli import output, rim, usage
 
 ABOUT = """Back up to one file, while the daemon runs. It holds all that cannot be had again: the key, the ledger, and where messages were
 seen.
@@ -17,11 +17,13 @@ EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "backup", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
-    parser.add_argument("file", type=rim.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
+    parser = usage.describe(commands, "backup", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
+    parser.add_argument(
+        "file", type=usage.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import ConfigError, StartError
 from spamguard.owner import owner_from
 
@@ -28,10 +28,10 @@ EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "check", run, ABOUT, EXAMPLE)
-    parser.add_argument("file", nargs="?", type=rim.file, metavar="FILE", help="the configuration (YAML)")
+    parser = usage.describe(commands, "check", run, ABOUT, EXAMPLE)
+    parser.add_argument("file", nargs="?", type=usage.file, metavar="FILE", help="the configuration (YAML)")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration, for editors")
 
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import UsageError
 
 ABOUT = """Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory with a TREC-style index.
@@ -19,15 +19,17 @@ EXAMPLE = """  spamguard corpus list
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "corpus", run, ABOUT, EXAMPLE)
-    actions = rim.add_actions(parser)
-    rim.add_action(actions, "list", _list, "corpora that can be had, with their terms")
-    fetching = rim.add_action(actions, "fetch", _fetch, "make a directory of one")
+    parser = usage.describe(commands, "corpus", run, ABOUT, EXAMPLE)
+    actions = usage.add_actions(parser)
+    usage.add_action(actions, "list", _list, "corpora that can be had, with their terms")
+    fetching = usage.add_action(actions, "fetch", _fetch, "make a directory of one")
     fetching.add_argument("name", metavar="NAME", help="as `list` has it")
-    fetching.add_argument("directory", nargs="?", type=rim.directory, metavar="DIR", help="to be made (default: NAME, here)")
-    fetching.add_argument("--archive", action="append", default=[], type=rim.file, metavar="FILE", help="fetched already; may be repeated")
+    fetching.add_argument("directory", nargs="?", type=usage.directory, metavar="DIR", help="to be made (default: NAME, here)")
+    fetching.add_argument(
+        "--archive", action="append", default=[], type=usage.file, metavar="FILE", help="fetched already; may be repeated"
+    )
     fetching.add_argument(
         "--sha256", action="append", default=[], metavar="HEX", help="that every archive must have one of; may be repeated"
     )

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim, running
+from spamguard.cli import rim, running, usage
 from spamguard.doctor.step import Outcome, Step, failed, ok, skipped
 from spamguard.errors import SpamguardError, StartError, UsageError
 from spamguard.owner import Owner, owner_from, owner_of
@@ -36,17 +36,17 @@ FAILED = 1
 _POLL_SECONDS = 0.1
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "doctor", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "doctor", run, ABOUT, EXAMPLE)
     parser.add_argument(
-        "--config", type=rim.file, metavar="FILE", help="look at the daemon, Postfix, next hops and folders, too, as it tells of them"
+        "--config", type=usage.file, metavar="FILE", help="look at the daemon, Postfix, next hops and folders, too, as it tells of them"
     )
     parser.add_argument(
         "--user", metavar="NAME", help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     )
-    parser.add_argument("--maildir", type=rim.directory, metavar="PATH", help="a mailbox that the running daemon watches")
-    rim.add_json(parser)
+    parser.add_argument("--maildir", type=usage.directory, metavar="PATH", help="a mailbox that the running daemon watches")
+    usage.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

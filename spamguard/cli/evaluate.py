@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard import sources
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import UsageError
 from spamguard.teaching.lesson import is_class
 
@@ -37,21 +37,21 @@ EXAMPLE = """  spamguard evaluate corpus/index
 Messages = Callable[[], Iterable[sources.Message]]
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "evaluate", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
+    parser = usage.describe(commands, "evaluate", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
     parser.add_argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one")
     parser.add_argument("--ham", action="append", default=[], metavar="PATH", help="wanted mail (may be given again)")
     parser.add_argument("--spam", action="append", default=[], metavar="PATH", help="unwanted mail (may be given again)")
     parser.add_argument("--protocol", choices=("online", "delayed", "corrections", "split"), default="online", help="default: online")
-    parser.add_argument("--delay", type=rim.whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
+    parser.add_argument("--delay", type=usage.whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
     parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
-    parser.add_argument("--scores", type=rim.file, metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
+    parser.add_argument("--scores", type=usage.file, metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
     parser.add_argument(
-        "--against", type=rim.file, metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)"
+        "--against", type=usage.file, metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)"
     )
-    parser.add_argument("--plots", type=rim.directory, metavar="DIR", help="draw ROC, calibration, scores and learning curve")
+    parser.add_argument("--plots", type=usage.directory, metavar="DIR", help="draw ROC, calibration, scores and learning curve")
 
 
 def _share(text: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from spamguard.cli import remembered, rim
+from spamguard.cli import remembered, rim, usage
 from spamguard.cli.people import SITE
 from spamguard.errors import SourceError
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
@@ -38,13 +38,13 @@ Part = tuple[float, str, str]
 """A part, what it is of, and a remark."""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "explain", run, ABOUT, EXAMPLE)
-    parser.add_argument("--words", type=rim.whole, default=10, metavar="N", help="how many words each way (default: 10)")
-    rim.add_user(parser)
-    rim.add_json(parser, rim.ONE_FOR_EACH)
-    parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=f"{rim.PATHS}; or the id of a message that passed")
+    parser = usage.describe(commands, "explain", run, ABOUT, EXAMPLE)
+    parser.add_argument("--words", type=usage.whole, default=10, metavar="N", help="how many words each way (default: 10)")
+    usage.add_user(parser)
+    usage.add_json(parser, usage.ONE_FOR_EACH)
+    parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=f"{usage.PATHS}; or the id of a message that passed")
 
 
 def run(options: argparse.Namespace) -> int:

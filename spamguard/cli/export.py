@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard.batches import batches
-from spamguard.cli import output, rim
+from spamguard.cli import output, rim, usage
 from spamguard.framed import PIECE
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ EXAMPLE = """  spamguard export filter.spamguard
   spamguard export --without-receipts --with-key - | ssh gateway spamguard import -"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "export", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "export", run, ABOUT, EXAMPLE)
     parser.add_argument("--without-receipts", action="store_true", help="only the tables: for a copy that judges but does not learn")
     parser.add_argument("--with-key", action="store_true", help="put the key into the file too")
-    parser.add_argument("file", type=rim.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced")
+    parser.add_argument(
+        "file", type=usage.stream, metavar="FILE", help="where to, or - for standard output; a file of that name is replaced"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

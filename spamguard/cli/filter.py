@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 
 ABOUT = """Add the verdict to a message on its way through. It is read from standard input and written to standard output.
 
@@ -30,9 +30,9 @@ EXAMPLE = """  spamguard filter < message.eml
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    rim.add_user(rim.describe(commands, "filter", run, ABOUT, EXAMPLE))
+    usage.add_user(usage.describe(commands, "filter", run, ABOUT, EXAMPLE))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from itertools import chain
 
 from spamguard.batches import batches
-from spamguard.cli import learn, remembered, rim
+from spamguard.cli import learn, remembered, rim, usage
 
 ABOUT = """Take back what was taught about messages. What was never taught is no error. What others have said stays: `explain` tells who has
 said what, --user takes it back."""
@@ -15,11 +15,11 @@ EXAMPLE = """  spamguard forget message.eml
   spamguard forget --id 0iq5r8jo4c1n2f3g"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "forget", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "forget", run, ABOUT, EXAMPLE)
     learn.add_user(parser)
-    rim.add_json(parser)
+    usage.add_json(parser)
     remembered.add_paths_or_ids(parser)
 
 

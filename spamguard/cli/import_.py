@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from spamguard import secret
 from spamguard.batches import batches
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.cli.given import given
 from spamguard.errors import LedgerError, SourceError, UsageError
 from spamguard.files import create_private
@@ -39,14 +39,14 @@ EXAMPLE = """  spamguard import filter.spamguard
 KINDS = ("bogofilter", "spambayes", "popfile")
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "import", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
+    parser = usage.describe(commands, "import", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
     parser.add_argument("--from", dest="source", choices=KINDS, help="of a word list: whose it is (default: as recognised)")
     parser.add_argument("--name", metavar="NAME", help="of a word list: what `status` and `undo --import` call it (default: as --from)")
     parser.add_argument("--dry-run", action="store_true", help="only look at the file and say what would be taken in")
-    parser.add_argument("file", type=rim.stream, metavar="FILE", help="a file that `export` wrote, a word list, or - for standard input")
+    parser.add_argument("file", type=usage.stream, metavar="FILE", help="a file that `export` wrote, a word list, or - for standard input")
 
 
 def run(options: argparse.Namespace) -> int:

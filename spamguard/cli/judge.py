@@ -7,7 +7,7 @@ import sys
 from itertools import tee
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import SourceError
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ WANTED, UNWANTED, UNSURE = 0, 1, 3
 _COLOURS = {WANTED: "32", UNWANTED: "31", UNSURE: "33"}
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "judge", run, ABOUT, EXAMPLE)
-    rim.add_user(parser)
-    rim.add_json(parser, rim.ONE_FOR_EACH)
-    rim.add_paths(parser)
+    parser = usage.describe(commands, "judge", run, ABOUT, EXAMPLE)
+    usage.add_user(parser)
+    usage.add_json(parser, usage.ONE_FOR_EACH)
+    usage.add_paths(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from spamguard.batches import batches
-from spamguard.cli import people, remembered, rim
+from spamguard.cli import people, remembered, rim, usage
 from spamguard.errors import UsageError
 from spamguard.sources import Message
 
@@ -28,14 +28,14 @@ EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as ham --id 0iq5r8jo4c1n2f3g"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "learn", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "learn", run, ABOUT, EXAMPLE)
     parser.add_argument("--as", dest="label", metavar="CLASS", help="what the messages are: spam, ham, or a class of your own")
     parser.add_argument("--unwanted", action="store_true", help="messages of this class are unwanted, as spam is")
     parser.add_argument("--new", action="store_true", help="the class is new, even if its name resembles another one's")
     add_user(parser)
-    rim.add_json(parser)
+    usage.add_json(parser)
     remembered.add_paths_or_ids(parser)
 
 

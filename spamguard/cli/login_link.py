@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 
-from spamguard.cli import rim, token
+from spamguard.cli import rim, token, usage
 from spamguard.daemon import desk
 from spamguard.errors import UsageError
 
@@ -21,13 +21,13 @@ EXAMPLE = """  spamguard login-link --user anna
 OPERATOR = "operator"  # what an operator is called who is no user
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "login-link", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "login-link", run, ABOUT, EXAMPLE)
     token.add_person(parser)
     parser.add_argument("--url", metavar="URL", help="where the page is, as people see it (default: what the running daemon says)")
     parser.add_argument("--revoke", action="store_true", help="end all sessions and links of the user")
-    rim.add_json(parser)
+    usage.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

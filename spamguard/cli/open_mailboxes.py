@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import ConfigError
 
 ABOUT = """Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names go to it over the socket
@@ -21,10 +21,10 @@ EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""
 USER = "spamguard-watch"
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "open-mailboxes", run, ABOUT, EXAMPLE)
-    parser.add_argument("--config", type=rim.file, metavar="FILE", required=True, help="the configuration of the daemon (YAML)")
+    parser = usage.describe(commands, "open-mailboxes", run, ABOUT, EXAMPLE)
+    parser.add_argument("--config", type=usage.file, metavar="FILE", required=True, help="the configuration of the daemon (YAML)")
     parser.add_argument("--user", metavar="NAME", default=USER, help="whom to run as when started as root (default: %(default)s)")
 
 

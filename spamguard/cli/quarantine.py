@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.daemon import desk
 from spamguard.errors import UsageError
 from spamguard.hostname import hostname
@@ -34,22 +34,22 @@ REFUSED = 1  # exit status of `release`: at least one recipient has not got the 
 _HEADER = 64 << 10  # bytes of a header section that are shown
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
-    actions = rim.add_actions(parser)
-    listing = rim.add_action(actions, "list", _list, "the newest 1,000, newest first", rim.ONE_FOR_EACH)
+    parser = usage.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
+    actions = usage.add_actions(parser)
+    listing = usage.add_action(actions, "list", _list, "the newest 1,000, newest first", usage.ONE_FOR_EACH)
     listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
     listing.set_defaults(ids=[])
-    _add_ids(rim.add_action(actions, "show", _show, "envelope, header section and file of messages", rim.ONE_FOR_EACH))
+    _add_ids(usage.add_action(actions, "show", _show, "envelope, header section and file of messages", usage.ONE_FOR_EACH))
     about = "hand messages on to those who have not got them yet, and learn them as ham"
-    releasing = rim.add_action(actions, "release", _release, about, rim.ONE_FOR_EACH)
+    releasing = usage.add_action(actions, "release", _release, about, usage.ONE_FOR_EACH)
     releasing.add_argument(
         "--next-hop", type=_endpoint, required=True, metavar="ENDPOINT", help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …"
     )
     releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
     _add_ids(releasing)
-    _add_ids(rim.add_action(actions, "delete", _delete, "throw messages away, for good"))
+    _add_ids(usage.add_action(actions, "delete", _delete, "throw messages away, for good"))
 
 
 def _add_ids(parser: argparse.ArgumentParser) -> None:

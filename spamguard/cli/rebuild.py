@@ -6,16 +6,16 @@ import argparse
 import sys
 import time
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 
 ABOUT = """Make the tables anew from the receipts. For tables that are damaged or missing; nothing is lost and nothing is taught anew."""
 EXAMPLE = """  spamguard rebuild"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "rebuild", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
+    parser = usage.describe(commands, "rebuild", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

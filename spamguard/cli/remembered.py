@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import UsageError
 from spamguard.ids import is_id
 from spamguard.times import moment
@@ -20,7 +20,7 @@ def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--id", action="append", dest="ids", default=[], metavar="ID", help="a message that passed, by the id in X-Spamguard"
     )
-    rim.add_paths(parser, needed=False)
+    usage.add_paths(parser, needed=False)
 
 
 def names_messages(options: argparse.Namespace) -> None:

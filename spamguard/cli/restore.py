@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.cli.given import given
 from spamguard.daemon import desk
 from spamguard.errors import UsageError
@@ -28,12 +28,12 @@ EXAMPLE = """  systemctl stop spamguard.socket spamguard
   spamguard --state /new/place restore backup"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "restore", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
+    parser = usage.describe(commands, "restore", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
     parser.add_argument("--replace", action="store_true", help="put aside what is in the state directory")
-    parser.add_argument("file", type=rim.stream, metavar="FILE", help="a file that `backup` wrote, or - for standard input")
+    parser.add_argument("file", type=usage.stream, metavar="FILE", help="a file that `backup` wrote, or - for standard input")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ EXAMPLE = """  spamguard run
 _log = logging.getLogger("spamguard.config")
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "run", run, ABOUT, EXAMPLE)
-    parser.add_argument("--config", type=rim.file, metavar="FILE", help="the configuration (YAML); see config/spamguard.yaml")
+    parser = usage.describe(commands, "run", run, ABOUT, EXAMPLE)
+    parser.add_argument("--config", type=usage.file, metavar="FILE", help="the configuration (YAML); see config/spamguard.yaml")
     parser.add_argument("--listen", metavar="ENDPOINT", help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says")
     parser.add_argument(
         "--next-hop",
@@ -42,7 +42,7 @@ def add(commands: rim.Commands) -> None:
     parser.add_argument(
         "--watch",
         metavar="MAILDIR",
-        type=rim.directory,
+        type=usage.directory,
         action="append",
         default=[],
         help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; may be repeated",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import people, rim, running
+from spamguard.cli import people, rim, running, usage
 from spamguard.times import moment
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "status", run, ABOUT, EXAMPLE)
-    rim.add_json(parser)
+    parser = usage.describe(commands, "status", run, ABOUT, EXAMPLE)
+    usage.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

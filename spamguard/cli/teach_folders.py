@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.batches import batches
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.errors import UsageError
 from spamguard.sources import Message
 
@@ -38,14 +38,14 @@ EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders --config /etc/spamguard/spamguard.yaml"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
-    parser.add_argument("--config", type=rim.file, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
-    rim.add_json(parser)
+    parser.add_argument("--config", type=usage.file, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
+    usage.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
-    parser.add_argument("maildirs", nargs="*", type=rim.directory, metavar="MAILDIR", help=about)
+    parser.add_argument("maildirs", nargs="*", type=usage.directory, metavar="MAILDIR", help=about)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from spamguard.cli import rim
+from spamguard.cli import usage
 from spamguard.teaching import pipe
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    pipe.add_arguments(rim.describe(commands, "teach-pipe", run, pipe.ABOUT, pipe.EXAMPLE))
+    pipe.add_arguments(usage.describe(commands, "teach-pipe", run, pipe.ABOUT, pipe.EXAMPLE))
 
 
 def run(options: argparse.Namespace) -> int:

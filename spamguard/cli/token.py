@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim
+from spamguard.cli import rim, usage
 from spamguard.cli.people import SITE
 from spamguard.errors import UsageError
 from spamguard.owner import as_owner_of
@@ -36,16 +36,16 @@ NOT_THERE = 1  # exit status of `revoke`
 Work = Callable[["Store", argparse.Namespace], int]
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "token", run, ABOUT, EXAMPLE)
-    actions = rim.add_actions(parser)
-    creating = rim.add_action(actions, "create", _create, "make a token and show it, this once")
+    parser = usage.describe(commands, "token", run, ABOUT, EXAMPLE)
+    actions = usage.add_actions(parser)
+    creating = usage.add_action(actions, "create", _create, "make a token and show it, this once")
     creating.add_argument("name", metavar="NAME", help="to know it by")
     add_person(creating)
     creating.add_argument("--expires", metavar="TIME", help="when it ends by itself, such as 12h or 90d (default: never)")
-    rim.add_action(actions, "list", _list, "tokens and sessions, without what is secret of them")
-    rim.add_action(actions, "revoke", _revoke, "refuse a token from now on").add_argument("name", metavar="NAME", help="as `list` has it")
+    usage.add_action(actions, "list", _list, "tokens and sessions, without what is secret of them")
+    usage.add_action(actions, "revoke", _revoke, "refuse a token from now on").add_argument("name", metavar="NAME", help="as `list` has it")
 
 
 def add_person(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from spamguard.cli import rim, when
+from spamguard.cli import rim, usage, when
 from spamguard.cli.people import SITE, named
 from spamguard.errors import UsageError
 
@@ -26,16 +26,16 @@ EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --import bogofilter"""
 
 
-def add(commands: rim.Commands) -> None:
+def add(commands: usage.Commands) -> None:
     """The command's arguments."""
-    parser = rim.describe(commands, "undo", run, ABOUT, EXAMPLE)
+    parser = usage.describe(commands, "undo", run, ABOUT, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--user", metavar="NAME", help=f"whose word to take back, as `status` tells it; the site's is {SITE!r}")
     what.add_argument("--import", dest="word_list", metavar="NAME", help="the word list to take back; `status` names them")
     parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
     parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
-    rim.add_json(parser)
+    usage.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
