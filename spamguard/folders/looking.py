@@ -129,7 +129,7 @@ class Looker:
             yield  # before anything is listed: only one of those that begin holds the names of its files
             for place in sorted(box.places):
                 found = (yield from self._look(box, [place])).new
-                for some in batches(found, STEP):
+                for some in batches(found, PIECE):
                     yield from self._learn(box, Looked(some), first=True)
         finally:
             box.is_new = False
