@@ -21,7 +21,8 @@ _SIZE = 32
 def load(path: Path, *, create: bool) -> bytes:
     """The 32 bytes of the key; made when missing and `create`. LedgerError: missing, unreadable or not a key."""
     try:
-        key = path.read_bytes()
+        with path.open("rb") as file:
+            key = file.read(_SIZE + 1)  # whatever lies there, however long it is
     except FileNotFoundError:
         if not create:
             raise LedgerError(f"{path}: the key is missing but the ledger beside it needs it: restore it from a backup") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.folders.once import Matter, Once, Warned
-from spamguard.folders.refusals import Refusals, Refused, read_refused, write
+from spamguard.folders.refusals import NOT_OURS, Refusals, Refused, read_refused, write
 
 FILE = "watching.json"
 """Its name in the state directory."""
@@ -53,17 +53,17 @@ def read(state: Path) -> Noted | None:
     """What the watcher of a state directory has noted; None: nobody has ever watched there, or it cannot be read."""
     try:
         return _noted(json.loads((state / FILE).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *NOT_OURS):
         return None
 
 
 def _noted(values: dict[str, Any]) -> Noted:
     return Noted(
-        values["began"],
-        values["seen"],
-        values["mailboxes"],
+        int(values["began"]),
+        int(values["seen"]),
+        int(values["mailboxes"]),
         read_refused(values["refused"]),
-        tuple(Trouble(**one) for one in values["troubles"]),
+        tuple(Trouble(str(one["user"]), str(one["text"]), int(one["since"])) for one in values["troubles"]),
     )
 
 

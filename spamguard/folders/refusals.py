@@ -22,6 +22,8 @@ DROPPED = "dropped.json"
 """In the state directory: the refusals of what programs and mail would have taught."""
 
 LIMIT = "beyond lessons_per_day"
+NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""What reading JSON raises that we have not written."""
 
 _DAY = 86_400
 _MOST = 10_000  # users whose refusals are known
@@ -64,15 +66,19 @@ class Refusals:
 
 
 def read_refused(values: Mapping[str, Any]) -> dict[str, Refused]:
-    """From what JSON gave. TypeError, AttributeError: it is something else."""
-    return {str(user): Refused(**one) for user, one in values.items()}
+    """From what JSON gave. One of `NOT_OURS`: it is something else."""
+    return {str(user): _refused(**one) for user, one in values.items()}
+
+
+def _refused(day: object, number: Any, last: Any, folder: object, why: object = LIMIT) -> Refused:
+    return Refused(str(day), int(number), int(last), str(folder), str(why))
 
 
 def dropped(state: Path) -> dict[str, Refused]:
     """What the teaching door has refused; empty when nothing is known."""
     try:
         return read_refused(json.loads((state / DROPPED).read_bytes()))
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, *NOT_OURS):
         return {}
 
 

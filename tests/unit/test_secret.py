@@ -54,6 +54,13 @@ def test_what_is_no_key_is_refused_and_kept(tmp_path: Path, content: bytes) -> N
     assert (tmp_path / "key").read_bytes() == content
 
 
+def test_what_has_no_end_is_not_read_to_it(tmp_path: Path) -> None:
+    """Root looks at the state directory of a daemon, who may put anything there."""
+    (tmp_path / "key").symlink_to("/dev/zero")
+    with pytest.raises(LedgerError, match="not a key of 32 bytes"):
+        secret.load(tmp_path / "key", create=True)
+
+
 def test_a_place_that_cannot_be_read_or_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LedgerError, match="cannot be read"):
         secret.load(tmp_path, create=True)

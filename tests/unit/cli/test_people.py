@@ -8,6 +8,8 @@ import time
 from dataclasses import asdict
 from datetime import datetime
 
+import pytest
+
 from spamguard import Filter
 from spamguard.folders import notes
 from spamguard.folders.notes import Noted, Trouble
@@ -129,3 +131,23 @@ def test_a_watcher_that_is_gone(run, taught):
     assert not done["watcher"]["alive"]
     assert "no watcher has been seen since" in done["warnings"][0]
     assert ", not running\n" in run(taught, "status").out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"began": 1e400, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": []}',
+        '{"began": 1, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": []}',
+        '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {"a": {"day": 3, "number": "x", "last": 1, "folder": 1}}, "troubles": []}',
+        '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": "", "text": 1}]}',
+    ],
+)
+def test_notes_that_are_damaged_are_no_notes(run, taught, text):
+    (taught / notes.FILE).write_text(text)
+    assert "nobody has watched folders here" in run(taught, "status").out
+    assert run(taught, "status", "--json").json["watcher"] is None
+
+
+def test_notes_of_times_that_have_no_date(run, taught):
+    note(taught, seen=10**30, troubles=(Trouble("", "the disk is full", -(10**30)),))
+    assert "last seen 9999-" in run(taught, "status").out
