@@ -2,7 +2,7 @@
 
 Everything about a request that could be forged has been looked at before a view runs: Host, size of the header, rate, who asks, and,
 unless a token names them, that a request that changes something comes from a page of ours. What is left to the view: it takes forms
-by `posted` only, which checks that they are ours, and it changes nothing by GET.
+by `posted` and `posted_with_file` only, which check that they are ours, and it changes nothing by GET.
 
 Pages are `spamguard.web.pages.routes(service: Service, monitor: Monitor, gate: Gate) -> Sequence[BaseRoute]`, and show what went wrong by
 `spamguard.web.pages.failed(request: Request, problem: Problem) -> Response`: for every error that leaves a view (`problems.of`), for
@@ -12,13 +12,13 @@ paths that are not there, and for who is nobody (401: say how to get a link). He
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, cast
 
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -99,9 +99,15 @@ def form_token(request: Request) -> str:
     return found.form_token if found else ""
 
 
+async def posted(request: Request) -> Mapping[str, str]:
+    """The texts of a form, by the names of their fields. As `posted_with_file`."""
+    async with posted_with_file(request) as (texts, _):
+        return texts
+
+
 @asynccontextmanager
-async def posted(request: Request) -> AsyncIterator[FormData]:
-    """The form of a request, closed at the end; bounded in number and size of its fields, files by the limit for messages.
+async def posted_with_file(request: Request) -> AsyncIterator[tuple[Mapping[str, str], UploadFile | None]]:
+    """The texts of a form and its file, closed at the end; bounded in number and size of the fields, the file by the limit for messages.
 
     NotAllowedError: it is not one of ours. starlette's HTTPException: it is no form (400), or a field is too long (413).
     """
@@ -113,7 +119,8 @@ async def posted(request: Request) -> AsyncIterator[FormData]:
         given = form.get(FORGERY) or request.headers.get("x-csrf-token", "")
         if not isinstance(given, str) or not hmac.compare_digest(given.encode(), form_token(request).encode()):
             raise NotAllowedError("this form is too old or not one of ours: load the page again, then send it again")
-        yield form
+        texts = {name: value for name, value in form.items() if isinstance(value, str)}
+        yield texts, next((value for value in form.values() if isinstance(value, UploadFile)), None)
     finally:
         await form.close()
 

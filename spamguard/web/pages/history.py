@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.web.access import contract as access
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.house import House, Notice, name_of, text_of
+from spamguard.web.pages.house import House, Notice, name_of
 from spamguard.web.pages.query import Query
 from spamguard.web.pages.texts import named
 from spamguard.web.service.values import Found, Judgement, Person, Receipt
@@ -58,9 +57,8 @@ async def rows(house: House, request: Request) -> Response:
 async def taught(house: House, request: Request) -> Response:
     """A verdict was wrong: a click on a row, or on the page of a message."""
     person, name = access.person(request), name_of(request)
-    async with access.posted(request) as form:
-        label = text_of(form, "class")
-    classes = await house.classes(person)
+    form = await access.posted(request)
+    label, classes = form.get("class", ""), await house.classes(person)
     if label not in classes:
         raise UsageError("choose what the message is: there is no such class")
     receipt = await house.service.learn_passed(person, name, label)
@@ -74,8 +72,8 @@ async def taught(house: House, request: Request) -> Response:
 async def forgotten(house: House, request: Request) -> Response:
     """Undo."""
     person, name = access.person(request), name_of(request)
-    async with access.posted(request) as form:
-        receipt = await house.service.forget_passed(person, name)
+    form = await access.posted(request)
+    receipt = await house.service.forget_passed(person, name)
     return _back(request, form, name, house.tell(person, Notice(taken_back(receipt), receipt)))
 
 
@@ -107,15 +105,15 @@ def seen(found: Sequence[Judgement]) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _back(request: Request, form: FormData, name: str, told: str) -> Response:
+def _back(request: Request, form: Mapping[str, str], name: str, told: str) -> Response:
     """To where the form stood: an address of ours, whatever the form says."""
     if _on_the_message(form):
         return see(f"/history/{name}", told)
     return see(f"/history{_shown(request)}", told, f"m-{name}")
 
 
-def _on_the_message(form: FormData) -> bool:
-    return text_of(form, "back") == ON_THE_MESSAGE
+def _on_the_message(form: Mapping[str, str]) -> bool:
+    return form.get("back") == ON_THE_MESSAGE
 
 
 def _shown(request: Request) -> str:

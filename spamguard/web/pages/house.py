@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from starlette.datastructures import FormData
 from starlette.requests import Request
 
 from spamguard.errors import NotThereError, SpamguardError
@@ -90,9 +89,3 @@ def name_of(request: Request) -> str:
     if not is_id(name):
         raise NotThereError("there is no message of that name")
     return name
-
-
-def text_of(form: FormData, field_name: str) -> str:
-    """A field of a form, "" when it is not there."""
-    value = form.get(field_name)
-    return value if isinstance(value, str) else ""

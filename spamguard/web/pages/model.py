@@ -13,7 +13,7 @@ from spamguard.times import LATEST
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.house import House, Notice, text_of
+from spamguard.web.pages.house import House, Notice
 from spamguard.web.pages.texts import counted
 
 SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days", "": "ever"}
@@ -52,8 +52,8 @@ async def asked(house: House, request: Request) -> Response:
 async def undone(house: House, request: Request) -> Response:
     """Take it back."""
     person = access.person(request)
-    async with access.posted(request) as form:
-        user, since = unquote(text_of(form, "user"))[:_LONGEST], _seconds(text_of(form, "since"))
+    form = await access.posted(request)
+    user, since = unquote(form.get("user", ""))[:_LONGEST], _seconds(form.get("since", ""))
     found = await house.service.undo(person, user, since)
     words = f"Taken back: {counted(len(found), 'lesson')} of {user or 'the site'}. The filter settles in the background."
     return see("/model", house.tell(person, Notice(words)))

@@ -32,8 +32,7 @@ async def shown(house: House, request: Request) -> Response:
 async def released(house: House, request: Request) -> Response:
     """Hand it on, and learn it as ham."""
     person, name = access.person(request), name_of(request)
-    async with access.posted(request):
-        pass
+    await access.posted(request)
     done = await house.service.release(person, name)
     told = house.tell(person, Notice(in_words(done), released=done))
     return see("/quarantine" if done.released else f"/quarantine/{name}", told)
@@ -48,8 +47,7 @@ async def asked(house: House, request: Request) -> Response:
 async def deleted(house: House, request: Request) -> Response:
     """Throw it away."""
     person, name = access.person(request), name_of(request)
-    async with access.posted(request):
-        pass
+    await access.posted(request)
     await house.service.delete(person, name)
     return see("/quarantine", house.tell(person, Notice("Deleted. The message is gone for good.")))
 

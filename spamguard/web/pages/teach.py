@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,7 +13,7 @@ from spamguard.web.pages import parts
 from spamguard.web.pages.drawing import page, see
 from spamguard.web.pages.history import learnt as in_words
 from spamguard.web.pages.history import taken_back
-from spamguard.web.pages.house import Draft, House, Notice, text_of
+from spamguard.web.pages.house import Draft, House, Notice
 from spamguard.web.pages.message import WORDS
 from spamguard.web.service.values import Person
 
@@ -32,9 +32,9 @@ async def handed_over(house: House, request: Request) -> Response:
     person = access.person(request)
     message = access.new_spool(request)
     try:
-        async with access.posted(request) as given:
-            await _copy(given, message)
-            draft = await _draft(house, person, message, text_of(given, "class"))
+        async with access.posted_with_file(request) as (given, file):
+            await _copy(file, given.get("source", ""), message)
+        draft = await _draft(house, person, message, given.get("class", ""))
     except BaseException:
         message.close()
         raise
@@ -52,10 +52,9 @@ async def previewed(house: House, request: Request) -> Response:
 async def changed(house: House, request: Request) -> Response:
     """The same message as something else."""
     person = access.person(request)
-    async with access.posted(request) as given:
-        label = text_of(given, "class")
+    given = await access.posted(request)
     name, draft = _kept(house, request)
-    again = await _draft(house, person, draft.message, label)
+    again = await _draft(house, person, draft.message, given.get("class", ""))
     if not house.drafts.swap(person, name, again):
         raise NotThereError(_GONE)
     return see(f"/teach/{name}")
@@ -64,8 +63,8 @@ async def changed(house: House, request: Request) -> Response:
 async def learnt(house: House, request: Request) -> Response:
     """Teach it."""
     person = access.person(request)
-    async with access.posted(request):
-        name, draft = _kept(house, request)
+    await access.posted(request)
+    name, draft = _kept(house, request)
     receipt = await house.service.learn(person, draft.message, draft.label)
     house.drafts.take(person, name)
     undo = "/teach/forget" if receipt.changed else ""
@@ -75,9 +74,8 @@ async def learnt(house: House, request: Request) -> Response:
 async def forgotten(house: House, request: Request) -> Response:
     """Take back what was said about a message, by its digest."""
     person = access.person(request)
-    async with access.posted(request) as given:
-        digest = text_of(given, "digest")
-    receipt = await house.service.forget(person, digest)
+    given = await access.posted(request)
+    receipt = await house.service.forget(person, given.get("digest", ""))
     return see("/teach", house.tell(person, Notice(taken_back(receipt), receipt)))
 
 
@@ -100,14 +98,13 @@ def _kept(house: House, request: Request) -> tuple[str, Draft]:
     return name, draft
 
 
-async def _copy(given: FormData, message: Spool) -> None:
+async def _copy(file: UploadFile | None, source: str, message: Spool) -> None:
     """The file, else what was pasted. UsageError: there is nothing, or no message."""
-    file = given.get("file")
-    if isinstance(file, UploadFile) and file.size:
+    if file is not None and file.size:
         while chunk := await file.read(_CHUNK):
             message.write(chunk)
     else:
-        message.write(text_of(given, "source").strip("\r\n\ufeff").encode("utf-8", "replace"))
+        message.write(source.strip("\r\n\ufeff").encode("utf-8", "replace"))
     if not message.size:
         raise UsageError("there is no message: choose a file, or paste the source of a message")
     if b":" not in message.head(4096):
