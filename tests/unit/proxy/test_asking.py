@@ -226,7 +226,7 @@ def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
 
 def test_what_can_never_be_learnt(tmp_path: Path) -> None:
     asked = Asked(tmp_path, teachers=(HERE,))
-    assert [asked.taught("spam", b""), asked.taught("No Class"), asked.taught("spam", user="two words")] == [Taught.IMPOSSIBLE] * 3
+    assert [asked.taught("spam", b""), asked.taught("No Class"), asked.taught("spam", user="two\tfields")] == [Taught.IMPOSSIBLE] * 3
     poison = Asked(tmp_path, ScriptedJudge(NotScanned("poison")), teachers=(HERE,))
     assert poison.taught("spam") is Taught.IMPOSSIBLE
     assert not asked.lessons()

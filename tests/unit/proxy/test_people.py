@@ -36,7 +36,7 @@ ALIASES = (
         ("ben@anna.example", ["ben@example.org"]),
         ("Postmaster+x@anywhere.example", ["carl"]),
         ("lists@example.org", []),
-        ('"a b"@example.org', []),
+        ('"a b"@example.org', ['"a b"@example.org', '"a b"']),
         ('"a@b"@example.org', ['"a@b"@example.org', '"a@b"']),
         ("\udcff@example.org", []),
         ("x" * 300 + "@example.org", []),

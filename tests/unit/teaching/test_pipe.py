@@ -68,7 +68,7 @@ def test_otherwise_it_is_left_in_the_directory(tmp_path):
     [
         (["--as", "spam"], b"x", 75, b"neither"),
         (["--as", "SPAM"], b"x", 65, b"no class"),
-        (["--as", "spam", "--user", "a b"], b"x", 65, b"no name"),
+        (["--as", "spam", "--user", "a\tb"], b"x", 65, b"no name"),
         (["--as", "spam"], b"", 65, b"no message"),
         ([], b"x", 2, b"--as"),
     ],
