@@ -40,7 +40,7 @@ def page(request: Request, name: str, /, status: int = 200, **values: Any) -> HT
         "forgery": access.FORGERY,
         "token": access.form_token(request),
         "here": request.url.path,
-        "told": None,
+        "notice": request.scope["state"].get("notice"),
     }
     text = _environment().get_template(name).render(known | values)
     return HTMLResponse(text, status)

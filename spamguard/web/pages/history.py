@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.web.access import contract as access
+from spamguard.web.pages import notices
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.house import House, Notice, name_of
+from spamguard.web.pages.house import House, name_of
 from spamguard.web.pages.query import Query
-from spamguard.web.pages.texts import named
-from spamguard.web.service.values import Found, Judgement, Person, Receipt
+from spamguard.web.service.values import Found, Judgement, Person
 
 ON_THE_MESSAGE = "message"
 """Value of the field `back` in forms that stand on the page of one message."""
@@ -39,7 +39,6 @@ async def listed(house: House, request: Request) -> Response:
         found=found,
         seen=seen(found.judgements),
         classes=await house.classes(person),
-        told=house.told(request),
     )
 
 
@@ -63,9 +62,8 @@ async def taught(house: House, request: Request) -> Response:
         raise UsageError("choose what the message is: there is no such class")
     receipt = await house.service.learn_passed(person, name, label)
     held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
-    undo = f"/history/{name}/forget{_shown(request)}" if receipt.changed else ""
     back = {"back": ON_THE_MESSAGE} if _on_the_message(form) else {}
-    notice = Notice(learnt(receipt), receipt, undo=undo, fields=back, held=held)
+    notice = notices.learnt(receipt, f"/history/{name}/forget{_shown(request)}", back, held)
     return _back(request, form, name, house.tell(person, notice))
 
 
@@ -74,7 +72,7 @@ async def forgotten(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     form = await access.posted(request)
     receipt = await house.service.forget_passed(person, name)
-    return _back(request, form, name, house.tell(person, Notice(taken_back(receipt), receipt)))
+    return _back(request, form, name, house.tell(person, notices.taken_back(receipt)))
 
 
 async def _is_there(house: House, person: Person, name: str) -> bool:
@@ -83,20 +81,6 @@ async def _is_there(house: House, person: Person, name: str) -> bool:
         return bool(name) and bool(await house.service.judgement(person, name))
     except NotThereError:
         return False
-
-
-def learnt(receipt: Receipt) -> str:
-    """In one sentence."""
-    if not receipt.changed:
-        return f"You had said so already: {named(receipt.label)}. Nothing has changed."
-    return f"Learnt as {named(receipt.label)}." + (f" You had said {named(receipt.was)} before." if receipt.was else "")
-
-
-def taken_back(receipt: Receipt) -> str:
-    """In one sentence."""
-    if not receipt.changed:
-        return "You had said nothing about this message: there is nothing to take back."
-    return f"Taken back: you had said {named(receipt.was)}. It is as if that had never been taught."
 
 
 def seen(found: Sequence[Judgement]) -> str:

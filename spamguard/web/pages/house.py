@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -13,26 +13,14 @@ from spamguard.errors import NotThereError, SpamguardError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
+from spamguard.web.pages.notices import Notice
 from spamguard.web.pages.shelf import Shelf
 from spamguard.web.service.contract import Monitor, Service
-from spamguard.web.service.values import Person, Preview, Receipt, Released, Why
+from spamguard.web.service.values import Person, Preview, Why
 
 _CLASSES_KEPT = 10.0  # seconds; a new class shows up that late
 _NOTICES, _ALL_NOTICES, _NOTICE_KEPT = 20, 2000, 600.0
 _DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT = 3, 40, 1800.0
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What has been done, told on the next page. words: a sentence. undo: path of the form that takes it back, "" if none does, with the
-    fields it carries. held: id of a message that was held back and is good by what has been said, "" for none."""
-
-    words: str
-    receipt: Receipt | None = None
-    released: Released | None = None
-    undo: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +66,10 @@ class House:
         """Keep a notice for the next page; its name there."""
         return self.notices.put(person, notice)
 
-    def told(self, request: Request) -> Notice | None:
-        """The notice that this page was asked to show."""
-        return self.notices.get(access.person(request), request.query_params.get("told", ""))
+    def notice(self, request: Request) -> Notice | None:
+        """The one that the address of a page names."""
+        visitor = access.visitor(request)
+        return self.notices.get(visitor.person, request.query_params.get("told", "")) if visitor else None
 
 
 def name_of(request: Request) -> str:

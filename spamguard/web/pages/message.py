@@ -36,5 +36,4 @@ async def shown(house: House, request: Request) -> Response:
         more=words == WORDS,
         query=Query(),
         classes=await house.classes(person),
-        told=house.told(request),
     )

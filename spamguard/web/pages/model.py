@@ -13,7 +13,8 @@ from spamguard.times import LATEST
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.house import House, Notice
+from spamguard.web.pages.house import House
+from spamguard.web.pages.notices import Notice
 from spamguard.web.pages.texts import counted
 
 SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days", "": "ever"}
@@ -32,7 +33,6 @@ async def shown(house: House, request: Request) -> Response:
         found=found,
         growth=charts.growth(found.growth),
         calibration=charts.calibration(found.calibration),
-        told=house.told(request),
         most_users=_MOST_USERS,
     )
 

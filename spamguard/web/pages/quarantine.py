@@ -7,10 +7,9 @@ from starlette.responses import Response
 
 from spamguard.ids import is_id
 from spamguard.web.access import contract as access
+from spamguard.web.pages import notices
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.house import House, Notice, name_of
-from spamguard.web.pages.texts import counted
-from spamguard.web.service.values import Released
+from spamguard.web.pages.house import House, name_of
 
 _ROWS = 50
 
@@ -20,13 +19,13 @@ async def listed(house: House, request: Request) -> Response:
     before = request.query_params.get("before", "")
     before = before if is_id(before) else ""
     found = await house.service.quarantine(access.person(request), before, _ROWS)
-    return page(request, "quarantine.html", found=found, before=before, told=house.told(request))
+    return page(request, "quarantine.html", found=found, before=before)
 
 
 async def shown(house: House, request: Request) -> Response:
     """One message, with its header section."""
     held = await house.service.held(access.person(request), name_of(request))
-    return page(request, "held.html", one=held, told=house.told(request))
+    return page(request, "held.html", one=held)
 
 
 async def released(house: House, request: Request) -> Response:
@@ -34,7 +33,7 @@ async def released(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     await access.posted(request)
     done = await house.service.release(person, name)
-    told = house.tell(person, Notice(in_words(done), released=done))
+    told = house.tell(person, notices.released(done))
     return see("/quarantine" if done.released else f"/quarantine/{name}", told)
 
 
@@ -49,13 +48,4 @@ async def deleted(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     await access.posted(request)
     await house.service.delete(person, name)
-    return see("/quarantine", house.tell(person, Notice("Deleted. The message is gone for good.")))
-
-
-def in_words(done: Released) -> str:
-    """What releasing has done, in one sentence or two."""
-    if not done.recipients:
-        return "It had been released before."
-    who = counted(len(done.recipients), "recipient")
-    told = f"Released to {who}." if done.released else "Not everybody has got it: the next server's answers are below. Try again later."
-    return f"{told} Learnt as not spam." if done.taught else told
+    return see("/quarantine", house.tell(person, notices.Notice("Deleted. The message is gone for good.")))

@@ -63,8 +63,14 @@ def routes(service: Service, monitor: Monitor, gate: access.Gate) -> Sequence[Ba
     """All pages, from the root of the host on."""
     prepare()
     house = House(service, monitor, gate)
-    views = [Route(path, partial(view, house), methods=[method]) for method, path, view in VIEWS]
+    views = [Route(path, partial(_viewed, house, view), methods=[method]) for method, path, view in VIEWS]
     return [*views, Route("/static/{file}", _asset, methods=["GET"])]
+
+
+async def _viewed(house: House, view: View, request: Request) -> Response:
+    """Whatever page the answer is, one that tells of a failure too: what was done before is told on it."""
+    request.state.notice = house.notice(request)
+    return await view(house, request)
 
 
 def failed(request: Request, problem: access.Problem) -> Response:

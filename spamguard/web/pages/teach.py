@@ -9,11 +9,9 @@ from starlette.responses import Response
 from spamguard.errors import NotThereError, UsageError
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
-from spamguard.web.pages import parts
+from spamguard.web.pages import notices, parts
 from spamguard.web.pages.drawing import page, see
-from spamguard.web.pages.history import learnt as in_words
-from spamguard.web.pages.history import taken_back
-from spamguard.web.pages.house import Draft, House, Notice
+from spamguard.web.pages.house import Draft, House
 from spamguard.web.pages.message import WORDS
 from spamguard.web.service.values import Person
 
@@ -24,7 +22,7 @@ _GONE = "this message is no longer kept here: hand it over again"
 async def form(house: House, request: Request) -> Response:
     """The page."""
     person = access.person(request)
-    return page(request, "teach.html", classes=await house.classes(person), told=house.told(request))
+    return page(request, "teach.html", classes=await house.classes(person))
 
 
 async def handed_over(house: House, request: Request) -> Response:
@@ -67,8 +65,7 @@ async def learnt(house: House, request: Request) -> Response:
     name, draft = _kept(house, request)
     receipt = await house.service.learn(person, draft.message, draft.label)
     house.drafts.take(person, name)
-    undo = "/teach/forget" if receipt.changed else ""
-    return see("/teach", house.tell(person, Notice(in_words(receipt), receipt, undo=undo, fields={"digest": receipt.digest})))
+    return see("/teach", house.tell(person, notices.learnt(receipt, "/teach/forget", {"digest": receipt.digest})))
 
 
 async def forgotten(house: House, request: Request) -> Response:
@@ -76,7 +73,7 @@ async def forgotten(house: House, request: Request) -> Response:
     person = access.person(request)
     given = await access.posted(request)
     receipt = await house.service.forget(person, given.get("digest", ""))
-    return see("/teach", house.tell(person, Notice(taken_back(receipt), receipt)))
+    return see("/teach", house.tell(person, notices.taken_back(receipt)))
 
 
 # ---- the message

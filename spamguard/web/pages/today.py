@@ -50,7 +50,6 @@ async def shown(house: House, request: Request) -> Response:
         mail=charts.stacked(found.hours, tones),
         lessons=charts.lessons(found.hours),
         mistakes=mistakes(found),
-        told=house.told(request),
         classes=unwanted,
         missing=(await house.service.model(person)).missing if list(totals) == [UNSURE] else "",
         wrong=await house.monitor.wrong() if person.operator else (),
