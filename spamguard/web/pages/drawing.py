@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -28,6 +29,7 @@ PAGES = (
     ("/words", "Words"),
 )
 """What the line at the top of every page leads to."""
+_FORGERY = Markup('<input type="hidden" name="{}" value="{}">')  # in every form with method=post
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}  # not what this machine calls them: browsers are strict
 
 
@@ -37,8 +39,7 @@ def page(request: Request, name: str, /, status: int = 200, **values: Any) -> HT
     known = {
         "person": found.person if found else None,
         "leaves": found is not None and found.way is access.Way.SESSION,
-        "forgery": access.FORGERY,
-        "token": access.form_token(request),
+        "csrf": _FORGERY.format(access.FORGERY, access.form_token(request)),
         "here": request.url.path,
         "notice": request.scope["state"].get("notice"),
     }

@@ -102,5 +102,4 @@ def _on_the_message(form: Mapping[str, str]) -> bool:
 
 def _shown(request: Request) -> str:
     """What of the history is shown, as the end of an address."""
-    encoded = Query.of(request.query_params).encoded()
-    return f"?{encoded}" if encoded else ""
+    return Query.of(request.query_params).ending()

@@ -65,6 +65,11 @@ class Query:
         """As an address has it, after the question mark; "" when it asks for nothing."""
         return urlencode({name: value for name, value in asdict(replace(self, **changes)).items() if value})
 
+    def ending(self, **changes: str) -> str:
+        """The end of an address, with the question mark if there is anything to ask for."""
+        encoded = self.encoded(**changes)
+        return f"?{encoded}" if encoded else ""
+
 
 def _start(day: str, days: int = 0) -> float:
     try:
