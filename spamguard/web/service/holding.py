@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,12 +15,11 @@ from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Hop, Settings
 from spamguard.spool import Spool
-from spamguard.web.service.paging import AFTER_ALL, onward
+from spamguard.web.service.paging import beginning, page
 from spamguard.web.service.scope import Scope, operators_only
-from spamguard.web.service.values import MOST, Held, HeldBack, Person, Released, Reply, Shown
+from spamguard.web.service.values import Held, HeldBack, Person, Released, Reply, Shown
 
-_AT_ONCE = 500  # entries that are looked at before it is asked how long it took
-_SECONDS = 2.0  # for a list
+_AT_ONCE = 500  # entries of one look
 _HEADER = 64 << 10  # bytes of a header section that are shown
 _TEXT = 1000  # characters of one that is told
 
@@ -39,20 +37,15 @@ class Holding:
     # These block.
 
     def list(self, person: Person, before: str, limit: int) -> HeldBack:
-        """A page; not a full one, with more to follow, when looking for more would take too long."""
-        limit, deadline = max(1, min(limit, MOST)), time.monotonic() + _SECONDS
-        found: list[Held] = []
-        seen = start = before or AFTER_ALL
-        while True:
-            entries = list(self._quarantine.entries(_AT_ONCE, seen))
-            theirs = [entry for entry in entries if self._may_see(person, entry)]
-            found += [self._held(person, entry) for entry in theirs[: limit - len(found)]]
-            if len(found) >= limit:
-                return HeldBack(found, found[-1].id)
-            seen = entries[-1].id if entries else ""
-            following = onward(seen, found[-1].id if found else "")
-            if not following or (time.monotonic() >= deadline and following < start):
-                return HeldBack(found, following)
+        """A page."""
+
+        def look(before: str, limit: int) -> tuple[list[Held], str]:
+            entries = list(self._quarantine.entries(_AT_ONCE, before))
+            shown = [entry for entry in entries if self._may_see(person, entry)][:limit]
+            seen = shown if len(shown) == limit else entries
+            return [self._held(person, entry) for entry in shown], seen[-1].id if seen else ""
+
+        return HeldBack(*page(look, beginning(before), limit))
 
     def one(self, person: Person, name: str) -> Shown:
         """A message with its header section."""
@@ -74,7 +67,7 @@ class Holding:
 
     def may_release(self, person: Person, entry: Entry) -> None:
         """NotAllowedError if others wait for it too, whose mail it is as well."""
-        waiting = [entry.envelope.recipients[number].address for number in entry.waiting]
+        waiting = _waiting(entry)
         if len(self._scope.theirs(person, waiting)) < len(waiting):
             raise NotAllowedError("others wait for this message too: ask an operator to release it")
 
@@ -113,19 +106,15 @@ class Holding:
         raise UsageError(f"it is not known where {entry.id} was to go: `spamguard quarantine release --next-hop` takes it there")
 
     def _may_see(self, person: Person, entry: Entry) -> bool:
-        return person.operator or bool(self._theirs(person, entry))
-
-    def _theirs(self, person: Person, entry: Entry) -> tuple[str, ...]:
-        return self._scope.theirs(person, (one.address for one in entry.envelope.recipients))
+        return self._scope.may_see(person, _recipients(entry))
 
     def _held(self, person: Person, entry: Entry) -> Held:
-        waiting = self._scope.theirs(person, (entry.envelope.recipients[number].address for number in entry.waiting))
         return Held(
             entry.id,
             entry.when,
             printable(entry.envelope.sender.address, _TEXT),
-            tuple(printable(one, _TEXT) for one in self._theirs(person, entry)),
-            tuple(printable(one, _TEXT) for one in waiting),
+            tuple(printable(one, _TEXT) for one in self._scope.theirs(person, _recipients(entry))),
+            tuple(printable(one, _TEXT) for one in self._scope.theirs(person, _waiting(entry))),
             readable(subject_of(self._head(entry)), _TEXT),
             entry.size,
             printable(entry.reason, _TEXT),
@@ -141,6 +130,16 @@ class Holding:
             return content.spool.head(_HEADER).partition(b"\r\n\r\n")[0]
         finally:
             content.spool.close()
+
+
+def _recipients(entry: Entry) -> list[str]:
+    return [one.address for one in entry.envelope.recipients]
+
+
+def _waiting(entry: Entry) -> list[str]:
+    """Those who have not got it."""
+    recipients = _recipients(entry)
+    return [recipients[number] for number in entry.waiting]
 
 
 @contextmanager

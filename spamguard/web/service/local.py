@@ -20,7 +20,6 @@ from spamguard.batches import BATCH
 from spamguard.engine import Filter
 from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.history import Row
-from spamguard.ids import is_id
 from spamguard.lately import Lately
 from spamguard.ledger.users import UNHEARD
 from spamguard.prepare import Teaching
@@ -274,8 +273,6 @@ class LocalService:
     # ---- quarantine
 
     async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
-        if before and not is_id(before):
-            raise UsageError("before: that is no id of a message")
         return await self._look(lambda _: self._holding.list(person, before, limit))
 
     async def held(self, person: Person, name: str) -> Shown:

@@ -37,11 +37,11 @@ def today(reading: Reading, scope: Scope, person: Person, hours: int) -> Today:
     wanted = Wanted(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=scope.parts(person))
     mail: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for hour, label, recipients, number in reading.history.looks.by_hour(start, wanted):
-        if person.operator or scope.theirs(person, recipients):
+        if scope.may_see(person, recipients):
             mail[hour][label] += number
     wrong: Counter[tuple[str, str]] = Counter()
     for said, taught, recipients, number in reading.history.looks.said_and_taught(wanted):
-        if person.operator or scope.theirs(person, recipients):
+        if scope.may_see(person, recipients):
             wrong[said, taught] += number
     lessons, corrections = _lessons(reading, person, start, start + hours * _HOUR)
     told = [Hour(start + at * _HOUR, dict(mail[at]), lessons.get(at, 0), corrections[at]) for at in range(hours)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
@@ -13,12 +12,10 @@ from spamguard.ids import LAST, RANDOM_BYTES, is_id, new_id
 from spamguard.ledger.users import UNHEARD, Standing
 from spamguard.records import EXTRACTOR
 from spamguard.settings import History as Kept
-from spamguard.web.service.paging import AFTER_ALL, onward
+from spamguard.web.service.paging import AFTER_ALL, beginning, page
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import MOST, Found, Judgement, Known, Person, Search, WordPart
-
-_SECONDS = 2.0  # for a search; what was found until then is a page too
+from spamguard.web.service.values import Found, Judgement, Known, Person, Search, WordPart
 
 
 class Passed:
@@ -29,22 +26,18 @@ class Passed:
         self._kept = kept
 
     def search(self, reading: Reading, person: Person, search: Search) -> Found:
-        """A page; not a full one, with more to follow, when looking for more would take too long."""
+        """A page."""
         self.refuse(person, search)
         if search.taught:
             reading.catch_up()
-        limit = max(1, min(search.limit, MOST))
-        deadline = time.monotonic() + _SECONDS
-        rows: list[Row] = []
         wanted = _wanted(search)._replace(parts=self._scope.parts(person))
-        start = wanted.before or AFTER_ALL
-        while True:
-            seen = reading.history.looks.look(wanted, limit - len(rows))
-            rows += [row for row in seen.rows if self._fits(person, row, search)]
-            following = onward(seen.following, rows[-1].id if rows else "")
-            if len(rows) >= limit or not following or (time.monotonic() >= deadline and following < start):
-                return Found(self.judgements(reading, person, rows), following)
-            wanted = wanted._replace(before=seen.following)
+
+        def look(before: str, limit: int) -> tuple[list[Row], str]:
+            seen = reading.history.looks.look(wanted._replace(before=before), limit)
+            return [row for row in seen.rows if self._fits(person, row, search)], seen.following
+
+        rows, following = page(look, wanted.before, search.limit)
+        return Found(self.judgements(reading, person, rows), following)
 
     def refuse(self, person: Person, search: Search) -> None:
         """NotAllowedError, UsageError: what is asked for is not kept, so nothing would be found."""
@@ -62,16 +55,12 @@ class Passed:
         """All that is kept of a message. NotThereError: nothing, or it is not theirs."""
         self.refuse(person, Search())
         row = reading.history.find(name) if is_id(name) else None
-        if row is None or not self.may_see(person, row):
+        if row is None or not self._scope.may_see(person, row.recipients):
             raise NotThereError("no message with that id has passed here, or it is not yours, or it is too long ago")
         return row
 
-    def may_see(self, person: Person, row: Row) -> bool:
-        """Whether any of it is theirs."""
-        return person.operator or bool(self._scope.theirs(person, row.recipients))
-
     def _fits(self, person: Person, row: Row, search: Search) -> bool:
-        """As `may_see`; and that others got it too is not told by their addresses being found."""
+        """Whether they may see it, and that others got it too is not told by their addresses being found."""
         sought = fold(search.recipient)
         return person.operator or any(sought in fold(one) for one in self._scope.theirs(person, row.recipients))
 
@@ -120,8 +109,6 @@ def can_teach(row: Row, fingerprint: str) -> bool:
 
 
 def _wanted(search: Search) -> Wanted:
-    if search.before and not is_id(search.before):
-        raise UsageError("before: that is no id of a message")
     since, until = max(0.0, search.since), max(0.0, search.until)
     return Wanted(
         sender=search.sender,
@@ -132,7 +119,7 @@ def _wanted(search: Search) -> Wanted:
         since=since,
         until=until,
         first=_name(since),
-        before=min(filter(None, (search.before, _name(until + 1.0) if until else "")), default=""),
+        before=min(beginning(search.before), _name(until + 1.0) if until else AFTER_ALL),
     )
 
 

@@ -40,6 +40,10 @@ class Scope:
         known = self._known
         return tuple(one for one in addresses if person.operator or self._people.may_be(one, person.name, known))
 
+    def may_see(self, person: Person, addresses: Iterable[str]) -> bool:
+        """Whether mail to these addresses is any of theirs; an operator's is all, also what nobody knows to whom it went."""
+        return person.operator or bool(self.theirs(person, addresses))
+
     def parts(self, person: Person) -> Sequence[str]:
         """What the recipients have in them of every row that is theirs (`history.looks.Wanted.parts`); nothing: all is theirs.
 

@@ -11,7 +11,7 @@ import pytest
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.quarantine import DIRECTORY, Quarantine
 from spamguard.settings import Teach
-from spamguard.web.service import holding
+from spamguard.web.service import holding, paging
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import HeldBack, Person
 from tests.unit.filters import opened, teach
@@ -78,7 +78,7 @@ def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
 def test_a_list_that_takes_too_long_tells_where_it_goes_on(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by what is somebody else's."""
     monkeypatch.setattr(holding, "_AT_ONCE", 1)
-    monkeypatch.setattr(holding, "_SECONDS", 0.0)
+    monkeypatch.setattr(paging, "SECONDS", 0.0)
     hold(held, 3, RAW, "anna@example.org")
     ours = {name(number) for number in range(4)}
 

@@ -14,8 +14,7 @@ from spamguard.history import looks
 from spamguard.ids import new_id
 from spamguard.records import Word
 from spamguard.settings import History, Teach
-from spamguard.web.service import passed as found_passed
-from spamguard.web.service import scope
+from spamguard.web.service import paging, scope
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import MOST, Found, Person, Search
 from tests.unit.filters import opened
@@ -135,7 +134,7 @@ def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_a_page_ends_tells_nothing_of_others_mail(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
     monkeypatch.setattr(looks, "WINDOW", 2)
-    monkeypatch.setattr(found_passed, "_SECONDS", 0.0)
+    monkeypatch.setattr(paging, "SECONDS", 0.0)
     with opened(state) as one:
         rows = [passed(one, -1, PASSED[0][1], id=new_id(NOW - 600.5 - at / 100, b"rand"), recipients=("ben@x",)) for at in range(9)]
     remember(state, rows)
