@@ -177,7 +177,7 @@ def test_tell(tmp_path: Path) -> None:
         ("Message-class: spam\r\nSet: local\r\nRemove: local\r\n", b"76"),
         ("Message-class: eggs\r\nSet: local\r\n", b"76"),
         ("Set: local\r\n", b"76"),
-        (AS_SPAM.replace("anna", "two words"), b"65"),
+        (AS_SPAM.replace("anna", "two\twords"), b"65"),
     ],
 )
 def test_what_tell_does_not_do(tmp_path: Path, fields: str, code: bytes) -> None:
