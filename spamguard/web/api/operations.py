@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from spamguard.errors import NotThereError, UsageError
-from spamguard.ids import is_id
+from spamguard.errors import UsageError
 from spamguard.spool import Spool
 from spamguard.web.api import given, shapes
 from spamguard.web.service.contract import Monitor, Service
@@ -237,10 +236,3 @@ OPERATIONS = (
     Operation("GET", "/health", "health", "Whether all processes live", _health),
     Operation("GET", "/openapi.json", "openapi", "This description", _described),
 )
-
-
-def checked_id(text: str) -> str:
-    """An id of a path. NotThereError: there cannot be such a one."""
-    if not is_id(text):
-        raise NotThereError("there is no such id")
-    return text

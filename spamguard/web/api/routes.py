@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spamguard.errors import BusyError, NotAllowedError
+from spamguard.errors import BusyError, NotAllowedError, NotThereError
+from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.access import contract
 from spamguard.web.access.problems import refusal
 from spamguard.web.api import ROOT, given, openapi
-from spamguard.web.api.operations import OPERATIONS, Asked, Operation, Text, checked_id
+from spamguard.web.api.operations import OPERATIONS, Asked, Operation, Text
 from spamguard.web.api.schema import told
 from spamguard.web.service.contract import Monitor, Service
 
@@ -50,7 +51,9 @@ def _asked(request: Request, operation: Operation, service: Service, monitor: Mo
     person = contract.person(request)
     if operation.operators and not person.operator:
         raise NotAllowedError("this is for operators")
-    name = checked_id(request.path_params["id"]) if "id" in request.path_params else ""
+    name = request.path_params.get("id", "")
+    if name and not is_id(name):
+        raise NotThereError("there is no such id")
     values = given.read(request.scope["query_string"], operation.parameters)
     return Asked(service, monitor, person, values, name)
 

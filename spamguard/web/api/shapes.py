@@ -12,8 +12,6 @@ from spamguard.records import Explanation, Verdict, Word
 from spamguard.web.api.schema import told
 from spamguard.web.service.values import Counted, Known, Moment, Outcome, Receipt, WordPart
 
-__all__ = ["explanation", "passed", "told_words", "verdict"]
-
 WORDS = 30  # of an explanation, each way
 
 

@@ -121,16 +121,12 @@ def _bars(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Char
 def _column(x: float, step: float, column: Mapping[str, int], most: int) -> list[Mark]:
     """One bar: its parts, each upon the last."""
     found, low = [], 0
-    for tone, count in sorted(column.items(), key=lambda item: _from_below(item[0])):
+    for tone, count in sorted(column.items(), key=lambda item: TONES.index(item[0])):
         if count:
             high = _height((low + count) / most)
             found.append(Mark(x + step * 0.1, high, step * 0.8, _height(low / most) - high, tone))
             low += count
     return found
-
-
-def _from_below(tone: str) -> int:
-    return TONES.index(tone)
 
 
 def _days(first: float, last: float) -> list[Tick]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -35,10 +35,10 @@ class Draft:
 
 
 class House:
-    """One for each process. now: seconds since 1970."""
+    """One for each process."""
 
-    def __init__(self, service: Service, monitor: Monitor, gate: access.Gate, now: Callable[[], float] = time.time) -> None:
-        self.service, self.monitor, self.gate, self.now = service, monitor, gate, now
+    def __init__(self, service: Service, monitor: Monitor, gate: access.Gate) -> None:
+        self.service, self.monitor, self.gate = service, monitor, gate
         self.notices: Shelf[Notice] = Shelf(_NOTICES, _ALL_NOTICES, _NOTICE_KEPT, time.monotonic, lambda _: None)
         self.drafts: Shelf[Draft] = Shelf(_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT, time.monotonic, lambda draft: draft.message.close())
         self._classes: Mapping[str, bool] = {}

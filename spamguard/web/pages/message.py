@@ -10,7 +10,6 @@ from spamguard.web.access import contract as access
 from spamguard.web.pages import parts
 from spamguard.web.pages.drawing import page
 from spamguard.web.pages.house import House, name_of
-from spamguard.web.pages.query import Query
 
 WORDS, MORE_WORDS = 12, 100  # each way
 
@@ -19,21 +18,18 @@ async def shown(house: House, request: Request) -> Response:
     """The page. A message that nothing more can be said of now still has what was said then."""
     person, name = access.person(request), name_of(request)
     words = MORE_WORDS if request.query_params.get("words") == "all" else WORDS
-    told, silent = None, ""
+    then, explained, silent = None, None, ""
     try:
         why = await house.service.why(person, name)
-        then = why.then or await house.service.judgement(person, name)
-        told = parts.told(why.now, then, words)
+        then, explained = why.then, parts.told(why.now, why.then, words)
     except UsageError as error:
-        silent = str(error)
-        then = await house.service.judgement(person, name)
+        then, silent = await house.service.judgement(person, name), str(error)
     return page(
         request,
         "message.html",
         one=then,
-        explained=told,
+        explained=explained,
         silent=silent,
         more=words == WORDS,
-        query=Query(),
         classes=await house.classes(person),
     )

@@ -43,8 +43,8 @@ async def previewed(house: House, request: Request) -> Response:
     """What would happen."""
     person = access.person(request)
     name, draft = _kept(house, request)
-    told = parts.told(draft.why.now, None, WORDS)
-    return page(request, "preview.html", name=name, draft=draft, explained=told, classes=await house.classes(person))
+    explained = parts.told(draft.why.now, None, WORDS)
+    return page(request, "preview.html", name=name, draft=draft, explained=explained, classes=await house.classes(person))
 
 
 async def changed(house: House, request: Request) -> Response:

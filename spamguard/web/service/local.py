@@ -78,14 +78,14 @@ class LocalService:
     """settle: tells the master that lessons wait for settling. daemon: what the master says of itself, or None; it may block."""
 
     def __init__(self, settings: Settings, settle: Callable[[], object], daemon: Callable[[], object]) -> None:
-        bound = settings.listeners[0].policy.one_wrong_in if settings.listeners else 0
+        one_wrong_in = settings.listeners[0].policy.one_wrong_in if settings.listeners else 0
         scope = Scope(settings.aliases)
         self._settings = settings
         self._settle = settle
         self._daemon = daemon
-        self._filter = Lane("filter", partial(Filter.open, settings.state, one_wrong_in=bound))
+        self._filter = Lane("filter", partial(Filter.open, settings.state, one_wrong_in=one_wrong_in))
         self._reading = Lane("reading", partial(Reading.open, settings), _READERS)
-        self._scanning = Scanning(settings, settle)
+        self._scanning = Scanning(settings, one_wrong_in, settle)
         self._passed = Passed(scope, settings.history)
         self._holding = Holding(settings, scope)
         self._scope = scope

@@ -29,11 +29,11 @@ _COME_AGAIN = ("busy", "stopping", "no-model", "unreadable")  # the message is n
 
 
 class Scanning:
-    """Start it before it is asked. settle: called when there is something to settle, or no tables that can be used."""
+    """Start it before it is asked. one_wrong_in: as of a `Policy`. settle: called when there is something to settle, or no tables that
+    can be used."""
 
-    def __init__(self, settings: Settings, settle: Callable[[], object]) -> None:
-        bound = settings.listeners[0].policy.one_wrong_in if settings.listeners else 0
-        self._pool = ScorerPool(settings.state, settings.scoring, bound, words=WORDS)
+    def __init__(self, settings: Settings, one_wrong_in: int, settle: Callable[[], object]) -> None:
+        self._pool = ScorerPool(settings.state, settings.scoring, one_wrong_in, words=WORDS)
         self._settle = settle
         self._state = settings.state
         self._spool = settings.state / "spool"
