@@ -57,7 +57,7 @@ class Reader:
         _check_size(scope, fields)
         _check_single(fields)
         found = _joined(fields)
-        peer = (scope.get("client") or ("",))[0]
+        peer = _plain((scope.get("client") or ("",))[0])
         proxied = _inside(peer, self._proxies)
         if not (proxied or self._open or _is_loopback(peer)):
             raise refusal(403, "ask by way of the reverse proxy")
@@ -86,7 +86,7 @@ class Reader:
     def _client(self, peer: str, forwarded: bytes) -> str:
         """The last address that was written by a proxy of ours and is none of them."""
         for text in reversed(forwarded.decode("latin-1").split(",")[-_FORWARDED:]):
-            address = _address(text.strip())
+            address = _plain(text.strip())
             if not address:
                 break
             if not _inside(address, self._proxies):
@@ -136,17 +136,15 @@ def _networks(texts: Iterable[str]) -> list[IPv4Network | IPv6Network]:
 
 
 def _inside(address: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
-    text = _address(address)
-    return bool(text) and any(ip_address(text) in network for network in networks)
+    return bool(address) and any(ip_address(address) in network for network in networks)
 
 
 def _is_loopback(address: str) -> bool:
-    text = _address(address)
-    return bool(text) and ip_address(text).is_loopback
+    return bool(address) and ip_address(address).is_loopback
 
 
-def _address(text: str) -> str:
-    """As it is usually written; "" when it is none."""
+def _plain(text: str) -> str:
+    """An address as it is usually written; "" when it is none."""
     try:
         return plain_address(text.strip("[]"))
     except ValueError:

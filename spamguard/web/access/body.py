@@ -41,8 +41,7 @@ class Body:
             message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
         except TimeoutError:
             raise refusal(408, "the request did not come in time") from None
-        self._size += len(message.get("body", b""))
-        self._more = message["type"] == "http.request" and message.get("more_body", False)
+        self._size += self._took(message)
         if self._size > self._most:
             raise refusal(413, f"more than {self._most:,} bytes")
         return message
@@ -60,6 +59,9 @@ class Body:
     async def _discard(self) -> None:
         left = 0
         while self._more and left <= _LEFT_BYTES:
-            message = await self._receive()
-            left += len(message.get("body", b""))
-            self._more = message["type"] == "http.request" and message.get("more_body", False)
+            left += self._took(await self._receive())
+
+    def _took(self, message: Message) -> int:
+        """Its bytes."""
+        self._more = message["type"] == "http.request" and message.get("more_body", False)
+        return len(message.get("body", b""))

@@ -64,8 +64,8 @@ class Guard:
             return
         scope["app"] = self._inside  # routes then raise what they cannot answer, instead of answering it themselves
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False}
-        body, answer = Body(scope, receive, self._most), _Answer(scope, send)
-        answer.body = body
+        body = Body(scope, receive, self._most)
+        answer = _Answer(scope, body, send)
         try:
             await self._answer(scope, body, answer)
         finally:
@@ -133,11 +133,10 @@ class Guard:
 
     def _visitor(self, asking: Asking, now: float) -> Visitor | None:
         """A right token is taken whatever others have tried from there: nobody is to lock anybody out, and nobody guesses 256 bits."""
-        address = neighbourhood(asking.client)
         try:
             return self._door.visitor(asking, int(time.time()))
         except NobodyError:
-            _refuse_rate(self._failures.take(address, now), "with wrong tokens")
+            _refuse_rate(self._failures.take(neighbourhood(asking.client), now), "with wrong tokens")
             raise
 
 
@@ -166,12 +165,11 @@ def _refuse_parts(asking: Asking) -> None:
 
 
 class _Answer:
-    """One answer as it goes out. status: 0 until it has begun. who: "" for nobody."""
+    """One answer as it goes out. body: of its request. status: 0 until it has begun. who: "" for nobody."""
 
-    body: Body
-
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, body: Body, send: Send) -> None:
         self._scope = scope
+        self._body = body
         self._send = send
         self._began = time.monotonic()
         self.status = 0
@@ -182,7 +180,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             more = fields.completed(message.get("headers", ()), time.time(), secure=self._scope["scheme"] == "https")
-            if not await self.body.finish():
+            if not await self._body.finish():
                 more = [*more, (b"connection", b"close")]
             message = {**message, "headers": more}
         await self._send(message)

@@ -97,6 +97,7 @@ def _environment() -> Environment:
         texts.done,
         texts.tone,
         texts.number,
+        texts.plural,
         texts.counted,
         texts.percent,
         texts.size,

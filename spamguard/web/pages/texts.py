@@ -69,9 +69,14 @@ def brief(value: int) -> str:
     return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
 
 
-def counted(value: int, one: str, many: str = "") -> str:
+def plural(value: int, one: str) -> str:
+    """message, messages."""
+    return one if value == 1 else f"{one}s"
+
+
+def counted(value: int, one: str) -> str:
     """1 message, 2 messages."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
+    return f"{value:,} {plural(value, one)}"
 
 
 def percent(share: float) -> str:

@@ -45,7 +45,6 @@ async def shown(house: House, request: Request) -> Response:
         hours=hours,
         spans=SPANS,
         totals=totals,
-        tones=tones,
         corrections=sum(hour.corrections for hour in found.hours),
         mail=charts.stacked(found.hours, tones),
         lessons=charts.lessons(found.hours),
