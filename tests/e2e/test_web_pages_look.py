@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
+from spamguard.errors import HistoryError
 from spamguard.web.access.store import Kind
 from spamguard.web.service.values import Person, Receipt, Released
 from tests.support.browser import (
@@ -288,4 +289,21 @@ def test_a_click_after_the_session_has_ended_tells_so(tmp_path: Path, browser: C
         press(browser, "Not spam")
         shows(browser, "You are not logged in")
         assert service.calls == []
+        complaints(browser)
+
+
+def test_a_click_whose_list_cannot_be_shown_afterwards_teaches_once_and_tells_so(tmp_path: Path, browser: Chrome) -> None:
+    class Damaged(Fixed):
+        async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+            self.failure = HistoryError("damaged")
+            return await super().learn_passed(person, name, label)
+
+    service = Damaged([judgement()])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        press(browser, "Not spam")
+        shows(browser, "only this page cannot be shown")
+        shows(browser, "Learnt as not spam.", "#notice")
+        assert len(service.calls) == 1
         complaints(browser)

@@ -60,8 +60,8 @@ async def taught(house: House, request: Request) -> Response:
     label, classes = form.get("class", ""), await house.classes(person)
     if label not in classes:
         raise UsageError("choose what the message is: there is no such class")
-    receipt = await house.service.learn_passed(person, name, label)
     held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
+    receipt = await house.service.learn_passed(person, name, label)  # the last that can fail: who is told of an error has taught nothing
     back = {"back": ON_THE_MESSAGE} if _on_the_message(form) else {}
     notice = notices.learnt(receipt, f"/history/{name}/forget{_shown(request)}", back, held)
     return _back(request, form, name, house.tell(person, notice))

@@ -34,6 +34,7 @@
     const data = new FormData(form, button);
     const body = form.enctype === "multipart/form-data" ? data : new URLSearchParams(data);
     const answer = await fetch(form.action, { method: "POST", body });
+    if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it was done, only the page after it cannot be shown
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
     local(page);

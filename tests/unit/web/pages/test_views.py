@@ -207,6 +207,28 @@ def test_what_cannot_be_taught_is_told(tmp_path: Path, service: Fixed) -> None:
     assert "You had said so already" in page.text
 
 
+def test_what_was_taught_is_told_where_the_list_cannot_be(tmp_path: Path, service: Fixed) -> None:
+    """Else it would look as if nothing had been taught, and would be taught again."""
+    service.failure = HistoryError("/var/lib/secret: damaged")
+
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"})
+
+    page = followed(service, tmp_path, steps)
+    assert page.status_code == 503
+    assert ("Learnt as spam." in page.text, "only this page cannot be shown" in page.text) == (True, True)
+    assert f'action="/history/{NAME}/forget"' in page.text
+    assert service.calls == [("learn_passed", "anna", NAME, "spam")]
+    assert "only this page" not in get(service, tmp_path, "/history")[0].text
+
+
+def test_who_is_told_of_an_error_has_taught_nothing(tmp_path: Path, service: Fixed) -> None:
+    """That a message is held back is looked up beside the lesson."""
+    service.judgements = []
+    assert post(service, tmp_path, f"/history/{NAME}/teach", {"class": "ham"}).status_code == 404
+    assert service.calls == []
+
+
 def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/history?sender=roofs&label=spam&taught=any&since=2026-11-20&before=" + NAME)
     search = service.searches[-1]
