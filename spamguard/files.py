@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -66,6 +67,18 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """A name beside this one, for what gets this one once it is whole. What still has it in the end is removed, or left to
+    `sweep_drafts` where that is refused."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        yield draft
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def sweep_drafts(directory: Path) -> None:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from spamguard.errors import LedgerError, remedy
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of
 
 _SIZE = 32
 
@@ -36,20 +36,17 @@ def load(path: Path, *, create: bool) -> bytes:
 
 def store(path: Path, key: bytes) -> bytes:
     """Keep a key where there is none; complete before it has its name, and of two at once the first counts. The key that counts."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        with create_private(draft) as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # the other one's key counts
-            path.hardlink_to(draft)
+        with draft_of(path) as draft:
+            with create_private(draft) as file:
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):  # the other one's key counts
+                path.hardlink_to(draft)
     except OSError as error:
         told = remedy(error, "choose a state directory you may write to")
         raise LedgerError(f"{path}: cannot be written ({error.strerror}): {told}") from error
-    finally:
-        with suppress(OSError):  # on a read-only disk there is no draft, and even asking to remove it is refused
-            draft.unlink(missing_ok=True)
     return load(path, create=False)
 
 

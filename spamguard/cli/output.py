@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from spamguard.errors import UsageError, remedy
-from spamguard.files import naming, sync_directory
+from spamguard.files import draft_of, naming, sync_directory
 
 
 def is_file(name: str) -> bool:
@@ -43,8 +42,7 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
         with naming(path), path.open("wb") as stream:
             yield stream
     else:
-        draft = directory_of(name) / f".{path.name}.{secrets.token_hex(8)}.new"
-        try:
+        with draft_of(directory_of(name) / path.name) as draft:
             with naming(path), open(draft, "xb", opener=_private) as stream:
                 yield stream
                 stream.flush()
@@ -53,9 +51,6 @@ def output(name: str, check: Callable[[BinaryIO], object] = lambda _: None) -> I
                 check(written)
             draft.replace(path)
             sync_directory(draft.parent)
-        finally:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
 
 
 def _private(name: str, flags: int) -> int:

@@ -6,17 +6,14 @@ Written whole, under another name first, so that a reader never sees half of it.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of
 
 DROPPED = "dropped.json"
 """In the state directory: the refusals of what programs and mail would have taught."""
@@ -89,12 +86,7 @@ def note_dropped(state: Path, refusals: Refusals) -> None:
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
     """As JSON. OSError."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
+    with draft_of(path) as draft:
         with create_private(draft) as file:
             file.write(json.dumps(values).encode())
-        os.replace(draft, path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
+        draft.replace(path)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from spamguard.errors import LedgerError
-from spamguard.files import create_private, sync_directory
+from spamguard.files import create_private, draft_of, sync_directory
 from spamguard.ledger.failures import explained
 from spamguard.ledger.migration import EVENTS_OF_USERS, SCHEMA_VERSION, schema_of, upgrade
 from spamguard.owner import as_owner_of
@@ -84,16 +85,11 @@ def _create(path: Path, fingerprint: str) -> None:
     Not opened in place: closing a descriptor of a file drops the locks that this process's other connections hold on
     it (POSIX advisory locks), and a reader could meet a file without tables.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    create_private(draft).close()
-    try:
+    with draft_of(path) as draft, suppress(FileExistsError):
+        create_private(draft).close()
         _fill(draft, fingerprint)
         os.link(draft, path)
         sync_directory(path.parent)
-    except FileExistsError:
-        return
-    finally:
-        draft.unlink()
 
 
 def _fill(draft: Path, fingerprint: str) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.errors import TableError
-from spamguard.files import create_private, sync_directory
+from spamguard.files import create_private, draft_of, sync_directory
 
 _MAGIC = b"spamguard tables 1\n"
 _PAGE = 4096
@@ -48,8 +48,7 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
         layout.append((name, array.dtype.str, array.shape, position))
         position += _whole_pages(array.nbytes)
     head = _head({"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position})
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
+    with draft_of(path) as draft:
         with create_private(draft) as file:
             file.write(head)
             for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
@@ -61,8 +60,6 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
         draft.rename(path)
         if durable:
             sync_directory(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _head(header: dict[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ import pytest
 
 from corpora import synthetic
 from spamguard import Filter
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of, sweep_drafts
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -35,3 +35,23 @@ def test_a_filter_that_root_has_taught_is_still_its_owners(tmp_path):
         spam_filter.settle()
     assert {path.name: path.stat().st_uid for path in tmp_path.rglob("*")} == {path.name: NOBODY for path in tmp_path.rglob("*")}
     assert [path.name for path in tmp_path.glob("tables-*")]
+
+
+def test_a_draft_has_a_name_of_its_own_and_nothing_of_it_is_left(tmp_path):
+    with draft_of(tmp_path / "file") as draft, draft_of(tmp_path / "file") as other:
+        assert draft != other
+        draft.write_bytes(b"whole")
+        other.write_bytes(b"half")
+        draft.rename(tmp_path / "file")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"whole"}
+
+
+def test_a_draft_that_was_left_behind_is_swept_once_it_is_old(tmp_path):
+    with draft_of(tmp_path / "file") as draft:
+        kept = draft.with_name(draft.name)
+    kept.write_bytes(b"half")
+    sweep_drafts(tmp_path)
+    assert kept.exists()
+    os.utime(kept, (0, 0))
+    sweep_drafts(tmp_path)
+    assert not kept.exists()
