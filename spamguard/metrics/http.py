@@ -1,8 +1,11 @@
 """Answers GET and HEAD of a few fixed pages by HTTP/1.x (RFC 9112), one request for each connection, for monitors.
 
-Takes nothing from a request but its method and path: no Host, no other field, no body. Must never hold more than a few connections,
-a few kilobytes of each, and each for some seconds. Who comes when there are that many takes the place of the one who has been asking
-for longest: those who say nothing must not keep a monitor out.
+Takes nothing from a request but its method, path and Host, no body. Must never hold more than a few connections, a few kilobytes of
+each, and each for some seconds. Who comes when there are that many takes the place of the one who has been asking for longest: those
+who say nothing must not keep a monitor out.
+
+Must never answer a stranger's page that has its own name lead here (DNS rebinding), which a browser on this machine would let it read:
+who listens on loopback is asked by address, or as localhost.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import NamedTuple
 
 CONNECTIONS = 16
@@ -20,7 +24,11 @@ LONGEST = 8192  # bytes of a request
 _BACKLOG = 64
 
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]\r\n")
+_HOST = re.compile(rb"\r\nhost:[ \t]*([^\r]*)", re.IGNORECASE)
+# What no name server is asked for.
+_NOBODY_ELSES = re.compile(rb"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?[ \t]*", re.IGNORECASE)
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"} | {
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
@@ -45,11 +53,13 @@ class Server:
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
+        self._on_loopback = False
         self._connections = 0
         self._asking: dict[asyncio.StreamWriter, None] = {}  # whose request has not come yet, the longest first
 
     async def start(self, host: str, port: int) -> asyncio.Server:
-        """Listen there. OSError."""
+        """Listen there. host: an address. OSError."""
+        self._on_loopback = ip_address(host).is_loopback
         return await asyncio.start_server(self._serve, host, port, backlog=_BACKLOG, limit=LONGEST)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,6 +96,8 @@ class Server:
             return _written(Answer(400, b"not understood\n"))
         if match[1] not in (b"GET", b"HEAD"):
             return _written(Answer(405, b"only GET and HEAD\n"))
+        if self._on_loopback and not all(map(_NOBODY_ELSES.fullmatch, _HOST.findall(request))):
+            return _written(Answer(421, b"on loopback, ask by address or as localhost\n"))
         path = match[2].decode("ascii").partition("?")[0]
         return _written(await self._page(path), with_body=match[1] == b"GET")
 

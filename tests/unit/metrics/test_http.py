@@ -28,11 +28,11 @@ async def broken() -> Answer:
 PAGES = {"/a": plain, "/b": unwell, "/broken": broken}
 
 
-def served_while(work: Callable[[int], Awaitable[None]]) -> None:
+def served_while(work: Callable[[int], Awaitable[None]], host: str = "127.0.0.1") -> None:
     """Run something against a server on a port."""
 
     async def run() -> None:
-        server = await Server(PAGES).start("127.0.0.1", 0)
+        server = await Server(PAGES).start(host, 0)
         async with server:
             await work(server.sockets[0].getsockname()[1])
         await asyncio.sleep(0)
@@ -54,9 +54,9 @@ async def exchanged(port: int, request: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("request_", "status", "body"),
     [
-        (b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 200, b"well\n"),
+        (b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, b"well\n"),
         (b"GET /a HTTP/1.0\r\n\r\n", 200, b"well\n"),
-        (b"GET /a?x=1 HTTP/1.1\r\nHost: evil.example\r\n\r\n", 200, b"well\n"),
+        (b"GET /a?x=1 HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, b"on loopback, ask by address or as localhost\n"),
         (b"GET /b HTTP/1.1\r\n\r\n", 503, b"not so\n"),
         (b"HEAD /a HTTP/1.1\r\n\r\n", 200, b""),
         (b"GET / HTTP/1.1\r\n\r\n", 404, b"/a\n/b\n/broken\n"),
@@ -83,6 +83,37 @@ def test_requests(request_: bytes, status: int, body: bytes) -> None:
         assert (b"Allow: GET, HEAD" in head) == (status == 405)
 
     served_while(work)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (["127.0.0.1:9110"], 200),
+        (["[::1]:9110"], 200),
+        (["LocalHost:9110 "], 200),
+        ([], 200),  # HTTP/1.0, and no browser
+        (["127.0.0.1.evil.example"], 421),
+        (["localhost.evil.example:9110"], 421),
+        (["localhost", "evil.example"], 421),
+        ([""], 421),
+    ],
+)
+def test_who_comes_by_another_name_hears_nothing_on_loopback(hosts: list[str], status: int) -> None:
+    """A page of that name in a browser here could read it."""
+    fields = "".join(f"Host: {host}\r\n" for host in hosts)
+
+    async def work(port: int) -> None:
+        answer = await exchanged(port, f"GET /a HTTP/1.1\r\nAccept: */*\r\n{fields}\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+    served_while(work)
+
+
+def test_elsewhere_monitors_ask_by_whatever_name() -> None:
+    async def work(port: int) -> None:
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\nHost: mail.example.org:9110\r\n\r\n")
+
+    served_while(work, "0.0.0.0")
 
 
 def test_a_real_client() -> None:
