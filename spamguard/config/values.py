@@ -30,7 +30,7 @@ _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pa
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
-_MAIL_USER = re.compile(r"[!-~\u00a1-\U0010ffff]{1,255}")
+_MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # as in `teaching.lesson.is_user`
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 FIXED = "fixed"
 AUTO = "auto"
@@ -185,8 +185,8 @@ Class = Annotated[str, _class()]
 Role = Annotated[str, _class(*ROLES)]
 UserName = Annotated[str, _matching(_USER, "the name of a user", empty=True)]
 Account = Annotated[str, _matching(_USER, "the name of a user")]
-MailUser = Annotated[str, _matching(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"\S*")]
-Somebody = Annotated[str, _matching(_MAIL_USER, "the name of somebody", editors=r"\S+")]
+MailUser = Annotated[str, _matching(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?")]
+Somebody = Annotated[str, _matching(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")]
 Mailbox = Annotated[str, _matching(_MAILBOX, "an address such as held@example.org", empty=True)]
 TeachingAddress = Annotated[str, _matching(_MAILBOX, "an address such as spam@example.org")]
 Senders = Annotated[str, _matching(_SENDER, "an address such as anna@example.org, or *@example.org for all of a domain")]

@@ -51,7 +51,7 @@ MISTAKES = [
         listener("aliases: {'anna b': anna}\n"),
         ["6:11: anna b: expected an address, *@example.org for all of a domain, or what stands before the @, found 'anna b'"],
     ),
-    (listener("aliases: {anna: 'a b'}\n"), ["6:11: anna: expected the name of a user of mail, found 'a b'"]),
+    (listener("aliases: {anna: 'a b '}\n"), ["6:11: anna: expected the name of a user of mail, found 'a b '"]),
     (
         listener("aliases: {Anna@b.example: anna, anna@b.example: ben}\n"),
         ["6:33: Anna@b.example stands there already, which is the same address"],
