@@ -132,10 +132,11 @@ def _hide_unseen(content: Content, beside: list[int]) -> None:
 
 def _is_strange(text: str, shown: str) -> bool:
     """Whether more than a quarter of its words are not in what is shown."""
-    written = set(text.split())
-    words = _compared(written)
-    missing = sorted(_compared(written.difference(shown.split())))
-    some = missing[:: len(missing) // _LOOKED_FOR + 1]  # where no blanks part words, or signs do, they are found as well
+    written, there = set(text.split()), set(shown.split())
+    words, missing = _compared(written), _compared(written - there)
+    if len(missing) >= _LOOKED_FOR:  # not all can be looked for: none of them should be there but for its end, or signs beside it
+        missing -= _compared(there)
+    some = sorted(missing)[:: len(missing) // _LOOKED_FOR + 1]  # where no blanks part words, or signs do, they are found as well
     absent = sum([word not in shown for word in some])
     return len(words) >= _FEWEST and 4 * absent * len(missing) > len(words) * len(some)
 

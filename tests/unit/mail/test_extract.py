@@ -298,6 +298,14 @@ def test_what_is_said_beside_a_page_is_seen_wherever_it_stands() -> None:
     assert "hidden:moreaa" in texts(alternatives(b"--b\n\n" + many + b"\n", PAGE))
 
 
+def test_words_beside_signs_count_as_seen_however_many_there_are() -> None:
+    """Each sixth word stands nowhere else, which is few; of those that have a comma only in the text each sixth is looked for."""
+    words = [b"word%c%c" % (97 + number // 26, 97 + number % 26) for number in range(241)]
+    plain, shown = b", ".join(words), b" ".join(word for number, word in enumerate(words) if number % 6)
+    raw = alternatives(b"--b\n\n" + plain + b"\n", b"--b\nContent-Type: text/html\n\n<p>" + shown + b"\n")
+    assert not [text for text in texts(raw) if text.startswith("hidden:")]
+
+
 def test_text_without_blanks_beside_a_page_may_break_elsewhere() -> None:
     lines = ["\u4eca\u65e5\u306f\u5929\u6c17\u304c\u826f\u3044\u306e\u3067" + chr(0x4E00 + number) * 3 for number in range(12)]
     plain, shown = "\n".join(lines).encode(), "<br>".join(line + "\u3002" for line in lines).encode()
