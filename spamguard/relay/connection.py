@@ -86,6 +86,7 @@ class Connection(Timed, asyncio.Protocol):
     def abort(self) -> None:
         """End it at once; what has not been sent yet never will be."""
         self._gone = self._gone or "ended by us"
+        self.forget_deadline()  # the loop does not tell of the end of what never was encrypted
         self._transport.abort()
 
     def _next_reply(self) -> Reply | None:

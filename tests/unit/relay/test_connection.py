@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import struct
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from spamguard.relay.connection import Connection, dial
-from spamguard.relay.trouble import Lost, Stalled, Unreachable, in_words
+from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable, in_words
 from spamguard.settings import Endpoint, Protocol
 from spamguard.wire.values import Reply
 from tests.e2e.ports import free_port
+from tests.support.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -148,6 +151,23 @@ def test_the_deadline_of_one_wait_does_not_end_the_next() -> None:
             await connection.reply(connection.deadline(1))
             loop.call_later(1.3, other.sendall, b"250 two\r\n")
             assert (await connection.reply(connection.deadline(10))).lines == (b"two",)
+
+    asyncio.run(run())
+
+
+def test_nothing_holds_a_connection_that_never_was_encrypted() -> None:
+    """The deadline of the answer before is minutes away."""
+
+    async def run() -> None:
+        async with connected() as (connection, other):
+            other.sendall(b"220 go ahead\r\n")
+            await connection.reply(connection.deadline(3600))
+            with pytest.raises(NoHandshake):
+                await connection.secure(ssl.create_default_context(), "x", 0.05)
+            connection.abort()
+        watched = weakref.ref(connection)
+        del connection
+        await until(lambda: gc.collect() >= 0 and watched() is None)
 
     asyncio.run(run())
 
