@@ -71,8 +71,8 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
     return status
 
 
-class _Terminated(BaseException):
-    """SIGTERM came."""
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came. The event loop, too, passes on what is an interrupt."""
 
 
 def _terminate(number: int, _: object) -> NoReturn:
@@ -83,17 +83,17 @@ def _terminate(number: int, _: object) -> NoReturn:
 @contextmanager
 def tidying_up() -> Iterator[None]:
     """SIGTERM ends us as always, but not before what is done inside has put away what it made, as for an interrupt."""
-    if threading.current_thread() is not threading.main_thread():  # others never see one
-        yield
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield  # other threads never see one, and it may have been told not to end us, as by `trap`
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except _Terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def fail(*texts: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 
@@ -257,3 +258,37 @@ def test_every_command_is_one_module_with_the_same_shape():
         assert callable(module.run)
         assert f"`{name}`" in module.__doc__
     assert cli.parser().parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run
+
+
+def ended(work: str) -> tuple[int, str]:
+    """Exit status and output of a program that tidies up around some work."""
+    program = f"import asyncio, signal\nfrom spamguard.cli import rim\n{work}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_sigterm_ends_us_wherever_it_comes() -> None:
+    """Of most errors in a callback the event loop only tells, and goes on."""
+    work = """
+async def wait():
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+    await asyncio.sleep(3600)
+
+with rim.tidying_up():
+    try:
+        asyncio.run(wait())
+    finally:
+        print("tidy", flush=True)
+"""
+    assert ended(work) == (-signal.SIGTERM, "tidy\n")
+
+
+def test_sigterm_does_not_end_who_was_started_so() -> None:
+    work = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with rim.tidying_up():
+    signal.raise_signal(signal.SIGTERM)
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
+"""
+    assert ended(work) == (0, "True\n")
