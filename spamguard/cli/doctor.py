@@ -51,7 +51,6 @@ def add(commands: usage.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look at everything, one line for each step."""
-
     steps = []
     with rim.tidying_up(), closing(_steps(options)) as found:
         for step in found:
@@ -87,7 +86,6 @@ def _steps(options: argparse.Namespace) -> Generator[Step]:
 
 def _of_daemon(settings: Settings | None, state: Path) -> Iterator[Step]:
     """The running one. Without a configuration none need run."""
-
     told = _heard(state)
     trouble = running.trouble(told)
     if told is None and settings is None:
@@ -142,7 +140,6 @@ def _of_surroundings(settings: Settings) -> Iterator[Step]:
 
 def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
     """Its ledger, and whether it learns."""
-
     try:
         with rim.open_existing(options) as spam_filter:
             yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
@@ -190,7 +187,6 @@ def _maildir(options: argparse.Namespace) -> Path:
 
 
 def _owner(options: argparse.Namespace, path: Path) -> Owner:
-
     if options.user is None:
         return owner_of(path)
     account = _account(options.user)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from spamguard.cli import remembered, rim, usage
-from spamguard.cli.people import SITE
 from spamguard.errors import SourceError
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.ids import is_id
@@ -117,7 +116,7 @@ def _text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str
 
 def _taught(vote: Vote) -> str:
     """Who says what it is, from where and when."""
-    return rim.printable(f"taught as {vote.label} by {vote.user or SITE}: {vote.origin}, {moment(vote.time)}")
+    return rim.printable(f"taught as {vote.label} by {vote.user or usage.SITE}: {vote.origin}, {moment(vote.time)}")
 
 
 def _features(why: Explanation, words: int) -> list[Part]:

@@ -74,7 +74,6 @@ def _write_votes(spam_filter: Filter, writer: Writer) -> str:
 
 
 def _write_table(spam_filter: Filter, writer: Writer) -> str:
-
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "tables"
         spam_filter.save_tables(path)

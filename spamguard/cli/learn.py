@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from spamguard.batches import batches
-from spamguard.cli import people, remembered, rim, usage
+from spamguard.cli import remembered, rim, usage
 from spamguard.errors import UsageError
 from spamguard.sources import Message
 
@@ -42,7 +42,7 @@ def add(commands: usage.Commands) -> None:
 def add_user(parser: argparse.ArgumentParser) -> None:
     """The option --user."""
     about = "whose word it is; a majority of users counts (default: the site's)"
-    parser.add_argument("--user", type=people.named, default="", metavar="NAME", help=about)
+    parser.add_argument("--user", type=usage.teacher, default="", metavar="NAME", help=about)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -53,7 +53,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _page(options: argparse.Namespace) -> str:
     """Where the running daemon serves it. UsageError: none does. OSError: who may not look into the state directory hears of none."""
-
     state = rim.existing_directory(options)
     os.scandir(state).close()
     told = (desk.ask(state) or {}).get("web")

@@ -8,6 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim
+from spamguard.cli.usage import SITE
 from spamguard.folders import notes, refusals
 from spamguard.folders.notes import Noted
 from spamguard.folders.refusals import LIMIT, Refused
@@ -21,17 +22,10 @@ if TYPE_CHECKING:
 _SHOWN = 20  # users in the text; all are in the JSON
 _DAY = 86_400
 _OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is learnt
-SITE = "(the site)"  # the user "" for people
-
-
-def named(text: str) -> str:
-    """The user whom people name so."""
-    return "" if text == SITE else text
 
 
 def values(spam_filter: Filter) -> dict[str, Any]:
     """Users, the last one whose move was learnt first; the watcher, None if there never was one; and warnings."""
-
     noted, now = notes.read(spam_filter.directory), time.time()
     dropped = refusals.dropped(spam_filter.directory)
     users = _users(spam_filter, [noted.refused if noted else {}, dropped])
@@ -48,7 +42,6 @@ def values(spam_filter: Filter) -> dict[str, Any]:
 
 def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> list[dict[str, Any]]:
     """refused: by user, in folders and elsewhere."""
-
     known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.lessons()
     today = date.today().isoformat()
     found = []
@@ -62,7 +55,6 @@ def _users(spam_filter: Filter, refused: Sequence[Mapping[str, Refused]]) -> lis
 
 def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
     """What would teach and does not: because of a limit since nothing else was learnt, or of trouble that does not go away."""
-
     if not noted.alive(now):
         yield f"no watcher has been seen since {moment(noted.seen)}: moving mail teaches nothing until the daemon runs again"
     for user, refused in noted.refused.items():
@@ -77,7 +69,6 @@ def _warnings(spam_filter: Filter, noted: Noted, now: float) -> Iterator[str]:
 
 def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) -> Iterator[str]:
     """What came by programs and by mail and was not learnt: within a day, or since anything else of that user was learnt in these ways."""
-
     for user, refused in dropped.items():
         heard = [last.time for origin in BROUGHT if (last := spam_filter.ledger.users.last_heard(user, origin))]
         lately = refused.why != LIMIT and time.time() - refused.last < _DAY  # what else is learnt mends nothing
@@ -88,7 +79,6 @@ def _warnings_of_dropped(spam_filter: Filter, dropped: Mapping[str, Refused]) ->
 
 def _warnings_of_two_names(spam_filter: Filter, users: Sequence[str]) -> Iterator[str]:
     """Who is named otherwise by Dovecot than by the pattern of `watch`: each move counts twice, and `undo` takes back half."""
-
     known, names = spam_filter.ledger.users, frozenset(users)
     for address in users:
         name = address.partition("@")[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import people, rim, running, usage
+from spamguard.cli import rim, running, usage
 from spamguard.times import moment
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _values(spam_filter: Filter, profile: str) -> dict[str, Any]:
+    from spamguard.cli import people
+
     found = spam_filter.status()
     return {
         **_program(spam_filter, found),
@@ -133,6 +135,8 @@ def _tables(found: Status) -> dict[str, dict[str, float]]:
 
 
 def _text(values: dict[str, Any]) -> str:
+    from spamguard.cli import people
+
     versions, sizes = values["versions"], values["bytes"]
     return "\n".join(
         (

@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim, usage
-from spamguard.cli.people import SITE
 from spamguard.errors import UsageError
 from spamguard.owner import as_owner_of
 from spamguard.times import moment, rfc3339
@@ -58,8 +57,8 @@ def person(options: argparse.Namespace, otherwise: str) -> Person:
     """Who is meant. otherwise: what an operator is called who is no user. UsageError: nobody, or somebody who cannot be."""
     from spamguard.web.service.values import Person
 
-    if options.user == SITE:
-        raise UsageError(f"{SITE} is no user: who teaches in its name is an operator: --operator")
+    if options.user == usage.SITE:
+        raise UsageError(f"{usage.SITE} is no user: who teaches in its name is an operator: --operator")
     name = options.user or (otherwise if options.operator else "")
     if not name:
         raise UsageError("say whose it is, with --user NAME, or make it an operator's, with --operator")

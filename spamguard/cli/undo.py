@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spamguard.cli import rim, usage, when
-from spamguard.cli.people import SITE, named
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def add(commands: usage.Commands) -> None:
     """The command's arguments."""
     parser = usage.describe(commands, "undo", run, ABOUT, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--user", metavar="NAME", help=f"whose word to take back, as `status` tells it; the site's is {SITE!r}")
+    what.add_argument("--user", metavar="NAME", help=f"whose word to take back, as `status` tells it; the site's is {usage.SITE!r}")
     what.add_argument("--import", dest="word_list", metavar="NAME", help="the word list to take back; `status` names them")
     parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
     parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
@@ -45,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if options.word_list is not None:
         return _take_list_back(options)
     if not options.user:
-        raise UsageError(f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {SITE!r}")
-    chosen = undo.Chosen(named(options.user), _since(options), options.origin)
+        raise UsageError(f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {usage.SITE!r}")
+    chosen = undo.Chosen(usage.teacher(options.user), _since(options), options.origin)
     with rim.open_existing(options) as spam_filter:
         found = undo.messages(spam_filter, chosen)
         if not found and not spam_filter.ledger.users.messages(chosen.user, 0):

@@ -11,6 +11,7 @@ Commands = Any  # what argparse's `add_subparsers` returns has no public name
 
 PATHS = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
 ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
+SITE = "(the site)"  # the user "" for people
 
 
 def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], about: str, example: str) -> argparse.ArgumentParser:
@@ -88,6 +89,11 @@ def _named(text: str, what: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError(f"the name of {what} is empty")
     return Path(text)
+
+
+def teacher(text: str) -> str:
+    """An argument that names who has taught: a user, or the site."""
+    return "" if text == SITE else text
 
 
 def whole(text: str) -> int:
