@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import smtplib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,14 @@ from tests.support.waiting import PATIENCE, eventually
 
 @dataclass
 class Site:
-    """What passes is delivered to a Maildir; what comes through the other listener is held back where it is spam."""
+    """What passes is delivered to a Maildir; what comes through the other listener is held back where it is spam.
+    web: more of that part of the configuration."""
 
     state: Path
     passing: int = field(default_factory=free_port)
     holding: int = field(default_factory=free_port)
     port: int = field(default_factory=free_port)
+    web: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -46,7 +48,8 @@ class Site:
             },
         ]  # fmt: skip
         file = self.state.with_name(f"{self.state.name}.yaml")
-        file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": f"127.0.0.1:{self.port}", "listeners": listeners}))
+        web = {"listen": f"127.0.0.1:{self.port}", **self.web}
+        file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": web, "listeners": listeners}))
         with daemon.running(self.state, "--config", str(file), port=self.passing) as running:
             wait_for_port(self.port)
             yield running

@@ -92,6 +92,11 @@ def person(request: Request) -> Person:
     return found.person
 
 
+def root(request: Request) -> str:
+    """What stands before every path of ours in an address, as in "/spam", where a reverse proxy takes it off; else ""."""
+    return cast("str", request.scope["state"].get("root", ""))
+
+
 def form_token(request: Request) -> str:
     """What the forms in the answer must carry; "" for nobody, as on the page where a link is burnt: that a form of it comes from there
     has been seen by the browser's word."""

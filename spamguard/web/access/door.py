@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from spamguard.errors import AccessError
 from spamguard.web.access.asking import Asking
-from spamguard.web.access.contract import NobodyError, Visitor, Way, visitor
+from spamguard.web.access.contract import NobodyError, Visitor, Way, root, visitor
 from spamguard.web.access.store import SESSION_SECONDS, Credential, Kind, Store
 from spamguard.web.service.values import Person
 
 COOKIE = "spamguard"
 SECURE_COOKIE = "__Host-spamguard"  # a browser keeps it from other hosts and from connections that are not HTTPS (RFC 6265bis)
+BELOW_COOKIE = "__Secure-spamguard"  # the same on a host with others, for all of whom the one above would be meant
 _BEARER = "bearer "
 
 _log = logging.getLogger("spamguard.web")
@@ -68,7 +69,7 @@ class Door:
         return Visitor(found.person, Way.TOKEN, credential=found.id)
 
     def _by_cookie(self, asking: Asking, now: int) -> Visitor | None:
-        text = _cookie(asking.text(b"cookie"), SECURE_COOKIE if asking.secure else COOKIE)
+        text = _cookie(asking.text(b"cookie"), _name(asking.root, secure=asking.secure))
         found = self._store.find(Kind.SESSION, text, now) if text else None
         if found is None:  # a session that has ended is nothing to be suspicious of
             return None
@@ -100,5 +101,11 @@ def _cookie(header: str, name: str) -> str:
 def _set_cookie(request: Request, answer: Response, value: str, seconds: int) -> None:
     """Lax: a link in a mail or a bookmark opens the page one is logged in to; what changes something needs more than the cookie."""
     secure = bool(request.scope["state"].get("secure"))
-    name = SECURE_COOKIE if secure else COOKIE
-    answer.set_cookie(name, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="lax")
+    below = root(request)
+    answer.set_cookie(_name(below, secure=secure), value, max_age=seconds, path=f"{below}/", secure=secure, httponly=True, samesite="lax")
+
+
+def _name(below: str, *, secure: bool) -> str:
+    if not secure:
+        return COOKIE
+    return BELOW_COOKIE if below else SECURE_COOKIE

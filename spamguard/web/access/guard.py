@@ -63,7 +63,7 @@ class Guard:
         if scope["type"] != "http":
             return
         scope["app"] = self._inside  # routes then raise what they cannot answer, instead of answering it themselves
-        scope["state"] = {"spool": self._spool, "visitor": None, "secure": False}
+        scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
         body = Body(scope, receive, self._most)
         answer = _Answer(scope, body, send)
         try:
@@ -91,7 +91,7 @@ class Guard:
         """Look at everything that can be told from the head of a request. RefusalError, NobodyError, AccessError."""
         asking = self._reader.read(scope)
         answer.client = asking.client
-        scope["state"]["secure"] = asking.secure
+        scope["state"] |= {"secure": asking.secure, "root": asking.root}
         if scope["http_version"] not in ("1.0", "1.1"):
             raise refusal(505, "this is HTTP/1.1")
         now = time.monotonic()

@@ -35,7 +35,7 @@ _WITH_MESSAGE = {"408": "Too slow", "413": "Too large", "415": f"Not {MESSAGE}"}
 
 @cache
 def description() -> dict[str, Any]:
-    """The whole of it."""
+    """All of it but where it is served."""
     known: dict[str, dict[str, Any]] = {"Problem": _PROBLEM}
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
@@ -43,7 +43,6 @@ def description() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "spamguard", "version": __version__, "summary": "Ask the filter, teach it, see what passed"},
-        "servers": [{"url": "/"}],
         "security": [{"token": []}],
         "paths": paths,
         "components": {"schemas": dict(sorted(known.items())), "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},

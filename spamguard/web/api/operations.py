@@ -33,7 +33,8 @@ from spamguard.web.service.values import (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, checked. given: by name of the parameter. name: the id in the path. message: of those that take one."""
+    """A request, checked. given: by name of the parameter. name: the id in the path. message: of those that take one.
+    root: where we are on this host, as `access.contract.root`."""
 
     service: Service
     monitor: Monitor
@@ -41,6 +42,7 @@ class Asked:
     given: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     spool: Spool | None = None
+    root: str = ""
 
     @property
     def message(self) -> Spool:
@@ -177,10 +179,10 @@ async def _health(asked: Asked) -> shapes.Health:
     return shapes.Health(not wrong, wrong if asked.person.operator else [])
 
 
-async def _described(_: Asked) -> dict[str, Any]:
+async def _described(asked: Asked) -> dict[str, Any]:
     from spamguard.web.api.openapi import description  # noqa: PLC0415  # made from the table below
 
-    return description()
+    return {**description(), "servers": [{"url": asked.root or "/"}]}
 
 
 # ---- the table

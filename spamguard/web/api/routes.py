@@ -55,7 +55,7 @@ def _asked(request: Request, operation: Operation, service: Service, monitor: Mo
     if name and not is_id(name):
         raise NotThereError("there is no such id")
     values = given.read(request.scope["query_string"], operation.parameters)
-    return Asked(service, monitor, person, values, name)
+    return Asked(service, monitor, person, values, name, root=contract.root(request))
 
 
 async def _in_time(run: Callable[[Asked], Awaitable[Any]], asked: Asked) -> Any:

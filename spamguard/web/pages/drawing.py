@@ -40,6 +40,7 @@ def page(request: Request, name: str, /, status: int = 200, **values: Any) -> HT
         "person": found.person if found else None,
         "leaves": found is not None and found.way is access.Way.SESSION,
         "csrf": _FORGERY.format(access.FORGERY, access.form_token(request)),
+        "root": access.root(request),
         "here": request.url.path,
         "notice": request.scope["state"].get("notice"),
     }

@@ -68,9 +68,13 @@ def routes(service: Service, monitor: Monitor, gate: access.Gate) -> Sequence[Ba
 
 
 async def _viewed(house: House, view: View, request: Request) -> Response:
-    """Whatever page the answer is, one that tells of a failure too: what was done before is told on it."""
+    """Whatever page the answer is, one that tells of a failure too: what was done before is told on it. And wherever it leads: that is
+    below where a reverse proxy has put us."""
     request.state.notice = house.notice(request)
-    return await view(house, request)
+    answer = await view(house, request)
+    if "location" in answer.headers:
+        answer.headers["location"] = access.root(request) + answer.headers["location"]
+    return answer
 
 
 def failed(request: Request, problem: access.Problem) -> Response:

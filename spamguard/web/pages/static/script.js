@@ -38,7 +38,7 @@
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
     local(page);
-    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/")[2]}`); // of the undo in a notice
+    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/").at(-2)}`); // of the undo in a notice
     const next = row && $(row.id, page);
     const notice = $("notice", page);
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }

@@ -1,0 +1,194 @@
+"""The page behind a real nginx that speaks HTTPS, by the snippets of config/nginx: on a host of its own, and below a path."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from selenium.webdriver import Chrome
+
+from tests.e2e import daemon
+from tests.e2e.moving import sibling
+from tests.e2e.ports import free_port, wait_for_port
+from tests.e2e.web_site import Site
+from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, text
+from tests.support.certificates import self_signed
+from tests.support.waiting import PATIENCE, eventually
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin")
+SNIPPETS = Path(__file__).parents[2] / "config" / "nginx"
+
+pytestmark = [needs_browser, pytest.mark.skipif(not NGINX, reason="no nginx: see .ci/packages")]
+
+_AROUND = """\
+daemon off;
+{user}
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log;
+events {{}}
+http {{
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    {inside}
+}}
+"""
+_HOST = """\
+server {{
+    listen 127.0.0.1:{port} ssl;
+    ssl_certificate {pem};
+    ssl_certificate_key {pem};
+    location / {{ return 200 "another page\\n"; }}
+{locations}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The page as people find it."""
+
+    site: Site
+    url: str
+    root: str
+    pem: Path
+
+
+@pytest.fixture(scope="module", params=["", "/spam"], ids=["own host", "below a path"])
+def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+    directory = tmp_path_factory.mktemp("nginx")
+    state = daemon.taught(tmp_path_factory.mktemp("behind") / "state")
+    site = Site(state, web={"hosts": ["localhost"], "proxy": {"networks": ["127.0.0.1/32"]}})
+    pem, port = self_signed(directory), free_port()
+    with site.running(), nginx(directory, _configured(request.param, site.port, port, pem)):
+        wait_for_port(port)
+        yield Behind(site, f"https://localhost:{port}{request.param}", request.param, pem)
+
+
+def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
+    """A snippet as it is, with what is to be put in place of its examples."""
+    text = (SNIPPETS / ("below.conf" if root else "own-host.conf")).read_text()
+    text = text.replace("127.0.0.1:8080", f"127.0.0.1:{upstream}").replace("listen 443", f"listen 127.0.0.1:{port}")
+    for example in ("/etc/ssl/spam.example.org.pem", "/etc/ssl/private/spam.example.org.key"):
+        text = text.replace(example, str(pem))
+    return (
+        _HOST.format(port=port, pem=pem, locations=text) if root else text.replace("server_name spam.example.org", "server_name localhost")
+    )
+
+
+@contextmanager
+def nginx(directory: Path, inside: str) -> Iterator[None]:
+    """Of its own, as whoever runs the tests."""
+    file = directory / "nginx.conf"
+    user = "" if os.geteuid() else "user root;"  # else its worker could not write here
+    file.write_text(_AROUND.format(directory=directory, user=user, inside=inside))
+    running = subprocess.Popen([NGINX or "", "-c", str(file), "-e", str(directory / "error.log")])
+    try:
+        yield
+    finally:
+        running.terminate()
+        running.wait(PATIENCE)
+
+
+@pytest.fixture
+def browser() -> Iterator[Chrome]:
+    with chromium() as driver:
+        driver.execute_cdp_cmd("Security.setIgnoreCertificateErrors", {"ignore": True})
+        yield driver
+
+
+def link(behind: Behind, *who: str) -> str:
+    return behind.site.link(*who, "--url", behind.url)
+
+
+def test_people_come_in_teach_take_back_and_release(behind: Behind, browser: Chrome, tmp_path: Path) -> None:
+    site = behind.site
+    site.send(sibling(1))
+    site.send(daemon.unseen("spam", 6)[-1], held=True)
+    log_in(browser, link(behind, "--operator"))
+    assert browser.current_url == f"{behind.url}/"
+    _has_a_safe_cookie(behind, browser)
+
+    press(browser, "History", "header")
+    press(browser, "Spam", ".mail li:last-child")
+    shows(browser, "Learnt as spam.", "#notice")
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back: you had said spam.", "#notice")
+    eventually(lambda: "You said" not in text(browser, ".mail li:last-child"), "undone")
+
+    press(browser, "Teach", "header")
+    file = tmp_path / "message.eml"
+    file.write_bytes(b"Subject: large\r\nFrom: a@b.example\r\n\r\n" + b"A long letter, in which nothing stands.\r\n" * 50_000)
+    browser.find_element("id", "file").send_keys(str(file))
+    browser.find_element("css selector", "input[name=class][value=ham]").click()
+    press(browser, "Preview")
+    shows(browser, "If it is taught as not spam")
+
+    press(browser, "Quarantine", "header")
+    browser.find_element("css selector", ".mail .subject").click()
+    press(browser, "Release, it is not spam")
+    shows(browser, "Released to 1 recipient. Learnt as not spam.", "#notice")
+    assert browser.current_url.startswith(f"{behind.url}/quarantine?told=")
+    _all_is_ours(behind, browser)
+
+    press(browser, "Log out", "header")
+    shows(browser, "You are not logged in")
+    assert browser.current_url == f"{behind.url}/login"
+    assert browser.get_cookies() == []
+    assert complaints(browser) == []
+
+
+def _has_a_safe_cookie(behind: Behind, browser: Chrome) -> None:
+    """Which other pages of the host are not sent."""
+    (cookie,) = browser.get_cookies()
+    expected = ("__Secure-spamguard", "/spam/") if behind.root else ("__Host-spamguard", "/")
+    assert (cookie["name"], cookie["path"]) == expected
+    assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"], cookie["domain"]) == (True, True, "Lax", "localhost")
+
+
+def _all_is_ours(behind: Behind, browser: Chrome) -> None:
+    """Whatever the page leads to, sends, or has loaded."""
+    script = """return [...document.querySelectorAll("[href], [action], [src]")].map((one) => one.href || one.action || one.src)
+        .concat(performance.getEntriesByType("resource").map((one) => one.name))"""
+    addresses = [str(one) for one in browser.execute_script(script)]
+    assert len(addresses) > 15
+    assert [one for one in addresses if not one.startswith(f"{behind.url}/")] == []
+
+
+def _client(behind: Behind) -> httpx.Client:
+    return httpx.Client(verify=ssl.create_default_context(cafile=behind.pem), timeout=PATIENCE)
+
+
+def test_what_strangers_send_is_refused(behind: Behind) -> None:
+    """A form from a page of another host, and what tells another place than nginx knows."""
+    with _client(behind) as client:
+        form = {"link": link(behind, "--user", "ben").partition("link=")[2]}
+        client.headers["Origin"] = "https://evil.example"
+        assert client.post(f"{behind.url}/login", data=form).status_code == 403
+        port = behind.url.partition("localhost:")[2].partition("/")[0]
+        client.headers["Origin"] = f"https://localhost:{port}"
+        told = {"X-Forwarded-Prefix": "/elsewhere", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example"}
+        answer = client.post(f"{behind.url}/login", data=form, headers=told)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{behind.root}/history")
+        assert "secure" in answer.headers["set-cookie"].lower()
+
+
+def test_programs_ask_there_too(behind: Behind) -> None:
+    token = behind.site.command("token", "create", f"for{len(behind.root)}", "--operator").split()[-1]
+    with _client(behind) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        found = client.get(f"{behind.url}/api/v1/openapi.json").json()
+        assert found["servers"] == [{"url": behind.root or "/"}]
+        letter = client.post(f"{behind.url}/api/v1/judge", content=sibling(2), headers={"Content-Type": "message/rfc822"})
+        assert (letter.status_code, letter.json()["label"]) in ((200, "unsure"), (200, "spam"), (200, "ham"))

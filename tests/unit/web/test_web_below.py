@@ -1,0 +1,52 @@
+"""Pages below a path of a host that a reverse proxy serves: every address leads there, and so does the cookie."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spamguard.settings import Place, Web, WebProxy
+from spamguard.web.access.store import Kind
+from tests.unit.web.pages.fixed import NAME
+from tests.unit.web.pages.test_views import PAGES
+from tests.unit.web.served import OPERATOR, served
+
+BEHIND = Web(Place("127.0.0.1", 1), proxy=WebProxy(("127.0.0.1/32",)))
+BELOW = {"X-Forwarded-Prefix": "/spam", "X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
+ADDRESS = re.compile(r"\b(?:href|action|src|data-live)=\"(/[^\"]*)")
+
+
+@pytest.mark.parametrize("fields", [BELOW, {**BELOW, "X-Forwarded-Prefix": ""}], ids=["below", "own host"])
+def test_every_address_is_where_the_proxy_has_put_us(tmp_path: Path, fields: dict[str, str]) -> None:
+    root = fields["X-Forwarded-Prefix"]
+    with served(tmp_path, BEHIND) as running:
+        browser = running.client(**fields)
+        entered = browser.post("/login", data={"link": running.secret(Kind.LINK, OPERATOR), "csrf": ""})
+        assert (entered.status_code, entered.headers["location"]) == (303, f"{root}/")
+        cookie = entered.headers["set-cookie"]
+        name, path = ("__Secure-spamguard", "/spam/") if root else ("__Host-spamguard", "/")
+        assert (cookie.startswith(f"{name}="), f"; Path={path};" in cookie, "; Secure" in cookie) == (True, True, True)
+        browser.headers["Cookie"] = cookie.partition(";")[0]
+        for page in [*PAGES, "/history?told=x&sender=a", "/nowhere"]:
+            found = ADDRESS.findall(browser.get(page).text)
+            assert len(found) > 10
+            assert [one for one in found if not one.startswith(f"{root}/")] == [], page
+            assert not [one for one in found if one.startswith("/spam/spam")]
+
+
+def test_what_a_click_has_done_is_told_there_and_undone_there(tmp_path: Path) -> None:
+    with served(tmp_path, BEHIND) as running:
+        browser = running.client(**BELOW)
+        entered = browser.post("/login", data={"link": running.secret(Kind.LINK, OPERATOR), "csrf": ""})
+        browser.headers["Cookie"] = entered.headers["set-cookie"].partition(";")[0]
+        (token,) = set(re.findall(r'name="csrf" value="(\w+)"', browser.get("/history").text))
+        taught = browser.post(f"/history/{NAME}/teach?label=spam", data={"csrf": token, "class": "spam"})
+        place = taught.headers["location"]
+        assert place.startswith("/spam/history?label=spam&told=")
+        page = browser.get(place.removeprefix("/spam")).text
+        assert f'action="/spam/history/{NAME}/forget?label=spam"' in page.partition('id="notice"')[2].partition("</form>")[0]
+        left = browser.post("/logout", data={"csrf": token})
+        assert left.headers["location"] == "/spam/login"
+        assert "; Path=/spam/;" in left.headers["set-cookie"]
