@@ -27,6 +27,7 @@ from spamguard.batches import batches
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
 from spamguard.ledger.arriving import by_its_own_name, usable
+from spamguard.ledger.asking import ranges
 from spamguard.ledger.failures import explained, failure
 from spamguard.ledger.lessons import Change, Lesson, NewVote, lessons, versioned
 from spamguard.ledger.scores import Scores
@@ -258,24 +259,20 @@ class SqliteLedger:
         finally:
             self._ask(f"PRAGMA cache_size = {int(usual)}")  # and frees what is more
 
-    def lessons(self, extractor: int | None = None, upto_seq: int | None = None) -> Iterator[Lesson]:
-        """Every lesson that the events up to `upto_seq` (default: all there are at the start) teach, in order of digest.
+    def lessons(self, extractor: int | None = None, upto_seq: int | None = None, *, backwards: bool = False) -> Iterator[Lesson]:
+        """Every lesson that the events up to `upto_seq` (default: all there are at the start) teach, in order of digest, or backwards.
 
         extractor: features of this version only (`lessons.lesson`). LedgerError: events after `upto_seq` were compacted.
         """
         upto = self.last_seq() if upto_seq is None else upto_seq
-        after = b""
-        while True:
+        for after, last in ranges(self._ask, backwards=backwards):
             with self._transaction("BEGIN"):
                 self._refuse_compacted(upto)
-                (last,) = self._db.execute(statements.LAST_OF_NEXT_DIGESTS, (after, _CHUNK)).fetchone()
                 found = self._lessons_between(after, last, upto, extractor)
-            if last is None:
-                return
-            yield from found
-            after = last
+            yield from reversed(found) if backwards else found
+        self._refuse_compacted(upto)
 
-    def _lessons_between(self, after: bytes, last: bytes | None, upto: int, extractor: int | None) -> list[Lesson]:
+    def _lessons_between(self, after: bytes, last: bytes, upto: int, extractor: int | None) -> list[Lesson]:
         events = (after, last, upto)
         single = self._db.execute(statements.LESSONS_OF_DIGESTS, events)
         found = [Lesson(*row[:4]) for row in single if row[1] is not None and extractor in (None, row[4])]

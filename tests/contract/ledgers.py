@@ -78,4 +78,5 @@ def fold(tables: dict[bytes, Lesson], found) -> int:
 def lessons(ledger, **kwargs) -> dict[bytes, Lesson]:
     found = list(ledger.lessons(**kwargs))
     assert [one.digest for one in found] == sorted({one.digest for one in found})
+    assert list(ledger.lessons(**kwargs, backwards=True)) == found[::-1]
     return {one.digest: one for one in found}

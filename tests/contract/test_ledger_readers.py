@@ -283,8 +283,9 @@ def test_a_reader_that_had_folded_less_starts_again(ledger):
     ledger.compact(3)
     with pytest.raises(LedgerError, match="again from the first"):
         list(ledger.changes_after(1))
-    with pytest.raises(LedgerError, match="again from the first"):
-        list(ledger.lessons(upto_seq=2))
+    for backwards in (False, True):
+        with pytest.raises(LedgerError, match="again from the first"):
+            list(ledger.lessons(upto_seq=2, backwards=backwards))
     tables = {}
     assert fold(tables, ledger.changes_after(0)) == 3
     assert tables == lessons(ledger)
@@ -307,3 +308,8 @@ def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(shelf, v
     from_nothing = {}
     fold(from_nothing, compacted.changes_after(0, extractor=extractor))
     assert tables == from_nothing == lessons(compacted, extractor=extractor) == lessons(whole, extractor=extractor)
+
+
+def test_many_lessons_come_in_the_order_of_their_digests_and_the_other_way_round(ledger):
+    ledger.append([new_vote(("spam", "ham")[number % 3 == 0], b"%03d" % (number * 7 % 300)) for number in range(300)])
+    assert len(lessons(ledger)) == 300
