@@ -2,8 +2,9 @@
 
 Lessons are replayed in the order they are handed over (the caller's canonical one, which interleaves the classes), in
 blocks: a block's scores are taken before anything of the block is counted, so fusion never sees a score taken after teaching.
-Counting on the way, it also builds every table from nothing. All in whole numbers, or rounded to such at once: the same
-lessons give the same bits.
+Counting on the way, it also builds every table from nothing. The logistic experts learn the lessons from the last one to the first
+as well, and their weights are the mean of both: much of what they owe to an order alone is then gone (corpora/RESULTS.md, "There and
+back"). All in whole numbers, or rounded to such at once: the same lessons give the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from spamguard.bayes import among, blocks, cells, experts, fusion, logistic, pri
 from spamguard.bayes.blocks import Placed
 from spamguard.bayes.experts import Floats, Integers
 from spamguard.bayes.sides import sides_of
-from spamguard.bayes.tables import BASE_CLASSES, SETS, TRAIT_VALUES, Tables, class_index, count_column, empty_tables, read_counts
+from spamguard.bayes.tables import (
+    BASE_CLASSES,
+    SETS,
+    TRAIT_VALUES,
+    Tables,
+    class_index,
+    count_column,
+    empty_tables,
+    read_counts,
+    weight_column,
+)
 
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
@@ -39,25 +50,40 @@ class Block(NamedTuple):
 
 def replay(
     played: Iterable[Block],
+    backwards: Iterable[Block],
     lessons: int,
     classes: Sequence[str],
     bits: int,
     traits: int,
     numbers: int,
-    known: Iterable[prior.WordOdds] = (),
+    known: Sequence[prior.WordOdds] = (),
     unwanted: Set[str] = frozenset({"spam"}),
 ) -> Tables:
     """Tables that hold exactly these lessons, settled.
 
-    lessons: how many there are in all. classes: beside ham and spam, sorted; every label must be among them. known: from elsewhere,
-    before the first of them. unwanted: classes that are.
+    backwards: the same lessons, the last one first. lessons: how many there are in all. classes: beside ham and spam, sorted; every
+    label must be among them. known: from elsewhere, before the first of them. unwanted: classes that are.
     """
     _keep_memory()
-    player = _Player(lessons, list(classes), unwanted, empty_tables(bits, traits, numbers, fusion.start(len(classes) + len(BASE_CLASSES))))
-    prior.lay(player.tables, known, lessons)
+
+    def player() -> _Player:
+        tables = empty_tables(bits, traits, numbers, fusion.start(len(classes) + len(BASE_CLASSES)))
+        prior.lay(tables, known, lessons)
+        return _Player(lessons, list(classes), unwanted, tables)
+
+    back = player().learnt(backwards)  # its tables are gone before others are made
+    there = player()
     for block in played:
-        player.play(block)
-    return player.finish()
+        there.play(block)
+    there.meet(back)
+    return there.finish()
+
+
+class _Learnt(NamedTuple):
+    """What logistic experts know: of every class but the first their weights, (buckets,); and all biases."""
+
+    weights: list[NDArray[np.int32]]
+    biases: Integers
 
 
 class _Step(NamedTuple):
@@ -85,13 +111,13 @@ class _Player:
         self.number = {name: index for index, name in enumerate(self.tables.classes)}
         self.counts = [count_column(self.tables, index) for index in range(len(self.number))]
         self.weights = cells.of_weights(self.tables)
+        self.columns = [weight_column(self.tables, index) for index in range(1, len(self.number))]
         self.lessons, self.played = lessons, 0
 
     def play(self, block: Block) -> None:
         """Score, step and count a block of lessons, in this order."""
         tables = self.tables
-        placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, tables.bits)
-        targets = np.array([self.number[label] for label in block.labels], np.intp)
+        placed, targets = self._placed(block)
         fusing = self.lessons - self.played <= FUSION_LESSONS
         known = experts.parameters(tables, self.unwanted) if fusing else None
         raw = blocks.counting_sums(known, read_counts(tables, placed.buckets), placed) if known else None
@@ -101,9 +127,28 @@ class _Player:
         self._sum_up(placed, targets)
         self.played += len(targets)
 
+    def learnt(self, played: Iterable[Block]) -> _Learnt:
+        """Only what the logistic experts make of lessons; the tables are of no other use then."""
+        for block in played:
+            self._teach(*self._placed(block))
+        return _Learnt([column.copy() for column in self.columns], self.tables.biases)
+
+    def meet(self, other: _Learnt) -> None:
+        """Half way between what the logistic experts know here and there."""
+        for column, weights in zip(self.columns, other.weights, strict=True):
+            known = ((column | weights) != 0).nonzero()[0]
+            one, two = column.take(known), weights.take(known)
+            column[known] = (one >> 1) + (two >> 1) + (one & two & 1)  # rounded down; their sum might not fit
+        self.tables.biases[:] = self.tables.biases + other.biases >> 1
+
+    def _placed(self, block: Block) -> tuple[Placed, NDArray[np.intp]]:
+        """Where the features of its lessons lie, and the numbers of their classes."""
+        placed = blocks.place(block.tokens, block.offsets, block.traits, block.numbers, self.tables.bits)
+        return placed, np.array([self.number[label] for label in block.labels], np.intp)
+
     def _teach(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
         """Weights and counts, some lessons at a time; the logistic log-odds before each step, (m, SETS, K-1)."""
-        borders = [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
+        borders = _borders(placed)
         count = self._counter(placed, targets, borders)
         found = []
         for number, step in enumerate(self._steps(placed, targets, borders)):
@@ -190,6 +235,11 @@ class _Player:
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         tables.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
         return tables
+
+
+def _borders(placed: Placed) -> list[int]:
+    """Where the features of each message begin, and where those of the last one end."""
+    return [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
 
 
 def _keep_memory() -> None:

@@ -85,10 +85,10 @@ def settled(ledger: SqliteLedger, upto_seq: int, least: int) -> Tables:
     with ledger.kept_pages():
         counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
         names, number = sorted(set(counts) - set(BASE_CLASSES)), sum(counts.values())
-        lessons = ledger.lessons(EXTRACTOR, upto_seq)
+        there, back = (_blocks(ledger.lessons(EXTRACTOR, upto_seq, backwards=backwards)) for backwards in (False, True))
         bits = table_bits(number, least)
         unwanted = policy.unwanted_of(ledger.classes())
-        return replay(_blocks(lessons), number, names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq), unwanted)
+        return replay(there, back, number, names, bits, len(TRAITS), len(NUMBERS), _known(ledger, upto_seq), unwanted)
 
 
 def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:

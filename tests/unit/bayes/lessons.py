@@ -64,9 +64,9 @@ def folded(lessons: Iterable[Taught]) -> Tables:
 
 def replayed(lessons: Sequence[Taught], size: int = BLOCK) -> Tables:
     """Replayed from nothing, in this order, `size` to a block."""
-    blocks = (_block(lessons[at : at + size]) for at in range(0, len(lessons), size))
+    there, back = ([_block(some[at : at + size]) for at in range(0, len(some), size)] for some in (lessons, lessons[::-1]))
     names = sorted({lesson.label for lesson in lessons} - set(BASE_CLASSES))
-    return replay(blocks, len(lessons), names, BITS, TRAITS, NUMBERS)
+    return replay(there, back, len(lessons), names, BITS, TRAITS, NUMBERS)
 
 
 def _block(lessons: Sequence[Taught]) -> Block:

@@ -105,3 +105,19 @@ def test_the_order_is_the_callers() -> None:
     lessons = made_up(7, 200)
     assert learnt(replayed(lessons)) != learnt(replayed(lessons[::-1]))
     assert counted(replayed(lessons)) == counted(replayed(lessons[::-1]))
+
+
+@several
+def test_logistic_experts_owe_nothing_to_the_end_at_which_the_order_begins(classes: tuple[str, ...]) -> None:
+    lessons = made_up(8, 2 * BLOCK + 44, classes)
+    one, other = replayed(lessons), replayed(lessons[::-1])
+    assert learnt(one)["weights"].strip(b"\0")
+    assert [learnt(one)[name] for name in ("weights", "biases")] == [learnt(other)[name] for name in ("weights", "biases")]
+
+
+def test_weights_of_both_ways_are_halved_without_a_sum_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logistic, "RATE", 700_000)
+    lesson = Taught("spam", replace(made_up(4, 1)[0].features, tokens=np.array([1], np.uint32)))
+    weights = replayed([lesson]).rows[:, 2]
+    assert weights.max() > np.iinfo(np.int32).max // 2
+    assert weights.min() == 0
