@@ -69,7 +69,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
     value = dict(one.type.schema)
     if one.default == "" and "pattern" in value:  # empty is as if it were not there
         value["pattern"] = f"^({value['pattern'][1:-1]})?$"
-    if one.default not in (None, "", 0.0) or one.default is False:
+    if isinstance(one.default, int):  # false, too; of others the default is that nothing is asked for
         value["default"] = one.default
     return {"name": one.name, "in": "query", "required": one.default is None, "description": one.about, "schema": value}
 
