@@ -35,7 +35,7 @@ class Pool(Timed):
         """Take a session back after its transaction, however that ended."""
         if session.usable and not self._closed and len(self._idle) < self._hop.sessions:
             self._idle[session] = asyncio.get_running_loop().time() + self._hop.idle_seconds
-            self._wait()
+            self._watch_oldest()
         else:
             self._dismiss(session)
 
@@ -53,10 +53,9 @@ class Pool(Timed):
         for session in [session for session, until in self._idle.items() if until <= now]:
             del self._idle[session]
             self._dismiss(session)
-        self._wait()
+        self._watch_oldest()
 
-    def _wait(self) -> None:
-        """For the oldest, if there is one."""
+    def _watch_oldest(self) -> None:
         for until in self._idle.values():
             self.set_deadline(until)
             break

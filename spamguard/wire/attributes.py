@@ -105,9 +105,7 @@ def _plain_address(text: str) -> str | None:
         return None
 
 
-@lru_cache(maxsize=1024)
 def _word(name: str, value: str) -> bytes:
-    """The same clients come again and again."""
     if name == "ADDR" and _is_ipv6(value):
         value = f"IPV6:{value}"
     raw = value.encode("utf-8", "replace")
@@ -116,7 +114,9 @@ def _word(name: str, value: str) -> bytes:
     return name.encode("ascii") + b"=" + (encoded if known else _UNKNOWN.encode("ascii"))
 
 
+@lru_cache(maxsize=1024)
 def _is_ipv6(text: str) -> bool:
+    """Of the same clients again and again."""
     try:
         return isinstance(ip_address(text), IPv6Address)
     except ValueError:
