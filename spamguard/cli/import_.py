@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -16,7 +15,7 @@ from spamguard.batches import batches
 from spamguard.cli import rim, usage
 from spamguard.cli.given import given
 from spamguard.errors import LedgerError, SourceError, UsageError
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Reader
@@ -152,8 +151,7 @@ def _merge(spam_filter: Filter, reader: Reader) -> int:
 
 
 def _adopt(spam_filter: Filter, reader: Reader) -> int:
-    path = spam_filter.directory / f".import.{secrets.token_hex(8)}.new"
-    try:
+    with draft_of(spam_filter.directory / "import") as path:
         with create_private(path) as file:
             for piece in reader.table():
                 if piece.strip(b"\0"):
@@ -162,6 +160,4 @@ def _adopt(spam_filter: Filter, reader: Reader) -> int:
                     file.seek(len(piece), 1)
             file.truncate()
         spam_filter.adopt_tables(path)
-    finally:
-        path.unlink(missing_ok=True)
     return 0

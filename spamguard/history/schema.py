@@ -13,13 +13,13 @@ What the versions are:
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from spamguard.errors import HistoryError
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of
 from spamguard.history.row import COLUMNS, FOLDED, LARGE, Columns, with_folded
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
@@ -79,15 +79,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Makes it whole under another name and links it to its own: of several processes that do so, one succeeds, the others open that."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    create_private(draft).close()
-    try:
+    with draft_of(path) as draft, suppress(FileExistsError):
+        create_private(draft).close()
         _fill(draft)
         os.link(draft, path)
-    except FileExistsError:
-        return
-    finally:
-        draft.unlink()
 
 
 def _fill(draft: Path) -> None:

@@ -12,14 +12,14 @@ import secrets
 import sqlite3
 from base64 import b32hexencode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 
 from spamguard.errors import AccessError
-from spamguard.files import create_private
+from spamguard.files import create_private, draft_of
 from spamguard.sqlitefile import cache_explained, connect, transaction
 from spamguard.web.service.values import Person
 
@@ -198,8 +198,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _make(path: Path) -> None:
     """Complete before it has its name; of two who come at once the first counts."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    try:
+    with draft_of(path) as draft, suppress(FileExistsError):
         create_private(draft).close()
         db = connect(draft, _BUSY_SECONDS)
         try:
@@ -207,12 +206,7 @@ def _make(path: Path) -> None:
             db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
         finally:
             db.close()
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            return
-    finally:
-        draft.unlink(missing_ok=True)
+        path.hardlink_to(draft)
 
 
 def _check(db: sqlite3.Connection) -> None:
