@@ -206,11 +206,9 @@ class Watcher:
         return True
 
     def _define_classes(self) -> None:
-        known = self._filter.unwanted | {"ham"} | self._filter.ledger.classes().keys()
         for label in {text for entry in self._entries for _, text in entry.watch.folders}:
-            role = roles.parse_role(label)
-            if role.kind is Kind.CLASS and label not in known:
-                self._filter.define_class(label, unwanted=False)
+            if roles.parse_role(label).kind is Kind.CLASS:
+                self._filter.make_known(label)
 
     def _settle_now_and_then(self) -> None:
         now = time.monotonic()
