@@ -77,14 +77,15 @@ def test_what_is_given_up_between_messages(tmp_path: Path) -> None:
     """At RSET it says nothing to a filter that does not answer MAIL; the next message must not be put off for that."""
     with asked(tmp_path) as place, Client(place.port, 60) as client:
         client.hello()
-        for label, between in (("spam", b"RSET"), ("ham", b"EHLO again.example"), ("spam", b"RSET"), ("ham", b"XYZZY")):
+        sent = (("spam", b"RSET"), ("ham", b"EHLO again.example"), ("spam", b"RSET"), ("ham", b"XYZZY"))
+        for number, (label, between) in enumerate(sent, start=1):
             client.begin(b"<gone@example.net>")
             client.ask(between)
             client.ask(b"RSET")
             reply = client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][0]))
             assert reply.startswith(b"250 "), reply
-        raws = place.arrived(4)
-        assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"], []]
+            raw = place.arrived(number)[-1]  # one after the other: Sendmail hands on what it has taken in any order
+            assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
         assert "hanging up" not in place.running.log()
         assert "gone@example.net" not in place.running.log()
 
