@@ -36,7 +36,8 @@ class Mounts:
         """Number and place of each: the same place may be mounted over again."""
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         text = b"".join(iter(lambda: os.read(self._descriptor, _AT_ONCE), b""))
-        fields = (line.split(b" ", 5) for line in text.splitlines())
+        # of all that ends a line elsewhere the kernel escapes only this: whoever mounts, as users may by FUSE, chooses the rest
+        fields = (line.split(b" ", 5) for line in text.split(b"\n") if line)
         return {(number, os.fsdecode(_ESCAPED.sub(_meant, place))) for number, _, _, _, place, _ in fields}
 
 

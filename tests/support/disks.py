@@ -1,4 +1,4 @@
-"""Disks that are soon full."""
+"""Disks, mounted for a test: of other directories, and such as are soon full."""
 
 from __future__ import annotations
 

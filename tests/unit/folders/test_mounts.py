@@ -1,0 +1,24 @@
+"""The kernel's list of what is mounted is understood, whatever the places are called."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spamguard.folders.mounts import Mounts
+from tests.support.disks import mounted
+
+
+@pytest.mark.parametrize("name", ["a b", "a\tb", "a\nb", "a\rb", "a\r\nb c", "a\\b", "a\\012b", "a#b", "\x0b\x0c\x1c", "ä\u2028", "\udcff"])
+def test_a_place_of_any_name(tmp_path: Path, name: str) -> None:
+    """Users choose them, as of FUSE; one with a carriage return kept the watcher from starting."""
+    place, disk = tmp_path / name, tmp_path / "disk"
+    for directory in (place, disk):
+        directory.mkdir()
+    with closing(Mounts()) as before, mounted(disk, place):
+        assert before.new() == {str(place)}
+        assert before.new() == set()
+        with closing(Mounts()) as after:
+            assert after.new() == set()
