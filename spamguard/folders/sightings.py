@@ -283,6 +283,7 @@ class Sightings:
         for number in numbers:
             empty = "DELETE FROM folders WHERE id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
             if self._db.execute(empty, (number,)).rowcount:
+                self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))  # else the next folder of this number would have them
                 self._names.pop(number, None)
                 self._marks.pop(number, None)
 

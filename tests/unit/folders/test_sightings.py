@@ -310,3 +310,13 @@ def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path:
         sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
         assert sightings.prune(10**9) == 0
         assert sightings.prune(10**9 + GONE_SECONDS + 1) == 1
+
+
+def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> None:
+    """It may get the number of that one; and what was marked there may never have been seen, as a message that could not be read yet."""
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [Copy(".Old", 1, A)], [])
+        sightings.mark("anna", ".Old", {2: 0}, ())
+        sightings.update("anna", [], [(".Old", 1)])
+        sightings.update("anna", [Copy(".New", 3, B)], [])
+        assert sightings.marks("anna", ".New").names.tolist() == []
