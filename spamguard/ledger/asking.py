@@ -10,7 +10,7 @@ from spamguard.ledger import statements
 Ask = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 """Runs a statement; LedgerError."""
 
-_CHUNK = 128  # digests in one statement
+_CHUNK = 128  # digests in one statement, or range: some 500 kB of receipts
 
 Range = tuple[bytes, bytes]
 """Digests between two, the first excluded, the last one of them."""

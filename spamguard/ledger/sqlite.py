@@ -36,7 +36,7 @@ from spamguard.ledger.walk import Walk, whole
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
 
-_CHUNK = 128  # events, or digests, per reading transaction: some 500 kB of receipts
+_CHUNK = 128  # events per reading transaction: some 500 kB of receipts
 _MERGE_CHUNK = 256  # votes per writing transaction of a merge
 _RESERVED = "ledger."  # meta keys that begin so are the ledger's own
 
