@@ -34,6 +34,11 @@ def mark(environment: Mapping[str, str], level: int) -> str:
     return _mark(level) if _to_journal(environment) else ""
 
 
+def word(text: str) -> str:
+    """A name as one word of a line: in quotes where it would be several."""
+    return json.dumps(text, ensure_ascii=False) if " " in text or '"' in text else text
+
+
 class ForPeople(logging.Formatter):
     """A line for each event."""
 

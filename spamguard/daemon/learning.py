@@ -16,6 +16,7 @@ from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.folders import refusals
 from spamguard.folders.refusals import Refusals
+from spamguard.log import word
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.teaching.lesson import BROUGHT, PIPED, Lesson
 
@@ -118,7 +119,7 @@ class Learner:
         for one, digest, new in done:
             label, user, origin, _ = one.lesson
             told = "lesson user=%s by=%s class=%s message=%s: %s"
-            _log.info(told, user, origin, label or "-", digest.hex()[:12], ("learnt" if label else "forgotten") if new else "known")
+            _log.info(told, word(user), origin, label or "-", digest.hex()[:12], ("learnt" if label else "forgotten") if new else "known")
             self._remove(one.box, one.name)
 
     def _taught(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address, ip_network
 
+from spamguard.log import word
 from spamguard.mail.inline import inline
 from spamguard.mail.reports import attached
 from spamguard.proxy.contract import Message, Proxy
@@ -71,7 +72,7 @@ class TeachingProxy:
         found = [one for one in attached(raw) or [inline(raw) or b""] if 0 < len(one) <= lesson.MOST_BYTES]
         for one in found:
             self._queue.put(Header(label, len(one), user), MAILED, [one])
-        _log.info("lessons by mail user=%s class=%s messages=%d", user, label, len(found))
+        _log.info("lessons by mail user=%s class=%s messages=%d", word(user), label, len(found))
         return len(found)
 
     def _known(self, sender: Sender) -> bool:

@@ -120,3 +120,10 @@ def test_odd_letters(text: str) -> None:
 def test_what_is_very_long_is_cut() -> None:
     form: Callable[[logging.LogRecord], str] = log.ForJournal().format
     assert len(form(record("x" * 100_000))) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("anna", "anna"), ("", ""), ("jürgen", "jürgen"), ("anna class=ham", '"anna class=ham"'), ('a"b', '"a\\"b"')]
+)
+def test_a_name_is_one_word(name: str, told: str) -> None:
+    assert log.word(name) == told

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable, readable
 from spamguard.hostname import hostname
+from spamguard.log import word
 from spamguard.proxy.journal import subject_of
 from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
@@ -77,7 +78,7 @@ class Holding:
         entry = self.entry(person, name)
         with _told_to_wait(entry):
             self._quarantine.delete(entry.id)
-        _log.info("quarantine id=%s by=%s: deleted", name, person.name)
+        _log.info("quarantine id=%s by=%s: deleted", name, word(person.name))
 
     def message(self, entry: Entry) -> Spool:
         """The message, the caller's to close. QuarantineError, OSError."""
@@ -94,7 +95,7 @@ class Holding:
                 now = self._quarantine.entry(entry.id)
         finally:
             await hop.close()
-        _log.info("quarantine id=%s by=%s: released to %d, %d wait", entry.id, person.name, len(replies), len(now.waiting))
+        _log.info("quarantine id=%s by=%s: released to %d, %d wait", entry.id, word(person.name), len(replies), len(now.waiting))
         told = [Reply(printable(one.address, _TEXT), printable(f"{reply.code} {_text(reply.lines)}", _TEXT)) for one, reply in replies]
         return now, Released(entry.id, told, now.released, taught=False)
 
