@@ -8,7 +8,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -79,6 +79,15 @@ def draft_of(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def make_once(path: Path, fill: Callable[[Path], object]) -> None:
+    """A private file, whole before it has its name: `fill` is given a draft. Of several processes that make it at once the first counts,
+    and the others lose quietly. OSError: it cannot be made."""
+    with draft_of(path) as draft, suppress(FileExistsError):
+        create_private(draft).close()
+        fill(draft)
+        path.hardlink_to(draft)
 
 
 def sweep_drafts(directory: Path) -> None:

@@ -12,14 +12,12 @@ What the versions are:
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from spamguard.errors import HistoryError
-from spamguard.files import create_private, draft_of
+from spamguard.files import make_once
 from spamguard.history.row import COLUMNS, FOLDED, LARGE, Columns, with_folded
 from spamguard.owner import as_owner_of
 from spamguard.sqlitefile import connect as connect_file
@@ -62,7 +60,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """The file opened, made (mode 0600) when there is none. HistoryError: it is none of ours; sqlite3.Error, OSError."""
     with as_owner_of(path.parent):
         if not path.exists():
-            _create(path)
+            make_once(path, _fill)
         db = connect_file(path, _BUSY_SECONDS)
         try:
             _bring_up_to_date(db)
@@ -75,14 +73,6 @@ def connect(path: Path) -> sqlite3.Connection:
             db.close()
             raise
     return db
-
-
-def _create(path: Path) -> None:
-    """Makes it whole under another name and links it to its own: of several processes that do so, one succeeds, the others open that."""
-    with draft_of(path) as draft, suppress(FileExistsError):
-        create_private(draft).close()
-        _fill(draft)
-        os.link(draft, path)
 
 
 def _fill(draft: Path) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 
 from spamguard.errors import LedgerError
-from spamguard.files import create_private, draft_of, sync_directory
+from spamguard.files import make_once, sync_directory
 from spamguard.ledger.failures import explained
 from spamguard.ledger.migration import EVENTS_OF_USERS, SCHEMA_VERSION, schema_of, upgrade
 from spamguard.owner import as_owner_of
@@ -80,16 +79,11 @@ def connect(path: Path, fingerprint: str, *, durable: bool) -> sqlite3.Connectio
 
 
 def _create(path: Path, fingerprint: str) -> None:
-    """Makes the ledger beside `path` and links it there; loses quietly against a process that was faster.
-
-    Not opened in place: closing a descriptor of a file drops the locks that this process's other connections hold on
+    """Not opened in place: closing a descriptor of a file drops the locks that this process's other connections hold on
     it (POSIX advisory locks), and a reader could meet a file without tables.
     """
-    with draft_of(path) as draft, suppress(FileExistsError):
-        create_private(draft).close()
-        _fill(draft, fingerprint)
-        os.link(draft, path)
-        sync_directory(path.parent)
+    make_once(path, lambda draft: _fill(draft, fingerprint))
+    sync_directory(path.parent)
 
 
 def _fill(draft: Path, fingerprint: str) -> None:

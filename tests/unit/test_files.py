@@ -4,7 +4,7 @@ import pytest
 
 from corpora import synthetic
 from spamguard import Filter
-from spamguard.files import create_private, draft_of, sweep_drafts
+from spamguard.files import create_private, draft_of, make_once, sweep_drafts
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -55,3 +55,13 @@ def test_a_draft_that_was_left_behind_is_swept_once_it_is_old(tmp_path):
     os.utime(kept, (0, 0))
     sweep_drafts(tmp_path)
     assert not kept.exists()
+
+
+def test_of_several_that_make_a_file_once_the_first_counts(tmp_path):
+    def late(draft):
+        assert draft.stat().st_mode & 0o777 == 0o600
+        make_once(tmp_path / "file", lambda other: other.write_bytes(b"first"))
+        draft.write_bytes(b"second")
+
+    make_once(tmp_path / "file", late)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"first"}

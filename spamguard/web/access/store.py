@@ -12,14 +12,14 @@ import secrets
 import sqlite3
 from base64 import b32hexencode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 
 from spamguard.errors import AccessError
-from spamguard.files import create_private, draft_of
+from spamguard.files import make_once
 from spamguard.sqlitefile import cache_explained, connect, transaction
 from spamguard.web.service.values import Person
 
@@ -87,7 +87,7 @@ class Store:
         path = state / FILE
         with _explained(path):
             if not path.exists():
-                _make(path)
+                make_once(path, _fill)
             db = connect(path, _BUSY_SECONDS)
             try:
                 _check(db)
@@ -196,17 +196,13 @@ def _explained(path: Path) -> Iterator[None]:
         yield
 
 
-def _make(path: Path) -> None:
-    """Complete before it has its name; of two who come at once the first counts."""
-    with draft_of(path) as draft, suppress(FileExistsError):
-        create_private(draft).close()
-        db = connect(draft, _BUSY_SECONDS)
-        try:
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-            db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
-        finally:
-            db.close()
-        path.hardlink_to(draft)
+def _fill(draft: Path) -> None:
+    db = connect(draft, _BUSY_SECONDS)
+    try:
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
+    finally:
+        db.close()
 
 
 def _check(db: sqlite3.Connection) -> None:
