@@ -10,12 +10,13 @@ import errno
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from spamguard.errors import UsageError, remedy
 from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
+from spamguard.files import draft_of
 
 COLUMNS = ("n", "gold", "label", "score", "trained")
 
@@ -63,14 +64,11 @@ def check_writable(path: str | Path) -> None:
 @contextmanager
 def _neighbour(target: Path) -> Iterator[Path]:
     """Where a file is written before it takes its name; nothing is left there."""
-    part = target.with_name(target.name + ".part")
     try:
-        yield part
+        with draft_of(target) as draft:
+            yield draft
     except OSError as error:
         raise UsageError(f"{target}: cannot be written ({error.strerror or error}); {remedy(error, 'choose another file')}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def read_scores(path: str | Path) -> list[Scored]:
