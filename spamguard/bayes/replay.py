@@ -148,7 +148,7 @@ class _Player:
 
     def _teach(self, placed: Placed, targets: NDArray[np.intp]) -> Integers:
         """Weights and counts, some lessons at a time; the logistic log-odds before each step, (m, SETS, K-1)."""
-        borders = _borders(placed)
+        borders = [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
         count = self._counter(placed, targets, borders)
         found = []
         for number, step in enumerate(self._steps(placed, targets, borders)):
@@ -235,11 +235,6 @@ class _Player:
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         tables.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
         return tables
-
-
-def _borders(placed: Placed) -> list[int]:
-    """Where the features of each message begin, and where those of the last one end."""
-    return [0, *placed.sizes.sum(axis=1).cumsum().tolist()]
 
 
 def _keep_memory() -> None:

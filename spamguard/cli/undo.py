@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from spamguard.batches import BATCH
 from spamguard.cli import rim, usage, when
 from spamguard.errors import UsageError
 
@@ -82,8 +83,6 @@ def _since(options: argparse.Namespace) -> int:
 
 def _told(advance: Callable[[int], object], batches: Iterable[list[Done]]) -> Iterator[Done]:
     """One by one. advance: is told how many messages were looked at."""
-    from spamguard.batches import BATCH
-
     for batch in batches:
         advance(BATCH)
         yield from batch

@@ -30,7 +30,7 @@ _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pa
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
-_MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # as in `teaching.lesson.is_user`
+_MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 FIXED = "fixed"
 AUTO = "auto"
