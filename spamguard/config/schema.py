@@ -278,6 +278,7 @@ class WebProxyPart(Part):
     networks: list[values.Network] = _needed("networks", "From where the reverse proxy connects", least=1)
     user_header: values.HttpField = _named("user_header", "Field in which it names the person; empty: none")
     operators: list[values.Somebody] = _named("operators", "Who of these people is an operator")
+    path: values.Below = _named("path", "Where on its host it has put us, as in /spam; empty: a host of our own")
 
 
 class WebLimitsPart(Part):

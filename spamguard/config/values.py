@@ -29,6 +29,7 @@ _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 _SENDER = re.compile(rf"(?:\*|{_MAILBOX.pattern.partition('@')[0]})@{_MAILBOX.pattern.partition('@')[2]}")
 _ALIAS = re.compile(rf"{_SENDER.pattern}|{_MAILBOX.pattern.partition('@')[0]}")
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # an atom (RFC 9051, section 9)
+_BELOW = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands in addresses of pages as it is
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 _MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
 ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
@@ -193,5 +194,6 @@ Senders = Annotated[str, _matching(_SENDER, "an address such as anna@example.org
 Alias = Annotated[str, _matching(_ALIAS, "an address, *@example.org for all of a domain, or what stands before the @")]
 Keyword = Annotated[str, _matching(_KEYWORD, "a keyword of IMAP such as $Junk")]
 HttpField = Annotated[str, _matching(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)]
+Below = Annotated[str, _matching(_BELOW, "a path such as /spam, without / at its end", empty=True)]
 FieldName = Annotated[str, _matching(_FIELD, "the name of a header field, * at its end for any")]
 Prefix = Annotated[str, _matching(_PREFIX, "at most 60 characters of ASCII", empty=True)]

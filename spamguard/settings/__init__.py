@@ -277,12 +277,14 @@ class WebProxy:
     """The reverse proxy in front of page and API. networks: from where it connects; nobody else's word about a client is believed.
 
     user_header: the field in which it names the person whom it has asked for a password, "" for none; it must take that field out of
-    what others send. operators: who of these is one.
+    what others send. operators: who of these is one. path: where on its host it has put us, as in /spam, which it takes off what is asked
+    for; "" for a host of our own.
     """
 
     networks: tuple[str, ...]
     user_header: str = ""
     operators: tuple[str, ...] = ()
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _ONCE = (b"host", b"authorization", b"content-type", b"content-length", b"origin", b"x-csrf-token", b"sec-fetch-site")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(rb"(https?)://([^/]+)")
-_ROOT = re.compile(r"((?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*)/?")
-_LONGEST_ROOT = 200
 _FORWARDED = 20  # addresses of a X-Forwarded-For that are looked at
 
 
@@ -68,8 +66,7 @@ class Reader:
         user = self._user(found) if proxied else ""
         secure = scope["scheme"] == "https" or (proxied and found.get(b"x-forwarded-proto", b"").lower() == b"https")
         client = self._client(peer, found.get(b"x-forwarded-for", b"")) if proxied else peer
-        root = _root(found.get(b"x-forwarded-prefix", b"")) if proxied else ""
-        return Asking(client, user, secure, _own(found, secure=secure), root, found)
+        return Asking(client, user, secure, _own(found, secure=secure), self._proxy.path if proxied else "", found)
 
     def _check_host(self, given: Sequence[bytes]) -> None:
         """Whoever has made a browser ask us by another name (DNS rebinding) hears nothing."""
@@ -123,13 +120,6 @@ def _joined(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         separator = b"; " if name == b"cookie" else b", "
         found[name] = found[name] + separator + value if name in found else value
     return found
-
-
-def _root(given: bytes) -> str:
-    match = _ROOT.fullmatch(given.decode("latin-1"))
-    if match is None or len(given) > _LONGEST_ROOT:
-        raise refusal(400, "the reverse proxy names no path: X-Forwarded-Prefix is to be as in /spam")
-    return match[1]
 
 
 def _own(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:

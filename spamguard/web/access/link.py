@@ -8,9 +8,10 @@ from spamguard.settings import Web
 
 
 def address(web: Web) -> str:
-    """`https://spam.example.org`, without / at the end. A reverse proxy is taken to be where one expects it, and to speak HTTPS."""
+    """`https://spam.example.org`, or `https://www.example.org/spam`: without / at the end. A reverse proxy is taken to be where one
+    expects it, and to speak HTTPS."""
     if web.proxy is not None:
-        return f"https://{_written(web.hosts[0])}" if web.hosts else ""
+        return f"https://{_written(web.hosts[0])}{web.proxy.path}" if web.hosts else ""
     host = web.hosts[0] if web.hosts else web.place.host
     return f"{'https' if web.tls else 'http'}://{_written(host)}:{web.place.port}"
 

@@ -358,6 +358,13 @@ CONTRADICTIONS = [
         listener("web: {listen: '127.0.0.1:80', hosts: [a], proxy: {networks: [127.0.0.1/32], operators: [anna]}}\n"),
         "6:77: nobody is named without user_header",
     ),
+    *(
+        (
+            listener(f"web: {{listen: '127.0.0.1:80', hosts: [a], proxy: {{networks: [127.0.0.1/32], path: '{path}'}}}}\n"),
+            f"6:77: path: expected a path such as /spam, without / at its end, found {path!r}",
+        )
+        for path in ("spam", "/spam/", "//evil.example", "/..", "/a b", '/a"b', "/\u00e4")
+    ),
     (
         listener("    tls: {certificate: /nowhere.pem, key: /dev/null}\n"),
         "6:11: certificate: expected a file that can be read, found '/nowhere.pem' (No such file or directory)",

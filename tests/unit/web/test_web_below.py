@@ -13,16 +13,18 @@ from tests.unit.web.pages.fixed import NAME
 from tests.unit.web.pages.test_views import PAGES
 from tests.unit.web.served import OPERATOR, served
 
-BEHIND = Web(Place("127.0.0.1", 1), proxy=WebProxy(("127.0.0.1/32",)))
-BELOW = {"X-Forwarded-Prefix": "/spam", "X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
+SECURE = {"X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
 ADDRESS = re.compile(r"\b(?:href|action|src|data-live)=\"(/[^\"]*)")
 
 
-@pytest.mark.parametrize("fields", [BELOW, {**BELOW, "X-Forwarded-Prefix": ""}], ids=["below", "own host"])
-def test_every_address_is_where_the_proxy_has_put_us(tmp_path: Path, fields: dict[str, str]) -> None:
-    root = fields["X-Forwarded-Prefix"]
-    with served(tmp_path, BEHIND) as running:
-        browser = running.client(**fields)
+def behind(root: str) -> Web:
+    return Web(Place("127.0.0.1", 1), proxy=WebProxy(("127.0.0.1/32",), path=root))
+
+
+@pytest.mark.parametrize("root", ["/spam", ""], ids=["below", "own host"])
+def test_every_address_is_where_the_proxy_has_put_us(tmp_path: Path, root: str) -> None:
+    with served(tmp_path, behind(root)) as running:
+        browser = running.client(**SECURE)
         entered = browser.post("/login", data={"link": running.secret(Kind.LINK, OPERATOR), "csrf": ""})
         assert (entered.status_code, entered.headers["location"]) == (303, f"{root}/")
         cookie = entered.headers["set-cookie"]
@@ -37,8 +39,8 @@ def test_every_address_is_where_the_proxy_has_put_us(tmp_path: Path, fields: dic
 
 
 def test_what_a_click_has_done_is_told_there_and_undone_there(tmp_path: Path) -> None:
-    with served(tmp_path, BEHIND) as running:
-        browser = running.client(**BELOW)
+    with served(tmp_path, behind("/spam")) as running:
+        browser = running.client(**SECURE)
         entered = browser.post("/login", data={"link": running.secret(Kind.LINK, OPERATOR), "csrf": ""})
         browser.headers["Cookie"] = entered.headers["set-cookie"].partition(";")[0]
         (token,) = set(re.findall(r'name="csrf" value="(\w+)"', browser.get("/history").text))

@@ -17,6 +17,10 @@ CERTIFICATE = Certificate(None, None)  # type: ignore[arg-type]
         (Web(Place("::1", 8080)), "http://[::1]:8080"),
         (Web(Place("0.0.0.0", 8443), ("spam.example.org", "x"), CERTIFICATE), "https://spam.example.org:8443"),
         (Web(Place("127.0.0.1", 8080), ("spam.example.org",), proxy=WebProxy(("127.0.0.1/32",))), "https://spam.example.org"),
+        (
+            Web(Place("127.0.0.1", 8080), ("www.example.org",), proxy=WebProxy(("127.0.0.1/32",), path="/spam")),
+            "https://www.example.org/spam",
+        ),
     ],
 )
 def test_the_page(web: Web, page: str) -> None:
