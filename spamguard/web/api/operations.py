@@ -95,7 +95,7 @@ async def _learn(asked: Asked) -> Receipt:
 
 
 async def _preview(asked: Asked) -> Preview:
-    return await asked.service.preview(asked.person, asked.message, asked.given["class"])
+    return (await asked.service.preview(asked.person, asked.message, asked.given["class"])).preview
 
 
 async def _forget(asked: Asked) -> Receipt:

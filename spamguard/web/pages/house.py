@@ -16,7 +16,7 @@ from spamguard.web.access import contract as access
 from spamguard.web.pages.notices import Notice
 from spamguard.web.pages.shelf import Shelf
 from spamguard.web.service.contract import Monitor, Service
-from spamguard.web.service.values import Person, Preview, Why
+from spamguard.web.service.values import Considered, Person
 
 _CLASSES_KEPT = 10.0  # seconds; a new class shows up that late
 _NOTICES, _ALL_NOTICES, _NOTICE_KEPT = 20, 2000, 600.0
@@ -29,9 +29,7 @@ class Draft:
 
     message: Spool
     label: str
-    own: str
-    why: Why
-    preview: Preview
+    told: Considered
 
 
 class House:

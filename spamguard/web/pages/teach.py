@@ -43,7 +43,7 @@ async def previewed(house: House, request: Request) -> Response:
     """What would happen."""
     person = access.person(request)
     name, draft = _kept(house, request)
-    explained = parts.told(draft.why.now, None, WORDS)
+    explained = parts.told(draft.told.why, None, WORDS)
     return page(request, "preview.html", name=name, draft=draft, explained=explained, classes=await house.classes(person))
 
 
@@ -82,9 +82,7 @@ async def forgotten(house: House, request: Request) -> Response:
 async def _draft(house: House, person: Person, message: Spool, label: str) -> Draft:
     if label not in await house.classes(person):
         raise UsageError("choose what the message is, then preview again: there is no such class")
-    opinion = await house.service.judge(person, message)
-    why = await house.service.explain(person, message)
-    return Draft(message, label, opinion.own, why, await house.service.preview(person, message, label))
+    return Draft(message, label, await house.service.preview(person, message, label))
 
 
 def _kept(house: House, request: Request) -> tuple[str, Draft]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from spamguard.spool import Spool
 from spamguard.web.service.values import (
+    Considered,
     Counted,
     Found,
     HeldBack,
@@ -19,7 +20,6 @@ from spamguard.web.service.values import (
     Model,
     Opinion,
     Person,
-    Preview,
     Receipt,
     Released,
     Search,
@@ -44,8 +44,9 @@ class Service(Protocol):
     async def forget(self, person: Person, digest: str) -> Receipt:
         """Take back what the person has said about a message, by its digest in hex; what they had said before is not restored."""
 
-    async def preview(self, person: Person, message: Spool, label: str) -> Preview:
-        """What teaching it would change, nothing is changed. BusyError also while another is being made for that person."""
+    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
+        """What teaching it would change, nothing is changed; and what `explain` tells. BusyError also while another is being made for
+        that person."""
 
     async def history(self, person: Person, search: Search) -> Found:
         """Messages that passed."""

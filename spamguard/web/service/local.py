@@ -21,7 +21,7 @@ from spamguard.engine import Filter
 from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.history import Row
 from spamguard.lately import Lately
-from spamguard.ledger.users import UNHEARD
+from spamguard.ledger.users import UNHEARD, Standing
 from spamguard.prepare import Teaching
 from spamguard.quarantine import Entry
 from spamguard.records import Explanation, Scan, Word
@@ -42,6 +42,7 @@ from spamguard.web.service.reading import Reading
 from spamguard.web.service.scanning import Scanning
 from spamguard.web.service.scope import Scope, operators_only, voice
 from spamguard.web.service.values import (
+    Considered,
     Counted,
     Found,
     HeldBack,
@@ -50,7 +51,6 @@ from spamguard.web.service.values import (
     Model,
     Opinion,
     Person,
-    Preview,
     Receipt,
     Released,
     Search,
@@ -119,8 +119,7 @@ class LocalService:
     async def judge(self, person: Person, message: Spool) -> Opinion:
         """As in `contract.Service`, like all that follow."""
         scan = await self._scan(person, message)
-        said = await self._reading.do(lambda reading: reading.ledger.users.standing([scan.digest], voice(person)))
-        standing = said.get(scan.digest, UNHEARD)
+        standing = await self._standing(scan, voice(person))
         verdict = scan.personal.get(self._judged_for(person), scan.verdict)
         return Opinion(
             verdict.label,
@@ -132,6 +131,10 @@ class LocalService:
             own=standing.own or "",
             words=[WordPart(word.text, word.part) for word in scan.words],
         )
+
+    async def _standing(self, scan: Scan, user: str) -> Standing:
+        said = await self._reading.do(lambda reading: reading.ledger.users.standing([scan.digest], user))
+        return said.get(scan.digest, UNHEARD)
 
     async def explain(self, person: Person, message: Spool) -> Why:
         scan = await self._scan(person, message)
@@ -152,7 +155,7 @@ class LocalService:
         why = await self._filter.do(lambda found: found.explain_features(lesson(found).features, texts, user))
         return why if person.operator else words.without_few(why)
 
-    async def preview(self, person: Person, message: Spool, label: str) -> Preview:
+    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
         if person in self._previewing:
             raise BusyError("a preview for you is being made: come again when it is done")
         self._previewing.add(person)
@@ -161,12 +164,14 @@ class LocalService:
         finally:
             self._previewing.discard(person)
 
-    async def _preview(self, person: Person, message: Spool, label: str) -> Preview:
+    async def _preview(self, person: Person, message: Spool, label: str) -> Considered:
         await self._filter.do(partial(teaching.check_class, label=label))
-        lesson = scanning.lesson(await self._scan(person, message))
+        scan = await self._scan(person, message)
+        lesson, user, judged_for = scanning.lesson(scan), voice(person), self._judged_for(person)
         latest = await self._look(lambda reading: list(self._latest(reading, person)))
-        user, judged_for = voice(person), self._judged_for(person)
-        return await self._filter.do(lambda found: preview(found, lesson, label, user, judged_for, latest))
+        why = await self._explained(person, lambda _: lesson, scan.words)
+        told = await self._filter.do(lambda found: preview(found, lesson, label, user, judged_for, latest))
+        return Considered(told, why, (await self._standing(scan, user)).own or "")
 
     def _latest(self, reading: Reading, person: Person) -> list[tuple[Judgement, bytes]]:
         """Nothing where nothing may be shown: a preview of the message itself is worth something too."""

@@ -160,6 +160,15 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
+class Considered:
+    """All that somebody wants to know before teaching a message. why: it is called so now. own: what they have said of it."""
+
+    preview: Preview
+    why: Explanation
+    own: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hour:
     """mail: messages by label. lessons: votes cast. corrections: of these, against what had been said of the mail."""
 

@@ -22,6 +22,7 @@ from spamguard.web.access import problems
 from spamguard.web.service.values import (
     Bin,
     Class,
+    Considered,
     Counted,
     Flip,
     Found,
@@ -121,6 +122,7 @@ class Fixed:
         return Opinion(SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ())
 
     async def explain(self, person: Person, message: Spool) -> Why:
+        self.messages.append(message.read())
         return Why(None, self.reasons)
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
@@ -131,8 +133,9 @@ class Fixed:
         self.calls.append(("forget", person.name, digest))
         return Receipt(digest, "", True, "spam", HAM)
 
-    async def preview(self, person: Person, message: Spool, label: str) -> Preview:
-        return Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)])
+    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
+        self.messages.append(message.read())
+        return Considered(Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)]), self.reasons, "")
 
     async def history(self, person: Person, search: Search) -> Found:
         self._may()

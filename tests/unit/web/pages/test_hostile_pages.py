@@ -13,7 +13,21 @@ import pytest
 from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
-from spamguard.web.service.values import Class, Counted, Held, Model, Person, Receipt, Released, Reply, Table, User, Why, WordPart
+from spamguard.web.service.values import (
+    Class,
+    Considered,
+    Counted,
+    Held,
+    Model,
+    Person,
+    Receipt,
+    Released,
+    Reply,
+    Table,
+    User,
+    Why,
+    WordPart,
+)
 from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, TOKEN, Fixed, asking, explanation, judgement
 from tests.unit.web.pages.test_views import MAIL, PAGES
 
@@ -51,8 +65,8 @@ class Hostile(Fixed):
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 
-    async def explain(self, person: Person, message: Spool) -> Why:
-        return Why(None, self.explained())
+    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
+        return replace(await super().preview(person, message, label), why=self.explained())
 
     async def why(self, person: Person, name: str) -> Why:
         return Why(await self.judgement(person, name), self.explained())

@@ -286,7 +286,7 @@ def test_preview_then_teach_then_take_back(tmp_path: Path, service: Fixed) -> No
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
         preview = await handed(client)
         assert service.calls == []
-        assert service.messages == [MAIL]
+        assert service.messages == [MAIL]  # read once, whatever is told of it
         assert "If it is taught as spam" in preview.text
         assert "Of the last 200 messages, 1 would be called otherwise" in preview.text
         draft = str(preview.url.path)

@@ -193,8 +193,11 @@ def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: b
 
     async def work(service: Service) -> None:
         before = votes(state)
-        preview = await service.preview(person, spooled(state, raw), label)
+        explained, said = await service.explain(person, spooled(state, raw)), await service.judge(person, spooled(state, raw))
+        considered = await service.preview(person, spooled(state, raw), label)
+        assert (considered.why, considered.own) == (explained.now, said.own)
         assert votes(state) == before
+        preview = considered.preview
         theirs = (await service.history(person, Search(limit=200))).judgements
         assert preview.looked_at == len(theirs) > 10
         user = "anna" if personal and not person.operator else ""
@@ -218,7 +221,9 @@ def test_a_preview_tells_of_flips(state: Path) -> None:
     unsure = [number for number, label in enumerate(verdicts) if label == "unsure" and number % 3 != 2]
 
     async def work(service: Service) -> list[Flip]:
-        return [flip for number in unsure for flip in (await service.preview(ANNA, spooled(state, PASSED[number][1]), "spam")).flips]
+        return [
+            flip for number in unsure for flip in (await service.preview(ANNA, spooled(state, PASSED[number][1]), "spam")).preview.flips
+        ]
 
     flips = asked(state, work)
     assert "spam" in {flip.after.label for flip in flips}
@@ -228,8 +233,8 @@ def test_a_preview_tells_of_flips(state: Path) -> None:
 
 def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
     told = settings(state, history=History(addresses=False))
-    assert asked(told, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")).looked_at == 0
-    assert asked(told, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")).looked_at == len(PASSED)
+    assert asked(told, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")).preview.looked_at == 0
+    assert asked(told, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")).preview.looked_at == len(PASSED)
 
 
 def test_one_preview_at_once_for_each_person(state: Path) -> None:
@@ -240,7 +245,7 @@ def test_one_preview_at_once_for_each_person(state: Path) -> None:
             assert found == [False, True, False, False, True]
             for label in ("nonsense", "spam"):
                 with suppress(UsageError):
-                    assert (await service.preview(ANNA, spooled(state, NEW[0]), label)).digest
+                    assert (await service.preview(ANNA, spooled(state, NEW[0]), label)).preview.digest
 
     asyncio.run(run())
 

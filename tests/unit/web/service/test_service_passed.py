@@ -91,7 +91,8 @@ def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPa
         assert [await seen(person) for person in (ANNA, whole, other)] == [to_net, to_org, to_net]
         with pytest.raises(NotThereError):
             await service.why(ANNA, name(0))
-        assert (await service.today(ANNA)).passed == (await service.preview(ANNA, spooled(state, PASSED[0][1]), "ham")).looked_at == 10
+        considered = await service.preview(ANNA, spooled(state, PASSED[0][1]), "ham")
+        assert (await service.today(ANNA)).passed == considered.preview.looked_at == 10
         await service.forget_passed(whole, name(0))  # who has ever said anything stays known
         assert await seen(ANNA) == to_net
 
