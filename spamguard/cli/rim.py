@@ -224,14 +224,14 @@ def has_filter(options: argparse.Namespace) -> bool:
 
 def settle_if_due(spam_filter: Filter) -> bool:
     """Settle after teaching, with a word on a terminal meanwhile; whether it was done."""
-    with_note = sys.stderr.isatty()
+    with_note, note = sys.stderr.isatty(), "settling …"
     if with_note:
-        print("settling …", end="\r", file=sys.stderr, flush=True)
+        print(note, end="\r", file=sys.stderr, flush=True)
     try:
         return spam_filter.settle_if_due()
     finally:
         if with_note:
-            print("\x1b[K", end="", file=sys.stderr, flush=True)
+            print(" " * len(note), end="\r", file=sys.stderr, flush=True)
 
 
 # ---- mail in, words out
@@ -297,8 +297,7 @@ def counted(number: int, noun: str = "message") -> str:
 
 
 def painter() -> Painter:
-    """Colours words (SGR codes, "31" is red) on a terminal, and leaves them as they are elsewhere, and for who wants none
-    (https://no-color.org)."""
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+    """Colours words (SGR codes, "31" is red) on a terminal that has colours, and leaves them as they are elsewhere."""
+    if log.has_colours(sys.stdout, os.environ):
         return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
     return lambda text, code: text  # noqa: ARG005

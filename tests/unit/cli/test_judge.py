@@ -91,9 +91,10 @@ def test_a_new_filter_is_mentioned(run, tmp_path, ham):
     assert run(tmp_path / "typo", "judge", ham).err == ""
 
 
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colour_on_a_terminal_only(taught, ham, capsys, monkeypatch, no_color, coloured):
+@pytest.mark.parametrize(("no_color", "term", "coloured"), [("", "xterm", True), ("1", "xterm", False), ("", "dumb", False)])
+def test_colour_on_a_terminal_only(taught, ham, capsys, monkeypatch, no_color, term, coloured):
     monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     main(["--state", str(taught), "judge", str(ham)])
     assert ("\x1b[32mham" in capsys.readouterr().out) == coloured

@@ -188,6 +188,7 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert json.loads(out)["taught"] == {"ham": 120}
     assert "settling" in err
+    assert "\x1b" not in err
 
 
 def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
