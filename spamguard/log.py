@@ -9,24 +9,32 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
+from typing import TextIO
 
 _PLAIN = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}  # SGR codes: yellow, red
 # The journal takes a number in front of a line as its priority, and does not show it (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_ONE_WORD = re.compile(r'[^ "=]+')
 _LONGEST = 16_384  # characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
-    """Send everything from `level` on to standard error: JSON to the journal, colours to a terminal (https://no-color.org)."""
+    """Send everything from `level` on to standard error: JSON to the journal, colours to a terminal."""
     handler = logging.StreamHandler(sys.stderr)
     if _to_journal(environment):
         handler.setFormatter(ForJournal())
     else:
-        handler.setFormatter(ForPeople(colours=sys.stderr.isatty() and not environment.get("NO_COLOR")))
+        handler.setFormatter(ForPeople(colours=has_colours(sys.stderr, environment)))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def has_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether it is a terminal that knows colours, of somebody who wants them (https://no-color.org)."""
+    return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("NO_COLOR")
 
 
 def mark(environment: Mapping[str, str], level: int) -> str:
@@ -35,8 +43,9 @@ def mark(environment: Mapping[str, str], level: int) -> str:
 
 
 def word(text: str) -> str:
-    """A name as one word of a line: in quotes where it would be several."""
-    return json.dumps(text, ensure_ascii=False) if " " in text or '"' in text else text
+    """A text of a line, as in key=value: as JSON has it where it would be several or none, or have letters that act."""
+    harmless = text.isprintable()
+    return text if harmless and _ONE_WORD.fullmatch(text) else json.dumps(text, ensure_ascii=not harmless)
 
 
 class ForPeople(logging.Formatter):

@@ -4,13 +4,13 @@ addresses, its subject and the words that weighed most."""
 from __future__ import annotations
 
 import copy
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spamguard.history import Row
+from spamguard.log import word
 from spamguard.mail.decode import unstructured
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.groups import Group
@@ -23,7 +23,6 @@ _RECIPIENTS = 5  # in the log line, and people who are judged otherwise; the oth
 _WORDS = 6
 _SUBJECT_BYTES = 1000
 _SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
-_PLAIN = re.compile(r"[!#-<>-~]+")  # nothing that would have to be quoted
 
 
 class Entry:
@@ -126,8 +125,8 @@ class Entry:
         )
 
     def __str__(self) -> str:
-        """The line: `key=value` for each fact; values that are no plain words are quoted as JSON does it."""
-        return " ".join([f"{key}={value if _PLAIN.fullmatch(value) else json.dumps(value)}" for key, value in self.facts().items()])
+        """The line: `key=value` for each fact."""
+        return " ".join([f"{key}={word(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
         """What the line tells, by name; values are as strangers wrote them."""

@@ -82,7 +82,7 @@ def test_learning(here: Site) -> None:
     eventually(lambda: told(here, "-d", "anna", raw=raw)["action"] == "no action", "what anna says is in force for her")
     assert time.monotonic() - since < IN_FORCE_SECONDS
     assert "success = true" in rspamc(here, "-P", here.password, "learn_spam", raw=SPAM[3])
-    here.running.lines("lesson user= by=rspamd class=spam")
+    here.running.lines('lesson user="" by=rspamd class=spam')
 
 
 def test_learning_takes_a_password(here: Site) -> None:

@@ -66,7 +66,7 @@ def test_objects_for_the_journal(tmp_path: Path) -> None:
 def on_a_terminal(**environment: str) -> str:
     ours, theirs = pty.openpty()
     code = "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\nlogging.error('bad')\nlogging.info('well')"
-    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm"}
     try:
         subprocess.run([sys.executable, "-c", code], env=plain | environment, stderr=theirs, check=True, timeout=60)
         return os.read(ours, 10_000).decode()
@@ -80,6 +80,24 @@ def test_colours_on_a_terminal_only_where_they_are_wanted() -> None:
     assert re.fullmatch(r"\x1b\[31m.*ERROR: bad\x1b\[m", bad)
     assert "\x1b" not in well
     assert "\x1b" not in on_a_terminal(NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(TERM="dumb")
+
+
+@pytest.mark.parametrize("text", ["anna", "anna@example.org", "jürgen", "<a@b.example>", "C:\\x", "250;ok"])
+def test_one_word_is_told_as_it_is(text: str) -> None:
+    assert log.word(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "anna b", "anna class=ham", 'a"b', "a=b", "a\xa0b", "jürgen\n", "\u202egnp", "\x1b[31m"])
+def test_anything_else_stands_in_quotes(text: str) -> None:
+    """So that a line can be taken apart, whatever strangers call themselves."""
+    told = log.word(text)
+    assert json.loads(told) == text
+    assert told.isprintable()
+
+
+def test_letters_can_be_read_in_quotes_too() -> None:
+    assert log.word("Jürgen Groß") == '"Jürgen Groß"'
 
 
 def record(message: str, facts: Mapping[str, str] | None = None) -> logging.LogRecord:
@@ -120,10 +138,3 @@ def test_odd_letters(text: str) -> None:
 def test_what_is_very_long_is_cut() -> None:
     form: Callable[[logging.LogRecord], str] = log.ForJournal().format
     assert len(form(record("x" * 100_000))) < 20_000
-
-
-@pytest.mark.parametrize(
-    ("name", "told"), [("anna", "anna"), ("", ""), ("jürgen", "jürgen"), ("anna class=ham", '"anna class=ham"'), ('a"b', '"a\\"b"')]
-)
-def test_a_name_is_one_word(name: str, told: str) -> None:
-    assert log.word(name) == told

@@ -72,7 +72,7 @@ def undo_some(spam_filter: Filter, digests: Sequence[bytes], chosen: undo.Chosen
     """Take back what is chosen on these messages, at most some: other work waits meanwhile."""
     done = [one for batch in undo.undo(spam_filter, digests, chosen, dry=dry) for one in batch]
     if done and not dry:
-        _log.info("undo user=%s messages=%d", word(chosen.user) or "(the site)", len(done))
+        _log.info("undo user=%s messages=%d", word(chosen.user), len(done))
     return [Receipt(one.digest.hex(), one.back or "", True, one.taken or "") for one in done]
 
 
@@ -93,4 +93,4 @@ def _label(vote: Vote | None) -> str:
 
 def _note(what: str, user: str, origin: str, label: str, digest: bytes, *, changed: bool) -> None:
     told = "lesson user=%s by=%s class=%s message=%s: %s"
-    _log.info(told, word(user) or "(the site)", origin, label or "-", digest.hex()[:12], what if changed else "known")
+    _log.info(told, word(user), origin, label or "-", digest.hex()[:12], what if changed else "known")
