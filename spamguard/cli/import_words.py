@@ -40,6 +40,9 @@ def _take_in(options: argparse.Namespace, kind: Kind, name: str, path: Path | No
     from spamguard.moving_in import taking
     from spamguard.policy import missing
 
+    if not rim.has_filter(options):  # what is no word list must leave none behind either
+        _read(options, kind, path, stream, secrets.token_bytes(32))
+        stream.seek(0)
     with rim.open_filter(options) as spam_filter:
         about, odds = _read(options, kind, path, stream, spam_filter.key)
         new = taking.take_in(spam_filter, name, about, odds)

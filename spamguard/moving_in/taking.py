@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 def known_words(entries: Iterable[Entry], source: str, key: bytes) -> tuple[About, WordOdds]:
     """What a list knows of words that have a counterpart here, the most telling `wordlists.MOST`. key: the installation's.
 
-    SourceError: it does not say how much mail was taught, or knows but one class.
+    SourceError: it does not say how much mail was taught, knows but one class, or no word.
     """
     sizes = Sizes(0, 0)
     listed = ListedWords(secret.derived(key, b"tokens"))
@@ -46,6 +46,8 @@ def known_words(entries: Iterable[Entry], source: str, key: bytes) -> tuple[Abou
         parts += _placed(listed, found)
     if min(sizes) < 1:
         raise SourceError(f"this word list of {source} does not tell of both good mail and spam: it is cut off, or only one was taught")
+    if not words:
+        raise SourceError(f"no word can be read in this list of {source}: it is cut off, or is of another kind")
     tokens, ham, spam = _summed(parts)
     odds = _odds(tokens, ham, spam, sizes)
     digest = blake2b(b"".join(array.tobytes() for array in (tokens, ham, spam, np.array(sizes))), digest_size=16).hexdigest()

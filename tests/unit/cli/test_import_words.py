@@ -43,6 +43,17 @@ def test_whoever_moves_in_hears_what_is_missing(run, taught, tmp_path, listed):
     assert run(taught, "import", listed).err == ""
 
 
+@pytest.mark.parametrize("content", [b"5,0\r\nmeeting,5,0\r\n", b"5,7\r\nmeeting,five,0\r\n"], ids=["one class", "no numbers"])
+def test_a_bad_list_leaves_no_filter_behind(run, tmp_path, content):
+    (tmp_path / "bad.csv").write_bytes(content)
+    assert run(tmp_path / "new", "import", "--from", "spambayes", tmp_path / "bad.csv").status == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_list_from_a_pipe_into_a_new_filter(run, tmp_path):
+    assert "imported 2 words of 3 from spambayes (-)" in run(tmp_path / "new", "import", "-", stdin=CSV).out
+
+
 def test_a_dry_run_makes_no_filter(run, tmp_path, listed):
     assert run(tmp_path / "new", "import", "--dry-run", "--json", listed).json == {
         "name": "spambayes",
