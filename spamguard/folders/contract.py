@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+CLOSED = "%s: cannot be looked at (%s): mail below it teaches nothing until it can"
+"""What people are told of one of `Mailboxes.closed`."""
+
 
 class Mailbox(NamedTuple):
     """One Maildir. watch: number of the entry of `watch:` that names it. path: absolute."""
@@ -37,6 +40,11 @@ def files(names: Mapping[str, Sequence[str]]) -> Iterator[File]:
     return (File(part, name) for part, some in names.items() for name in some)
 
 
+def lies_below(path: str, directory: str) -> bool:
+    """Or is it."""
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What may have changed since it was last asked for. folders: their messages. mailboxes: which folders they have.
@@ -57,7 +65,10 @@ class Mailboxes(Protocol):
     """
 
     def users(self) -> Iterable[Mailbox]:
-        """All mailboxes there are now; what changes about that is told from now on."""
+        """All mailboxes there are now, and those that were where nobody can look now; what changes about that is told from now on."""
+
+    def closed(self) -> Mapping[str, str]:
+        """The directories on the way to mailboxes that could not be looked at when `users` was last asked for: path to why."""
 
     def folders(self, mailbox: Mailbox) -> Iterable[Place]:
         """All folders of a mailbox; what changes in them is told from now on. FileNotFoundError: there is no such mailbox any more."""

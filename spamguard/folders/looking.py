@@ -21,7 +21,7 @@ from spamguard.folders.once import Matter, Once
 from spamguard.folders.reconcile import Rules, reconcile
 from spamguard.folders.rules import Entry
 from spamguard.folders.scan import Looked, Scanner
-from spamguard.folders.schedule import Box, Work
+from spamguard.folders.schedule import Box, Work, longer
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.teaches import Into
 from spamguard.folders.values import Arrival, Copy, Key, Kind, Role
@@ -85,7 +85,13 @@ class Looker:
         elif due:
             looked = yield from self._look(box, due)
             again = yield from self._learn(box, looked)
-            yield from self._weigh(box, looked, everything=due.keys() >= box.places)
+            everything = due.keys() >= box.places
+            yield from self._weigh(box, looked, everything=everything)
+            if looked.closed:
+                box.pause = longer(box.pause, self._entry(box.mailbox).watch.rescan_seconds)
+                box.folders_due = min(box.folders_due, time.monotonic() + box.pause)
+            elif everything:
+                box.pause = 0.0
             # all of them: what is not finished came from one of them, and may be on its way to another
             if again:
                 self._look_soon(box, due, self._entry(box.mailbox).watch.debounce_seconds)
@@ -211,7 +217,7 @@ class Looker:
         arrivals: list[Arrival] = []
         for some in batches(looked.new, STEP):
             until = time.monotonic() + STEP_SECONDS
-            for arrival in self._scanner.arrivals(some, looked.again):
+            for arrival in self._scanner.arrivals(some, looked):
                 arrivals += [arrival] if arrival else []
                 if time.monotonic() > until:
                     yield

@@ -49,10 +49,16 @@ class Once:
         """Say it, unless it was said about this before and `over` has not been called since."""
         if key in self._told:
             return
+        self.note(key, text, *values)
+        _log.warning(text, *values)
+
+    def note(self, key: Hashable, text: str, *values: object) -> None:
+        """Let it stand, unless it does: somebody else says it."""
+        if key in self._told:
+            return
         if len(self._told) >= _MOST:
             self._told.pop(next(iter(self._told)))
         self._told[key] = Warned(text % values, time.time())
-        _log.warning(text, *values)
 
     def over(self, key: Hashable) -> None:
         """It is well again: should it come back, that is news."""

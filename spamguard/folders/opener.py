@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
 
-from spamguard.folders.contract import Changes, File, Mailbox, Place
+from spamguard.folders.contract import CLOSED, Changes, File, Mailbox, Place, lies_below
 from spamguard.folders.once import Once
 from spamguard.folders.watches import Watches
 
@@ -61,11 +61,13 @@ class LocalMailboxes:
         self._patterns = [(_split(pattern.path), pattern.user) for pattern in patterns]
         self._watches: Watches[Target] = Watches(notify=notify, at=self._mounted)
         self._known: list[Mailbox] = []
+        self._closed: dict[str, str] = {}
         self._once = Once()
 
     def users(self) -> list[Mailbox]:
         """Of a Maildir that several patterns name, the first one counts."""
         found: dict[str, Mailbox] = {}
+        closed_before, self._closed = self._closed, {}
         for number, ((fixed, rest), user) in enumerate(self._patterns):
             some = list(self._matches(fixed, rest))
             if not some:
@@ -73,8 +75,19 @@ class LocalMailboxes:
             for names in some:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
+        for one in self._known:
+            if any(lies_below(one.path, path) for path in self._closed):
+                found.setdefault(one.path, one)
+        for path in closed_before.keys() - self._closed:
+            self._once.over(path)
+        for path, why in self._closed.items():
+            self._once.warn(path, CLOSED, path, why)
         self._known = list(found.values())
         return self._known.copy()
+
+    def closed(self) -> dict[str, str]:
+        """See `contract.Mailboxes.closed`."""
+        return self._closed.copy()
 
     def folders(self, mailbox: Mailbox) -> list[Place]:
         """Directories that have a `cur`, however deep; Maildir++ has them side by side, other layouts within one another."""
@@ -134,7 +147,7 @@ class LocalMailboxes:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._once.warn(fixed, "%s: cannot be looked at (%s): check its permissions", fixed, error.strerror)
+            self._closed[fixed] = str(error.strerror)
 
     def _matches_below(self, above: int, path: str, names: tuple[str, ...], rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
         if not rest:
@@ -149,7 +162,8 @@ class LocalMailboxes:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._refused(below, error)
+                if self._is_closed(below, error):
+                    self._closed[below] = str(error.strerror)
 
     def _mounted(self, place: str) -> Iterator[Target]:
         """Whatever may be another there, above it or below."""
@@ -160,17 +174,19 @@ class LocalMailboxes:
                 mailboxes = (one for one in self._known if one.watch == number)
                 yield from (one for one in mailboxes if _one_way(place, f"{real}/{one.path[len(fixed) :]}"))
 
-    def _refused(self, path: str, error: OSError) -> None:
-        """A directory on the way to mailboxes. A file there is nothing to speak of, nor is the link to the Sieve script in force."""
+    def _is_closed(self, path: str, error: OSError) -> bool:
+        """Whether it may be opened later. A file is nothing to speak of, nor is the link to the Sieve script in force."""
         if os.path.islink(path):
-            if path.endswith(_SCRIPT):
-                return
-            self._once.warn(path, "%s: is a symbolic link, which is not followed: name the directory itself in `watch`", path)
-        elif error.errno != errno.ENOTDIR:
-            self._once.warn(path, "%s: cannot be looked at (%s): its mail teaches nothing", path, error.strerror)
+            if not path.endswith(_SCRIPT):
+                self._once.warn(path, "%s: is a symbolic link, which is not followed: name the directory itself in `watch`", path)
+            return False
+        return error.errno != errno.ENOTDIR
 
     def _walk(self, directory: int, mailbox: Mailbox, name: str, depth: int, left: Iterator[int]) -> Iterator[str]:
-        """Watched first, then listed: what comes in between is told. left: an item for each directory that may be entered yet."""
+        """Watched first, then listed: what comes in between is told. left: an item for each directory that may be entered yet.
+
+        One that cannot be opened is taken for a folder: whoever asks for its names hears why.
+        """
         self._watches.add(directory, os.path.join(mailbox.path, name) if name else mailbox.path, mailbox, above=True)
         below = _directories(directory, links=True)
         if "cur" in below and self._watch_parts(directory, Place(mailbox, name)):
@@ -184,10 +200,11 @@ class LocalMailboxes:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._refused(os.path.join(mailbox.path, name, one), error)
+                if self._is_closed(os.path.join(mailbox.path, name, one), error):
+                    yield os.path.join(name, one)
 
     def _watch_parts(self, directory: int, place: Place) -> bool:
-        """Whether it is a folder. One that cannot be opened is: whoever asks for its names hears why."""
+        """Whether it is a folder."""
         for part in PARTS:
             path = os.path.join(place.mailbox.path, place.directory, part)
             try:
@@ -195,11 +212,8 @@ class LocalMailboxes:
                     self._watches.add(opened, path, place, whose=place.mailbox)
             except FileNotFoundError:
                 continue
-            except PermissionError:
-                return True
             except OSError as error:
-                self._refused(path, error)
-                return False
+                return self._is_closed(path, error)
         return True
 
     @contextmanager

@@ -22,7 +22,7 @@ LONGEST_QUESTION = 32 << 10  # bytes: a path, a directory and a name, and then s
 LONGEST_ANSWER = 64 << 10  # of one packet
 MOST = 512 << 20  # bytes of a whole answer: some millions of names
 MORE, LAST, ERROR = b"+", b".", b"!"
-_VERSION = "1"
+_VERSION = "2"
 _OF_MAILBOX, _OF_PLACE = 3, 4  # values
 
 
@@ -124,12 +124,12 @@ def names(values: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def of_keywords(keywords: Mapping[str, str]) -> list[str]:
-    """Letters and names in turns."""
-    return [text for pair in keywords.items() for text in pair]
+def of_pairs(pairs: Mapping[str, str]) -> list[str]:
+    """Letters of keywords and their names in turns, or the like."""
+    return [text for pair in pairs.items() for text in pair]
 
 
-def keywords(values: Sequence[str]) -> dict[str, str]:
+def pairs(values: Sequence[str]) -> dict[str, str]:
     """PacketError."""
     return dict(zip(values[::2], _exactly(len(values) - len(values) // 2, values[1::2]), strict=True))
 

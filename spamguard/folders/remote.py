@@ -53,6 +53,10 @@ class RemoteMailboxes:
             self._connect()
         return self._ask(packets.mailboxes, "users")
 
+    def closed(self) -> dict[str, str]:
+        """As `contract.Mailboxes.closed`."""
+        return self._ask(packets.pairs, "closed")
+
     def folders(self, mailbox: Mailbox) -> list[Place]:
         """As `contract.Mailboxes.folders`."""
         found = self._ask(list, "folders", *packets.of_mailboxes([mailbox]))
@@ -64,7 +68,7 @@ class RemoteMailboxes:
 
     def keywords(self, place: Place) -> dict[str, str]:
         """As `contract.Mailboxes.keywords`."""
-        return self._ask(packets.keywords, "keywords", *packets.of_place(place))
+        return self._ask(packets.pairs, "keywords", *packets.of_place(place))
 
     def expect(self, messages: Iterable[tuple[Place, File]]) -> None:
         """As `contract.Mailboxes.expect`: else both sides would wait for one another at every message."""
@@ -139,7 +143,7 @@ class RemoteMailboxes:
             raise self._lost(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_SECONDS)
         if served != [self._fingerprint]:
-            raise self._lost("its `watch` is not ours: systemctl reload spamguard-watch")
+            raise self._lost("its `watch` is not ours, or its version: systemctl restart spamguard-watch")
 
     def _ask(self, understand: Callable[[Sequence[str]], Found], verb: str, *values: str) -> Found:
         """What was answered. OSError: what the other side was told when it tried. MailboxesError: there is no other side."""

@@ -32,6 +32,7 @@ _NAMES = 50_000  # taken apart at a step: some tenths of a second
 _HELD_BYTES = 32 << 20  # of messages that may have to be taught, so that most are read once
 _HEAD_BYTES = 64 << 10
 _DAY = 86_400
+_STAYS = (errno.ENOENT, errno.ELOOP, errno.EINVAL)  # what is not there, a link, no regular file: no reason to come back for it
 _MOST_FIELDS = 4  # ours is the first, whoever wrote the others
 _OURS, _RECEIVED = (
     re.compile(rb"^%b:((?:[^\r\n]|\r?\n[ \t])*)" % name, re.MULTILINE | re.IGNORECASE) for name in (b"X-Spamguard", b"Received")
@@ -67,7 +68,8 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon.
+    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon. closed: something could not be
+    looked at, which may pass.
 
     renamed: of folders that are weighed, all messages whose names have changed since the last look, the new ones included.
     """
@@ -75,6 +77,7 @@ class Looked:
     new: list[Found] = field(default_factory=list)
     gone: set[Key] = field(default_factory=set)
     again: set[Place] = field(default_factory=set)
+    closed: bool = False
     renamed: dict[Place, list[Found]] = field(default_factory=dict)
 
 
@@ -109,6 +112,7 @@ class Scanner:
             listed = {}
         except OSError as error:
             self._once.warn(Matter(place), "%s: cannot be looked at (%s): moves into it teach nothing", told(place), error.strerror)
+            looked.closed = True
             return
         self._once.over(Matter(place))
         parts = list(chain.from_iterable(repeat(part, len(some)) for part, some in listed.items()))
@@ -152,27 +156,28 @@ class Scanner:
         for place in [place for place in self._listings if place.mailbox == mailbox]:
             self.look_anew(place)
 
-    def arrivals(self, found: Sequence[Found], again: set[Place]) -> Iterator[Arrival | None]:
-        """What was found, each read when it is asked for; None: it has moved on, or cannot be read now.
+    def arrivals(self, found: Sequence[Found], looked: Looked) -> Iterator[Arrival | None]:
+        """What was found, each read when it is asked for; None: it has moved on, or cannot be read now, or is not whole yet.
 
-        again: gets the folders of what is not whole yet. Some of it is held for `message`.
+        `looked` gets where to look again. Some of it is held for `message`.
         """
         self._mailboxes.expect((one.place, one.file) for one in found)
-        return (self._arrival(one, again) for one in found)
+        return (self._arrival(one, looked) for one in found)
 
     def let_go(self) -> None:
         """Hold no messages any more."""
         self._held, self._held_bytes = {}, 0
 
-    def _arrival(self, found: Found, again: set[Place]) -> Arrival | None:
+    def _arrival(self, found: Found, looked: Looked) -> Arrival | None:
         folder = found.place.directory
         try:
             message = self._read(found.place, found.file)
         except UnfinishedError:
-            again.add(found.place)
+            looked.again.add(found.place)
             return None
         except (UnreadableError, OSError) as error:
             self._tell(found.place, found.file, error)
+            looked.closed = looked.closed or (isinstance(error, OSError) and error.errno not in _STAYS)
             return Arrival(folder, found.name, b"") if isinstance(error, UnreadableError) else None
         if self._held_bytes + len(message.raw) <= _HELD_BYTES:
             self._held[message.digest] = message.raw

@@ -17,6 +17,7 @@ from typing import TypeVar
 from spamguard.folders.contract import Mailbox, Place
 from spamguard.folders.filing import Filing
 
+AGAIN_SECONDS = 5.0  # before what could not be looked at is tried again
 TURN_SECONDS = 0.5  # after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
 
 Result = TypeVar("Result")
@@ -29,7 +30,8 @@ class Box:
     """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
 
     told: something has changed in it that was not looked at yet; tended: the last step; planned: when the schedule will come upon it, each
-    time earlier than the one before. All times: the clock of `time.monotonic`.
+    time earlier than the one before; closed: nobody can look at it; pause: before what could not be looked at is tried again, 0 while all
+    can be. All times: the clock of `time.monotonic`.
     """
 
     mailbox: Mailbox
@@ -42,6 +44,8 @@ class Box:
     told: bool = False
     tended: float = 0.0
     planned: list[float] = field(default_factory=list)
+    closed: bool = False
+    pause: float = 0.0
     filing: Filing = field(default_factory=Filing)
 
     def soon(self, place: Place, when: float) -> None:
@@ -51,9 +55,16 @@ class Box:
     @property
     def next(self) -> float:
         """When something is to be done about it."""
+        if self.closed:
+            return inf
         if self.work is not None:
             return 0.0
         return min([self.next_rescan, self.folders_due, *self.due.values()])
+
+
+def longer(pause: float, longest: float) -> float:
+    """The next pause before something is tried again; the one before, at first 0."""
+    return min(max(AGAIN_SECONDS, 2 * pause), longest)
 
 
 class Schedule:

@@ -76,6 +76,10 @@ class Session:
         self._known = frozenset(found)
         return packets.of_mailboxes(found)
 
+    def _closed(self, values: Sequence[str]) -> list[str]:
+        _none(values)
+        return packets.of_pairs(self._mailboxes.closed())
+
     def _folders(self, values: Sequence[str]) -> list[str]:
         mailbox = self._checked(packets.mailbox(values))
         return [place.directory for place in self._mailboxes.folders(mailbox)]
@@ -84,7 +88,7 @@ class Session:
         return packets.of_names(self._mailboxes.names(self._place(values)).items())
 
     def _keywords(self, values: Sequence[str]) -> list[str]:
-        return packets.of_keywords(self._mailboxes.keywords(self._place(values)))
+        return packets.of_pairs(self._mailboxes.keywords(self._place(values)))
 
     def _open(self, values: Sequence[str]) -> int:
         place, file = packets.message(values)
@@ -134,6 +138,7 @@ def _milliseconds(values: Sequence[str]) -> int:
 _Find = Callable[[Session, Sequence[str]], list[str] | int]
 _VERBS: Mapping[str, _Find] = {
     "users": Session._users,
+    "closed": Session._closed,
     "folders": Session._folders,
     "names": Session._names,
     "keywords": Session._keywords,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -16,7 +16,7 @@ from spamguard.engine import Filter
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, roles
 from spamguard.folders.allowance import Allowance
-from spamguard.folders.contract import Changes, Mailbox, Mailboxes
+from spamguard.folders.contract import CLOSED, Changes, Mailbox, Mailboxes, lies_below
 from spamguard.folders.lessons import Teacher
 from spamguard.folders.looking import OURS, Looker
 from spamguard.folders.notes import Notes
@@ -24,7 +24,7 @@ from spamguard.folders.once import Matter, Once
 from spamguard.folders.renewing import Renewer
 from spamguard.folders.rules import entries
 from spamguard.folders.scan import Scanner
-from spamguard.folders.schedule import Box, Schedule
+from spamguard.folders.schedule import Box, Schedule, longer
 from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
 from spamguard.folders.values import Kind
 from spamguard.settings import Settings
@@ -63,6 +63,8 @@ class Watcher:
         )
         self._schedule = Schedule()
         self._users_due = 0.0
+        self._closed: set[str] = set()  # directories on the way to mailboxes that cannot be looked at
+        self._pause = 0.0  # before that is tried again
         self._settled = -inf
         self._votes = 0
         self._define_classes()
@@ -124,12 +126,13 @@ class Watcher:
         """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
         self._users_due = now + min((entry.watch.rescan_seconds for entry in self._entries), default=inf)
         try:
-            found = set(self._mailboxes.users())
+            found, closed = set(self._mailboxes.users()), self._mailboxes.closed()
         except (SpamguardError, OSError) as error:
             self._once.warn(_OTHERS, "%s; what is moved meanwhile is found when that is mended", error)
             self._users_due = now + RETRY_SECONDS
             return
         self._once.over(_OTHERS)
+        self._try_again(closed, now)
         known = set(self._schedule.boxes)
         gone = known - found
         for mailbox in gone:
@@ -142,6 +145,24 @@ class Watcher:
             self._sightings.prune(int(time.time()))
             for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time())):
                 _log.info("%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays", path)
+
+    def _try_again(self, closed: Mapping[str, str], now: float) -> None:
+        """What cannot be looked at soon, and ever later while nothing else joins it; the mailboxes below as soon as it can be."""
+        for path in self._closed - closed.keys():
+            self._once.over(path)
+        for path, why in closed.items():
+            self._once.note(path, CLOSED, path, why)
+        if closed or self._closed:
+            below = {mailbox for mailbox in self._schedule.boxes if any(lies_below(mailbox.path, path) for path in closed)}
+            for box in [box for box in self._schedule.boxes.values() if box.closed != (box.mailbox in below)]:
+                box.closed = not box.closed
+                self._give_up(box, now)
+                self._schedule.plan(box)
+            self._once.over_where(lambda matter: matter.mailbox in below)
+        if closed:
+            self._pause = longer(self._pause if closed.keys() <= self._closed else 0.0, self._users_due - now)
+            self._users_due = now + self._pause
+        self._closed = set(closed)
 
     def _find_soon(self) -> None:
         self._users_due = 0.0
@@ -164,7 +185,8 @@ class Watcher:
         except OSError as error:
             told = "%s: cannot be looked at (%s): moves in it teach nothing"
             self._once.warn(Matter(box.mailbox), told, box.mailbox.path, error.strerror)
-            self._give_up(box, box.next_rescan)
+            box.pause = longer(box.pause, self._entries[box.mailbox.watch].watch.rescan_seconds)
+            self._give_up(box, time.monotonic() + box.pause)
         else:
             self._once.over(Matter(box.mailbox))
         box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)

@@ -23,7 +23,7 @@ from spamguard.folders.opener import LocalMailboxes, Pattern
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
 from tests.support.disks import mounted
-from tests.unit.folders.maildirs import deliver, maildir, move
+from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
 SECONDS = 20.0  # generous
 
@@ -443,18 +443,38 @@ def test_nothing_in_the_mailbox_is_changed(opened, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_a_directory_that_may_not_be_read_is_told_once(opened, tmp_path, caplog):
-    if os.getuid() == 0:
-        pytest.skip("root may read anything")
-    box = maildir(tmp_path / "home" / "anna")
-    maildir(tmp_path / "home" / "ben")
-    box.chmod(0)
-    with opened(tmp_path / "home/*") as mailboxes:
-        for _ in range(2):
-            assert [mailbox.user for mailbox in mailboxes.users()] == ["ben"]
-    box.chmod(0o700)
-    (record,) = caplog.records
-    assert "Permission denied" in record.getMessage()
+def test_a_directory_that_cannot_be_looked_at_is_told_once_and_what_lay_below_it_is_not_gone(opened, tmp_path, caplog, monkeypatch):
+    home = tmp_path / "home"
+    maildir(home / "anna")
+    maildir(home / "ben" / "below")
+    with opened(home / "ben", home / "*") as mailboxes:
+        before = list(mailboxes.users())
+        assert not mailboxes.closed()
+        for directory in (home / "anna", home):
+            with monkeypatch.context() as closed:
+                forbid(closed, directory)
+                maildir(directory / f"later{len(caplog.records)}")
+                for _ in range(2):
+                    assert sorted(mailboxes.users()) == sorted(before)
+                    assert mailboxes.closed() == {str(directory): "Permission denied"}
+                with pytest.raises(PermissionError):
+                    mailboxes.folders(next(one for one in before if one.user == "anna"))
+        assert len(list(mailboxes.users())) == 3
+        assert not mailboxes.closed()
+    assert [record.getMessage().partition(" (Permission denied)")[0] for record in caplog.records] == [
+        f"{home}/anna: cannot be looked at",
+        f"{home}: cannot be looked at",
+    ]
+
+
+def test_a_folder_that_cannot_be_looked_at_is_one_all_the_same(opened, tmp_path, monkeypatch):
+    box = maildir(tmp_path / "anna", ".Junk")
+    forbid(monkeypatch, box / ".Junk")
+    with opened(tmp_path / "*") as mailboxes:
+        (anna,) = mailboxes.users()
+        assert [place.directory for place in mailboxes.folders(anna)] == ["", ".Junk"]
+        with pytest.raises(PermissionError):
+            mailboxes.names(Place(anna, ".Junk"))
 
 
 def test_beyond_the_limit_of_watches_directories_are_polled(opened, tmp_path, monkeypatch, caplog):

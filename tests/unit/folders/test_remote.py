@@ -119,7 +119,7 @@ def test_it_must_have_the_same_patterns(opener, tmp_path):
     opener.start([other, one])
     for ours in ([one, other], [one], []):
         with closing(RemoteMailboxes(opener.path, ours)) as mailboxes:
-            with pytest.raises(MailboxesError, match="its `watch` is not ours: systemctl reload spamguard-watch"):
+            with pytest.raises(MailboxesError, match="its `watch` is not ours, or its version: systemctl restart spamguard-watch"):
                 mailboxes.users()
             assert mailboxes.changes(0.01) == Changes()
 

@@ -183,12 +183,12 @@ def test_changes_come_through(changes):
 @given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
 def test_names_come_through(names, keywords, mailboxes):
     assert packets.names(packets.unpack(packets.pack(packets.of_names(names.items())))) == names
-    assert packets.keywords(packets.unpack(packets.pack(packets.of_keywords(keywords)))) == keywords
+    assert packets.pairs(packets.unpack(packets.pack(packets.of_pairs(keywords)))) == keywords
     assert packets.mailboxes(packets.unpack(packets.pack(packets.of_mailboxes(mailboxes)))) == mailboxes
 
 
 @quick
-@given(st.binary(), st.sampled_from([packets.changes, packets.names, packets.keywords, packets.mailboxes, packets.refused]))
+@given(st.binary(), st.sampled_from([packets.changes, packets.names, packets.pairs, packets.mailboxes, packets.refused]))
 def test_nonsense_is_an_error_and_nothing_else(data: bytes, understand: Callable[[Sequence[str]], object]):
     with suppress(PacketError):
         understand(packets.unpack(data))

@@ -1,0 +1,113 @@
+"""What cannot be looked at for a while, as on a disk that has gone: nothing tells when it can, so it is tried, soon and ever later."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from spamguard.folders import notes, schedule
+from spamguard.folders.schedule import longer
+from tests.unit.folders.maildirs import deliver, forbid, maildir, move
+from tests.unit.folders.test_notes import turn_until
+from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(schedule, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
+
+
+def troubles(watched: Watched) -> list[str]:
+    noted = notes.read(watched.state)
+    return [trouble.text for trouble in noted.troubles] if noted else []
+
+
+def told(watched: Watched, text: str) -> None:
+    """`status` tells it by and by."""
+    turn_until(watched, lambda: any(text in trouble for trouble in troubles(watched)))
+
+
+@pytest.mark.parametrize("directory", ["home", "home/anna", "home/anna/.Junk", "home/anna/.Junk/cur"])
+def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(watched, monkeypatch, caplog, directory):
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    for number in range(2):
+        with monkeypatch.context() as closed:
+            forbid(closed, watched.place / directory)
+            message = move(message, watched.box / (".Archive" if number else ".Junk"))
+            watched.watcher._users_due = 0.0
+            for box in watched.watcher._schedule.boxes.values():
+                box.next_rescan = 0.0
+                watched.watcher._schedule.plan(box)
+            told(watched, f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: cannot be looked at (Permission denied)")
+        turn_until(watched, lambda number=number: watched.votes() == {"anna 0": "ham" if number else "spam"})
+        turn_until(watched, lambda: not troubles(watched))
+        watched.rest()
+    assert caplog.text.count("cannot be looked at") == 2, "once each time"
+
+
+def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path, monkeypatch):
+    """Others are not kept waiting by it."""
+    ben, carl = (maildir(tmp_path / "home" / name, ".Junk") for name in ("ben", "carl"))
+    with monkeypatch.context() as closed:
+        forbid(closed, ben)
+        watched = Watched(tmp_path)
+        message = deliver(carl, MAIL[0])
+        told(watched, f"{ben}: cannot be looked at (Permission denied): mail below it teaches nothing until it can")
+        turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+        move(message, carl / ".Junk")
+        turn_until(watched, lambda: watched.votes() == {"carl 0": "spam"})
+    turn_until(watched, lambda: watched.watcher._sightings.scanned(str(ben)) and not troubles(watched))
+    message = deliver(ben, MAIL[1])
+    turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+    move(message, ben / ".Junk")
+    turn_until(watched, lambda: watched.votes() == {"carl 0": "spam", "ben 1": "spam"})
+    watched.stop()
+    watched.filter.close()
+
+
+def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    real = watched.mailboxes.open
+
+    def broken(place, file):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    watched.mailboxes.open = broken
+    move(message, watched.box / ".Junk")
+    told(watched, "cannot be read (Input/output error)")
+    watched.mailboxes.open = real
+    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+
+
+def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watched, monkeypatch):
+    pauses = [0.0]
+    for _ in range(8):
+        pauses.append(longer(pauses[-1], 3.0))
+    assert pauses[1:] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0]
+    forbid(monkeypatch, watched.box / ".Junk")
+    forbid_users = watched.mailboxes.users
+    asked = []
+    watched.mailboxes.users = lambda: asked.append(1) or forbid_users()
+    (box,) = watched.watcher._schedule.boxes.values()
+    box.folders_due = 0.0
+    watched.watcher._schedule.plan(box)
+    turn_until(watched, lambda: box.pause > 20 * DEBOUNCE)
+    assert not asked, "the others are left alone"
+
+
+def test_what_joins_is_tried_soon(watched, monkeypatch):
+    ben = maildir(watched.place / "home" / "ben")
+    watched.watcher._users_due = 0.0
+    watched.rest()
+    forbid(monkeypatch, watched.box)
+    watched.watcher._users_due = 0.0
+    turn_until(watched, lambda: watched.watcher._pause > 1.0)
+    forbid(monkeypatch, ben)
+    watched.watcher._users_due = 0.0
+    turn_until(watched, lambda: len(watched.watcher._closed) == 2)
+    assert watched.watcher._pause <= 0.2
