@@ -1,6 +1,6 @@
-"""The inner loops in C, where they could be compiled: header fields, markup, hashing tokens, receipts, whole numbers in tables.
+"""The inner loops in C, where they could be compiled: line ends, header fields, markup, hashing tokens, receipts, numbers in tables.
 
-Optional: numpy does the same, bit for bit, only slower, and a state directory may go from one to the other at any time. No formula
+Optional: Python and numpy do the same, bit for bit, only slower, and a state directory may go from one to the other at any time. No formula
 may stand there, and nothing may be learnt or judged differently because of it. Whoever would loop asks for `functions()`.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | NDArray[Any]
 
-_VERSION = 10  # of the functions below; that of module.c
+_VERSION = 11  # of the functions below; that of module.c
 _VARIABLE = "SPAMGUARD_KERNEL"
 
 
@@ -80,6 +80,9 @@ class Functions(Protocol):
         ranges: these characters in order, none of them ASCII, three numbers (uint32) for each range: the first, the last, and 1 for
         signs, 2 for what nobody sees. UnicodeEncodeError: half of a surrogate pair is in it.
         """
+
+    def line_ends(self, text: bytes, /) -> tuple[int, int]:
+        """Which odd bytes are in a text, and where the first line end with a dot behind it is, as `wire.data` defines both."""
 
     def receipts(
         self, counts: Buffer, out: Buffer, lows: tuple[bytes, ...], middles: tuple[bytes, ...], bitmaps: tuple[bytes, ...], most_few: int, /

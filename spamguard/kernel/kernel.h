@@ -37,6 +37,7 @@ PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_kinds(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_letters(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_line_ends(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_planes(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

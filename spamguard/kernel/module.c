@@ -40,6 +40,7 @@ static PyMethodDef functions[] = {
     FUNCTION(markup, "A page of HTML without its tags, and what these are."),
     FUNCTION(kinds, "How many bytes of a text are capitals, digits and beyond ASCII."),
     FUNCTION(letters, "A text without characters that are no letters."),
+    FUNCTION(line_ends, "Which odd bytes a text holds; where the first line begins with a dot."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
     FUNCTION(planes, "The tokens of one receipt in planes, as bytes."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
@@ -61,7 +62,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 10) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 11) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -81,6 +81,7 @@ CALLS = {
     "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
     "kinds": st.tuples(st.binary(max_size=70)),
     "letters": st.tuples(st.text("a\0é中🂡", max_size=70), arrays("u4") | st.binary(max_size=80)),
+    "line_ends": st.tuples(st.binary(max_size=200)),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
     "planes": st.tuples(arrays("u4") | st.binary(max_size=80), small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
