@@ -86,12 +86,27 @@ class Quarantine:
 
     def entries(self, limit: int = MOST, before: str = "") -> Iterator[Entry]:
         """The newest messages, newest first; those of them older than `before`, an id. A damaged one is a line in the log."""
-        for name in heapq.nlargest(limit, self._ids(before)):
+        return self.of(heapq.nlargest(limit, (name for name in self.ids() if not before or name < before)))
+
+    def of(self, names: Iterable[str]) -> Iterator[Entry]:
+        """The messages of these ids that are there, as of `entries`."""
+        for name in names:
             try:
                 yield self.entry(name)
             except QuarantineError as error:
                 if self._path(name, _NOTE).exists():  # else it was deleted meanwhile
                     _log.warning("%s", error)
+
+    def ids(self) -> Iterator[str]:
+        """Of all messages, in any order."""
+        return self._named(_NOTE)
+
+    def changed(self) -> int:
+        """When what `ids` gives last changed, nanoseconds since 1970; 0: nothing has ever been held."""
+        try:
+            return self._directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     def entry(self, name: str) -> Entry:
         """One message. QuarantineError: there is none of that id, or its note is damaged."""
@@ -155,17 +170,16 @@ class Quarantine:
             raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
         return self._directory / (name + ending)
 
-    def _ids(self, before: str = "", ending: str = _NOTE) -> Iterator[str]:
+    def _named(self, ending: str) -> Iterator[str]:
         with suppress(FileNotFoundError), os.scandir(self._directory) as found:
-            for one in found:
-                name, found_ending = os.path.splitext(one.name)  # noqa: PTH122  a Path for each of many is slow
-                if found_ending == ending and is_id(name) and (not before or name < before):
+            for one in found:  # a Path for each of many would be slow
+                if one.name.endswith(ending) and is_id(name := one.name.removesuffix(ending)):
                     yield name
 
     def _left(self) -> set[str]:
         """What others did not live to finish: deleting, and storing, which has then not said that it holds the message."""
-        unlisted = set(self._ids(ending=_MESSAGE)) - set(self._ids())
-        return {name for name in unlisted if self._abandoned(name)} | set(self._ids(ending=_DELETED))
+        unlisted = set(self._named(_MESSAGE)) - set(self.ids())
+        return {name for name in unlisted if self._abandoned(name)} | set(self._named(_DELETED))
 
     def _abandoned(self, name: str) -> bool:
         """Whether a message got no note and gets none; what cannot be looked at stays. Looked at by name: what a release renames meanwhile

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable, readable
@@ -16,11 +17,11 @@ from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Hop, Settings
 from spamguard.spool import Spool
+from spamguard.web.service.index import Index
 from spamguard.web.service.paging import beginning, page
 from spamguard.web.service.scope import Scope, operators_only
 from spamguard.web.service.values import Held, HeldBack, Person, Released, Reply, Shown
 
-_AT_ONCE = 500  # entries of one look
 _HEADER = 64 << 10  # bytes of a header section that are shown
 _TEXT = 1000  # characters of one that is told
 
@@ -34,17 +35,20 @@ class Holding:
         self._quarantine = Quarantine(settings.state / DIRECTORY)
         self._hops = {str(listener.endpoint): listener.next_hop for listener in settings.listeners}
         self._scope = scope
+        self._index = Index(self._quarantine)
 
     # These block.
 
     def list(self, person: Person, before: str, limit: int) -> HeldBack:
         """A page."""
 
+        def theirs(address: str) -> bool:
+            return self._scope.may_see(person, [address])
+
         def look(before: str, limit: int) -> tuple[list[Held], str]:
-            entries = list(self._quarantine.entries(_AT_ONCE, before))
-            shown = [entry for entry in entries if self._may_see(person, entry)][:limit]
-            seen = shown if len(shown) == limit else entries
-            return [self._held(person, entry) for entry in shown], seen[-1].id if seen else ""
+            newest = self._index.newest if person.operator else partial(self._index.newest_of, theirs=theirs)
+            names, seen = newest(before, limit)
+            return [self._held(person, entry) for entry in self._quarantine.of(names)], seen
 
         return HeldBack(*page(look, beginning(before), limit))
 

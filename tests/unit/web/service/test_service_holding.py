@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.quarantine import DIRECTORY, Quarantine
+from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.settings import Teach
-from spamguard.web.service import holding, paging
+from spamguard.web.service import index, paging
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import HeldBack, Person
 from tests.unit.filters import opened, teach
@@ -77,21 +81,59 @@ def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
 
 def test_a_list_that_takes_too_long_tells_where_it_goes_on(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by what is somebody else's."""
-    monkeypatch.setattr(holding, "_AT_ONCE", 1)
+    monkeypatch.setattr(index, "AT_ONCE", 1)
     monkeypatch.setattr(paging, "SECONDS", 0.0)
     hold(held, 3, RAW, "anna@example.org")
     ours = {name(number) for number in range(4)}
 
+    async def looked(service: Service, person: Person) -> list[list[int]]:
+        before, found = "", []
+        while not found or before:
+            page = await service.quarantine(person, before)
+            assert page.following not in ours - {one.id for one in page.messages}
+            assert page.following < (before or "~")
+            before = page.following
+            found.append([number for number in range(4) for one in page.messages if one.id == name(number)])
+        return found
+
+    async def twice(service: Service, person: Person) -> tuple[list[list[int]], list[list[int]]]:
+        return await looked(service, person), await looked(service, person)
+
+    for person, expected in ((ANNA, [[0], [1], [], [3]]), (BEN, [[], [1], [2], []]), (CARL, [[], [], [], []])):
+        first, again = asked(held, partial(twice, person=person))
+        assert first == expected
+        assert again == [[number for page in expected for number in page]]  # what was read is known
+
+
+def test_what_is_held_is_listed_and_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until something changes there: a page of a large quarantine takes no longer than that of a small one."""
+    read: list[str] = []
+    listed: list[int] = []
+    of, ids = Quarantine.of, Quarantine.ids
+
+    def noted(self: Quarantine, names: Iterable[str]) -> Iterator[Entry]:
+        read.extend(names := list(names))
+        return of(self, names)
+
+    def counted(self: Quarantine) -> Iterator[str]:
+        listed.append(1)
+        return ids(self)
+
+    monkeypatch.setattr(Quarantine, "of", noted)
+    monkeypatch.setattr(Quarantine, "ids", counted)
+    an_hour_ago = time.time() - 3600
+    os.utime(held / DIRECTORY, (an_hour_ago, an_hour_ago))
+
     async def work(service: Service) -> None:
-        for person, expected in ((ANNA, [[0], [1], [], [3], []]), (BEN, [[], [1], [2], [], []]), (CARL, [[], [], [], [], []])):
-            before, found = "", []
-            while not found or before:
-                page = await service.quarantine(person, before)
-                assert page.following not in ours - {one.id for one in page.messages}
-                assert page.following < (before or "~")
-                before = page.following
-                found.append([number for number in range(4) for one in page.messages if one.id == name(number)])
-            assert found == expected
+        assert await service.quarantine(CARL) == await service.quarantine(CARL) == HeldBack([])
+        assert (sorted(read), len(listed)) == (sorted(name(number) for number in range(3)), 1)
+        read.clear()
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
+        assert read == [name(1), name(2)]  # to be shown
+        hold(held, 4, RAW, "carl@example.org")
+        await service.delete(OPERATOR, name(2))
+        assert [one.id for one in (await service.quarantine(CARL)).messages] == [name(4)]
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1)]
 
     asked(held, work)
 
@@ -103,7 +145,7 @@ def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
 
 
 def test_a_long_list_is_looked_through_in_pieces(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "_AT_ONCE", 1)
+    monkeypatch.setattr(index, "AT_ONCE", 1)
     assert [one.id for one in asked(held, lambda service: service.quarantine(BEN)).messages] == [name(1), name(2)]
 
 
