@@ -295,7 +295,7 @@ def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
 def run_sums(terms: NDArray[Any], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
     wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
-    if np.logical_and.reduce(sizes):
+    if np.count_nonzero(sizes) == sizes.size:
         return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
     filled = sizes.nonzero()[0]  # reduceat cannot say that a run is empty
     sums = np.zeros((len(terms), len(sizes)), wide)

@@ -25,7 +25,7 @@ _PAGES = (b".htm", b".html", b".shtml", b".xhtml", b".svg")  # ends of names of 
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between two lines, or within a word (RFC 3676 section 4.2)
 _CALENDAR = b"text/calendar"
 _FOLDED = re.compile(r"\r?\n[ \t]")  # of calendars: within any word (RFC 5545 section 3.1)
-_BLANKS = " \n\t\r\f"
+_BLANKS = b" \n\t\r\f"
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
 _FOOTER_CHARACTERS = 1500  # at the end of a text
@@ -133,12 +133,15 @@ def _hide_unseen(content: Content, beside: list[int]) -> None:
 def _is_strange(text: str, shown: str) -> bool:
     """Whether more than a quarter of its words are not in what is shown."""
     written, there = set(text.split()), set(shown.split())
-    words, missing = _compared(written), _compared(written - there)
+    missing = _compared(written - there)
     if len(missing) >= _LOOKED_FOR:  # not all can be looked for: none of them should be there but for its end, or signs beside it
         missing -= _compared(there)
     some = sorted(missing)[:: len(missing) // _LOOKED_FOR + 1]  # where no blanks part words, or signs do, they are found as well
-    absent = sum([word not in shown for word in some])
-    return len(words) >= _FEWEST and 4 * absent * len(missing) > len(words) * len(some)
+    absent = 4 * sum([word not in shown for word in some]) * len(missing)
+    if absent <= _FEWEST * len(some):  # nearly all are there: how many words there are makes no difference
+        return False
+    words = len(_compared(written))
+    return words >= _FEWEST and absent > words * len(some)
 
 
 def _compared(written: set[str]) -> set[str]:
@@ -199,7 +202,7 @@ def _read_lower(content: Content, text: str, *, page: bool) -> None:
         content.linked = content.linked or found.linked
     if "\0" in text:
         text = text.replace("\0", "")  # nobody sees it
-    content.text.append(text if text.isascii() else decode.fold(text))
+    content.text.append(decode.fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
 
@@ -207,12 +210,18 @@ def _read_lower(content: Content, text: str, *, page: bool) -> None:
 def _cut(text: str, limits: Limits, content: Content) -> str:
     """What of a text becomes tokens: readers look at its start, and what is appended stands at its end."""
     most = limits.token_characters
-    if len(text) > most and 2 * sum(map(text[:most].count, _BLANKS)) > most:
+    if len(text) > most and 2 * _blanks(text[:most]) > most:
         text = _lines(text)  # so many blanks are there to take the room of something else: readers see hardly any of them
     if len(text) <= most:
         return text
     content.defects.append(b"text-cut")
     return text[: most - most // 4] + "\n" + text[-(most // 4) :]
+
+
+def _blanks(text: str) -> int:
+    """How many there are: to leave them out of UTF-8, where each is a byte, is faster than to count each kind."""
+    utf8 = text.encode("utf-8", "replace")
+    return len(utf8) - len(utf8.translate(None, _BLANKS))
 
 
 def _lines(text: str) -> str:
@@ -244,11 +253,13 @@ def _add_clues(content: Content, limits: Limits) -> None:
     content.sections += [
         _as_read(content, *section) if section[0] == b"subject" or not section[1].isascii() else section for section in found
     ]
-    hidden = _cut(decode.fold(" ".join(content.hidden)), limits, content)
+    hidden = _cut(decode.fold(" ".join(content.hidden), lower=True), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _parted(content, b"hidden", hidden)))
     if content.tags:
-        content.sections.append((b"tags", _cut(decode.fold(" ".join(content.tags)), limits, content).encode("utf-8", "replace")))
+        content.sections.append(
+            (b"tags", _cut(decode.fold(" ".join(content.tags), lower=True), limits, content).encode("utf-8", "replace"))
+        )
     hosts = _add_links(content)
     received = [text for name, text in found if name == b"received"]
     content.hops = len(received)
@@ -272,9 +283,9 @@ def _add_links(content: Content) -> list[str]:
     urls = list(dict.fromkeys(content.urls))[:_MAX_URLS]
     if not urls:
         return []
-    content.sections.append((b"url", decode.fold(" ".join(urls)).encode("utf-8", "replace")))
+    content.sections.append((b"url", decode.fold(" ".join(urls), lower=True).encode("utf-8", "replace")))
     hosts = list(dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))]))
-    content.sections.append((b"host", decode.fold(" ".join(map(_domains, hosts))).encode("utf-8", "replace")))
+    content.sections.append((b"host", decode.fold(" ".join(map(_domains, hosts)), lower=True).encode("utf-8", "replace")))
     return hosts
 
 

@@ -257,18 +257,21 @@ def _encoded_word(kind: bytes, data: bytes, defects: list[bytes]) -> bytes:
     return decoded
 
 
-def fold(text: str) -> str:
+def fold(text: str, *, lower: bool = False) -> str:
     """NFKC and lower case, without invisible characters and marks put on letters, look-alikes in Latin words Latin (UAX #15, UTS #39).
 
-    Linear time for any input.
+    lower: it is in lower case already. Linear time for any input.
     """
-    if text.isascii():
-        return text.lower()
-    visible = _letters(text)
-    pieces = [unicodedata.normalize("NFKC", visible[at : at + _SLICE]) for at in range(0, len(visible), _SLICE)]
-    normal = "".join(pieces).lower()
-    marked = any(map(normal.encode("utf-8", "replace").__contains__, _MARK_LEADS))
-    return unmixed(_LEFT_MARKS.sub("", normal) if marked else normal)
+    visible = text if text.isascii() else _letters(text)
+    if visible.isascii():
+        return visible if lower else visible.lower()
+    pieces = [visible[at : at + _SLICE] for at in range(0, len(visible), _SLICE)]
+    normal = "".join([piece if piece.isascii() else unicodedata.normalize("NFKC", piece) for piece in pieces])
+    if not lower or normal != visible:
+        normal = normal.lower()
+    if any(map(normal.encode("utf-8", "replace").__contains__, _MARK_LEADS)):
+        normal = _LEFT_MARKS.sub("", normal)
+    return unmixed(normal)
 
 
 def _letters(text: str) -> str:

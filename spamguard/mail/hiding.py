@@ -153,8 +153,9 @@ def _ways(attributes: str, rules: Mapping[str, Declared], element: str = "", aga
         (rules, (*names, *[element + name for name in names])),
         (again.strongly, (styles.ALL, element, *names)),
     ):
-        for name in concerned:
-            styles.add(declared, sheet.get(name, {}))
+        for name in concerned if sheet else ():
+            if name in sheet:
+                styles.add(declared, sheet[name])
     styles.add(declared, styles.declarations(given.get("style", "")))
     hides = styles.ways(declared)
     if "hidden" in given and "display" not in declared:
@@ -237,11 +238,14 @@ class _Tree:
 
     def is_open(self, name: str, place: int) -> bool:
         """Whether an element of that name is open at a place, which is behind all asked for before."""
-        for match in _NAMED_TAG.finditer(self._source, self._place, place):
-            closing, tag = match.groups()
+        count = self._open
+        for closing, tag in _NAMED_TAG.findall(self._source, self._place, place):
             if tag in _ENDING_P:
-                self._open["p"] = 0
-            self._open[tag] = max(self._open[tag] - 1, 0) if closing else self._open[tag] + 1
+                count["p"] = 0
+            if not closing:
+                count[tag] += 1
+            elif count[tag]:
+                count[tag] -= 1
         self._place = place
         return self._open[name] > 0
 

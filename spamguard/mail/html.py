@@ -22,7 +22,8 @@ from spamguard.mail.markup import Markup
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
 _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
-_ODD_SIGNS = ("&#", "&colon", "&sol", '"//', "'//", "=//", " //", "\t//", "\n//", "\\")
+_ODD_CHARACTERS = ("&#", "&colon", "&sol")
+_BEFORE_NO_SCHEME = frozenset("\"'= \t\n")  # in front of two slashes
 _ODD_SCHEME = re.compile(r"https?:(?!//[^/])")
 _LINK = re.compile(r"(?:href|src|action)\s*+=\s*+(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))")
 _ADDRESS = re.compile(r"(?:(https?):[/\\]*+|[/\\]{2,}+)([^\s\"'<>/\\]{3,100}+[^\s\"'<>]{0,300}+).*", re.S)
@@ -63,11 +64,17 @@ def read(source: str) -> Page:
 def _odd_links(attributes: str) -> list[str]:
     """Links with references to characters, with backslashes, or without a scheme or its slashes, as browsers read them (URL Standard,
     section 4.4)."""
-    if not any(sign in attributes for sign in _ODD_SIGNS) and not _ODD_SCHEME.search(attributes):
+    if not _has_odd_signs(attributes) and not _ODD_SCHEME.search(attributes):
         return []
     written = [found[found.lastindex or 0] for found in islice(_LINK.finditer(attributes), _MOST_LINKS)]
     links = [link for one in written if (link := _ADDRESS.fullmatch(hiding.value(one).lower())) and not _is_plain(one, link)]
     return [f"{link[1] or 'https'}://{link[2]}" for link in links]
+
+
+def _has_odd_signs(attributes: str) -> bool:
+    if "\\" in attributes or ("&" in attributes and any(map(attributes.__contains__, _ODD_CHARACTERS))):
+        return True
+    return not _BEFORE_NO_SCHEME.isdisjoint([before[-1:] for before in attributes.split("//")[:-1]])
 
 
 def _is_plain(written: str, link: re.Match[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 Declared = dict[str, tuple[bool, str]]
@@ -67,6 +68,7 @@ _COMMENT = re.compile(r"/\*(?:[^*]++|\*(?!/)|)*+(?:\*/)?")
 _DECLARATION = re.compile(r"""(?:[^;"'(]++|"[^"]*+"?|'[^']*+'?|\([^)]*+\)?)(?:[^;"'(]++|"[^"]*+"?|'[^']*+'?|\([^)]*+\)?|)*+""")
 _ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,6})\s?|(.))", re.S)
 _MOST = 200  # characters of one declaration
+_REMEMBERED = 300  # of a style
 
 # Without one of these nothing hides anything: a word that it needs, which is found fast, and the pattern; possessive, so that long
 # runs of blanks cost nothing.
@@ -133,8 +135,12 @@ def signs(text: str) -> list[re.Pattern[str]]:
     return [pattern for word, pattern in found if word != "overflow" or _LOW_SIGN.search(text)]
 
 
-def declarations(style: str) -> Declared:
-    """What a style declares that may hide something."""
+def declarations(style: str) -> Mapping[str, tuple[bool, str]]:
+    """What a style declares that may hide something. Remembered, if it is short: one newsletter is written like the next."""
+    return _known_declarations(style) if len(style) <= _REMEMBERED else _declarations(style)
+
+
+def _declarations(style: str) -> Declared:
     found: Declared = {}
     plain = _COMMENT.sub(" ", style) if "/*" in style else style
     for one in _DECLARATION.findall(plain) if any(sign in plain for sign in "\"'(") else plain.split(";"):
@@ -143,6 +149,9 @@ def declarations(style: str) -> Declared:
         if known is not None:
             add(found, _declared(*known, value))
     return found
+
+
+_known_declarations = lru_cache(maxsize=1024)(_declarations)
 
 
 def _declared(name: str, patterns: _Patterns, value: str) -> Declared:
@@ -162,7 +171,7 @@ def _escaped(found: re.Match[str]) -> str:
     return chr(number).lower() if number < 0x110000 else "\ufffd"
 
 
-def add(declared: Declared, more: Declared) -> None:
+def add(declared: Declared, more: Mapping[str, tuple[bool, str]]) -> None:
     """Declare more, which counts unless what is declared already is important."""
     for name, (important, way) in more.items():
         if important or not declared.get(name, (False, ""))[0]:
