@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,6 +33,7 @@ DIRECTORY = "quarantine"
 MOST = 1000  # entries that are listed at once
 
 _log = logging.getLogger("spamguard.quarantine")
+_HEADER = 64 << 10
 _ABANDONED = 86_400.0  # seconds that a message is without its note, which follows at once or never; versions before this one hold no lock
 _MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
 
@@ -131,6 +132,11 @@ class Quarantine:
         """The message, to be read as it was stored; its `spool` is the caller's to close. QuarantineError."""
         self.entry(name)
         return self._open(name)
+
+    def header(self, name: str) -> bytes:
+        """Its header section, as far as the first 64 KiB go. QuarantineError."""
+        with closing(self.open(name).spool) as spool:
+            return spool.head(_HEADER).partition(b"\r\n\r\n")[0]
 
     def delete(self, name: str) -> None:
         """Throw a message away, for good. QuarantineError: there is none, or somebody is at it at this moment."""

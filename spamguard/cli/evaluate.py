@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
         report.check_writable(options.scores)
     if options.plots:
         plots.check_drawable(options.plots)
-    known = _Known(options)
-    trials = _tried(options, known.unwanted)
-    _report(options, trials, unwanted_of({label: known.unwanted(label) for label in _classes(trials)}), other)
+    unwanted = _unwanted(options)
+    trials = _tried(options, unwanted)
+    _report(options, trials, unwanted_of({label: unwanted(label) for label in _classes(trials)}), other)
     return 0
 
 
@@ -83,22 +83,17 @@ def _classes(trials: Iterable[Trial]) -> set[str]:
     return {label for trial in trials for label in (trial.row.gold, trial.row.label)} - {"unsure"}
 
 
-class _Known:
-    """Which classes are unwanted: of those that come with every filter it is known, others are asked of the one that is there."""
+def _unwanted(options: argparse.Namespace) -> Callable[[str], bool]:
+    """Whether a class is: of those that come with every filter it is known, others are asked of the one that is there."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-
-    def unwanted(self, label: str) -> bool:
-        """Whether a class is."""
-        return label == "spam" or (label != "ham" and label in self._there)
-
-    @cached_property
-    def _there(self) -> frozenset[str]:
-        if not rim.has_filter(self._options):
+    @cache
+    def there() -> frozenset[str]:
+        if not rim.has_filter(options):
             return frozenset()
-        with rim.open_existing(self._options, load=False) as spam_filter:
+        with rim.open_existing(options, load=False) as spam_filter:
             return spam_filter.unwanted
+
+    return lambda label: label == "spam" or (label != "ham" and label in there())
 
 
 def _tried(options: argparse.Namespace, unwanted: Callable[[str], bool]) -> list[Trial]:

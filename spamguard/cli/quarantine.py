@@ -31,7 +31,6 @@ EXAMPLE = """  spamguard quarantine list
 Work = Callable[["Quarantine", Sequence["Entry"], argparse.Namespace], int]
 
 REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
-_HEADER = 64 << 10  # bytes of a header section that are shown
 
 
 def add(commands: usage.Commands) -> None:
@@ -88,7 +87,7 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
 
 def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     for entry in entries:
-        values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": _header(quarantine, entry.id)}
+        values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": quarantine.header(entry.id).decode("utf-8", "replace")}
         rim.answer(options, _text(values | {"time": moment(entry.when)}), values)
     return 0
 
@@ -207,8 +206,3 @@ def _line(entry: Entry) -> str:
 def _text(values: dict[str, Any]) -> str:
     facts = [f"{name:9} {', '.join(value) if isinstance(value, list) else value}" for name, value in values.items() if name != "header"]
     return "\n".join((*map(rim.printable, facts), "", *(rim.printable(line.expandtabs()) for line in values["header"].splitlines()), ""))
-
-
-def _header(quarantine: Quarantine, name: str) -> str:
-    with closing(quarantine.open(name).spool) as spool:
-        return spool.head(_HEADER).partition(b"\r\n\r\n")[0].decode("utf-8", "replace")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard.config import files, mistakes, tree
-from spamguard.config.checks import is_loopback, warnings
+from spamguard.config.checks import warnings
 from spamguard.config.effective import effective
 from spamguard.config.mistakes import Document
 from spamguard.errors import ConfigError
 from spamguard.settings import Position, Settings
 
-__all__ = ["DEFAULT_LISTEN", "effective", "from_command_line", "is_loopback", "load", "warnings"]
+__all__ = ["DEFAULT_LISTEN", "effective", "from_command_line", "load", "warnings"]
 
 DEFAULT_LISTEN = "smtp://127.0.0.1:10025"
 _PAGE = "127.0.0.1:10088"  # not 10080: browsers refuse that port

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from spamguard.reception.clients import plain_address
+from spamguard.reception.clients import Networks, plain_address
 from spamguard.settings import Web, WebProxy
 from spamguard.web.access.problems import refusal
 
@@ -18,6 +17,7 @@ HEADER_BYTES = 16 << 10
 HEADER_FIELDS = 100
 TARGET_BYTES = 8 << 10  # of a path and its query
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_THIS_MACHINE = Networks(("127.0.0.0/8", "::1/128"))
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _ONCE = (b"host", b"authorization", b"content-type", b"content-length", b"origin", b"x-csrf-token", b"sec-fetch-site")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
@@ -48,9 +48,9 @@ class Reader:
 
     def __init__(self, web: Web) -> None:
         self._hosts = frozenset(web.hosts or (*LOOPBACK, web.place.host))
-        self._proxies = _networks(web.proxy.networks if web.proxy else ())
+        self._proxies = Networks(web.proxy.networks if web.proxy else ())
         self._proxy = web.proxy or WebProxy(())
-        self._open = web.tls is not None or ip_address(web.place.host).is_loopback
+        self._open = web.tls is not None or web.place.host in _THIS_MACHINE
 
     def read(self, scope: Scope) -> Asking:
         """RefusalError: it is for somebody else (421), too long (414, 431), contradicts itself (400), did not come by the proxy (403)."""
@@ -60,8 +60,8 @@ class Reader:
         _check_single(fields)
         found = _joined(fields)
         peer = _plain((scope.get("client") or ("",))[0])
-        proxied = _inside(peer, self._proxies)
-        if not (proxied or self._open or _is_loopback(peer)):
+        proxied = bool(peer) and peer in self._proxies
+        if not (proxied or self._open or (peer and peer in _THIS_MACHINE)):
             raise refusal(403, "ask by way of the reverse proxy")
         user = self._user(found) if proxied else ""
         secure = scope["scheme"] == "https" or (proxied and found.get(b"x-forwarded-proto", b"").lower() == b"https")
@@ -91,7 +91,7 @@ class Reader:
             address = _plain(text.strip())
             if not address:
                 break
-            if not _inside(address, self._proxies):
+            if address not in self._proxies:
                 return address
         return peer
 
@@ -131,18 +131,6 @@ def _own(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:
         return None
     match = _ORIGIN.fullmatch(fields[b"origin"].lower())
     return match is not None and match[2] == fields[b"host"].lower() and (not secure or match[1] == b"https")
-
-
-def _networks(texts: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    return [ip_network(text) for text in texts]
-
-
-def _inside(address: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
-    return bool(address) and any(ip_address(address) in network for network in networks)
-
-
-def _is_loopback(address: str) -> bool:
-    return bool(address) and ip_address(address).is_loopback
 
 
 def _plain(text: str) -> str:

@@ -18,7 +18,9 @@ from spamguard.web.pages.house import House
 from spamguard.web.pages.notices import Notice
 from spamguard.web.pages.texts import counted
 
-SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days", "": "ever"}
+SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the last 7 days", "720": "in the last 30 days"} | {
+    "": "at any time"
+}
 """By hours."""
 _LONGEST = 320  # characters of a user's name
 _MOST_USERS = 200  # rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -22,7 +22,6 @@ from spamguard.web.service.paging import beginning, page
 from spamguard.web.service.scope import Scope, operators_only
 from spamguard.web.service.values import Held, HeldBack, Person, Released, Reply, Shown
 
-_HEADER = 64 << 10  # bytes of a header section that are shown
 _TEXT = 1000  # characters of one that is told
 
 _log = logging.getLogger("spamguard.web")
@@ -61,14 +60,11 @@ class Holding:
 
     def entry(self, person: Person, name: str) -> Entry:
         """NotThereError: there is none, or it is not theirs."""
-        try:
+        with suppress(QuarantineError):
             entry = self._quarantine.entry(name)
-        except QuarantineError as error:
-            _log.debug("%s", error)
-            raise NotThereError("no message with that id is held here, or it is not yours") from None
-        if not self._may_see(person, entry):
-            raise NotThereError("no message with that id is held here, or it is not yours")
-        return entry
+            if self._scope.may_see(person, _recipients(entry)):
+                return entry
+        raise NotThereError("no message with that id is held here, or it is not yours")
 
     def may_release(self, person: Person, entry: Entry) -> None:
         """NotAllowedError if others wait for it too, whose mail it is as well."""
@@ -110,9 +106,6 @@ class Holding:
             return next(iter(self._hops.values()))
         raise UsageError(f"it is not known where {entry.id} was to go: `spamguard quarantine release --next-hop` takes it there")
 
-    def _may_see(self, person: Person, entry: Entry) -> bool:
-        return self._scope.may_see(person, _recipients(entry))
-
     def _held(self, person: Person, entry: Entry) -> Held:
         return Held(
             entry.id,
@@ -128,13 +121,9 @@ class Holding:
 
     def _head(self, entry: Entry) -> bytes:
         try:
-            content = self._quarantine.open(entry.id)
+            return self._quarantine.header(entry.id)
         except (QuarantineError, OSError):  # it was deleted meanwhile
             return b""
-        try:
-            return content.spool.head(_HEADER).partition(b"\r\n\r\n")[0]
-        finally:
-            content.spool.close()
 
 
 def _recipients(entry: Entry) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from spamguard import __version__
 from spamguard.batches import BATCH
 from spamguard.engine import Filter
-from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
+from spamguard.errors import BusyError, NotAllowedError, SpamguardError
 from spamguard.history import Row
 from spamguard.lately import Lately
 from spamguard.ledger.users import UNHEARD, Standing
@@ -65,7 +65,6 @@ _LONGER = 60.0  # those of all that was learnt: they go through an index of all 
 _MOST_KNOWN = 64  # numbers of the last hours, of so many people
 _READERS = 2  # threads
 _UNDO = 4 * BATCH  # messages that are undone at once
-_LATEST_TIME = 1 << 40  # seconds since 1970
 _LAST_SECONDS = 0.5  # for what has begun, at the end: whoever reloads waits for it
 _RELEASED = "quarantine"  # origin of lessons, as of the command
 
@@ -227,8 +226,6 @@ class LocalService:
     async def undo(self, person: Person, user: str, since: float, *, dry: bool = False) -> Sequence[Receipt]:
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back what others have taught")
-        if not 0 <= since <= _LATEST_TIME:
-            raise UsageError("since: seconds since 1970 are expected")
         chosen = Chosen(user, int(since))
         digests = await self._filter.do(lambda found: messages_of(found, chosen))
         done: list[Receipt] = []
