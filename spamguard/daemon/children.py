@@ -10,14 +10,16 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
+from spamguard import installed
 from spamguard.settings import Settings
 
 
 def start(module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """A process of this package, in a process group of its own: what is typed at a terminal goes to the master alone.
 
-    -P and the path: it imports from where we do, never from the current directory.
+    -P and the path: it imports from where we do, never from the current directory. OSError, of which ReplacedError is one.
     """
+    installed.check()
     command = [sys.executable, "-P", "-m", module, *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=pass_fds, env=environment, process_group=0)  # noqa: S603

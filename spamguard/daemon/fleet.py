@@ -70,7 +70,10 @@ class Member:
 
 @dataclass(slots=True)
 class Fleet:
-    """All workers, those of older settings too while they drain. settling_due: one has said so. starting: for the next one."""
+    """All workers, those of older settings too while they drain. settling_due: one has said so. starting: for the next one.
+
+    told: why none can be started.
+    """
 
     assembly: str
     timing: Timing
@@ -81,6 +84,7 @@ class Fleet:
     settling_due: bool = False
     pause: float = 0.0
     resume: float = 0.0
+    told: str = ""
     stopping: bool = False
     starting: float = field(init=False)
 
@@ -173,7 +177,11 @@ class Fleet:
                 self.members.append(self._start(self.plan, now))
             except OSError as error:  # no memory or no processes left: that passes
                 self._wait(now, short=True)
-                _log.error("cannot start a worker: %s; again in %.1f s", error, self.pause)
+                if str(error) != self.told:
+                    _log.error("cannot start a worker: %s; tried again every now and then", error)
+                self.told = str(error)
+            else:
+                self.told = ""
 
     def _start(self, plan: Plan, now: float) -> Member:
         slot = self.board.free()

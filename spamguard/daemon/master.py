@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
+from spamguard import installed
 from spamguard.daemon import alone, children, description, privileges, signals, sockets
 from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import SpamguardError, StartError, problems
+from spamguard.installed import ReplacedError
 from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
 from spamguard.settings import Settings
 
@@ -60,6 +62,8 @@ class Master:
         self._next_training = self._kill_at = 0.0
         self._next_word = math.inf  # until the first READY=1: systemd would count from a word on, and starting has a time of its own
         self._announced = False
+        self._replaced = False  # by what is installed now
+        self._status_at_end = 0
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; the exit status. ConfigError, StartError: nothing has been started."""
@@ -86,7 +90,7 @@ class Master:
             while self._fleet.members or not self._fleet.stopping:
                 self._turn()
         _log.info("stopped")
-        return 0
+        return self._status_at_end
 
     def _turn(self) -> None:
         """Wait for something, and do what is due."""
@@ -106,6 +110,7 @@ class Master:
         self._announce()
         self._settle()
         self._watchdog()
+        self._look_at_ourselves()
 
     def _receive(self, wakeups: socket.socket) -> None:
         """Signals: each is a byte."""
@@ -151,6 +156,7 @@ class Master:
         _log.info("reading the configuration anew")
         self._notifier.reloading()
         try:
+            installed.check()
             settings = self._read()
             self._check_lasting(settings)
             self._open(settings)
@@ -213,6 +219,19 @@ class Master:
                 self._trainer = children.start("spamguard.daemon.trainer", [str(self._settings.state)])
             except OSError as error:
                 _log.error("cannot start a trainer: %s", error)
+
+    def _look_at_ourselves(self) -> None:
+        """Who installs another version is told at once what that needs, not when something ends. Without a worker we are of no more use."""
+        try:
+            installed.check()
+        except ReplacedError as error:
+            if not self._replaced:
+                _log.error("%s; until then what runs goes on, and what ends is not started again", error)
+            self._replaced = True
+            if not self._fleet.members:
+                _log.error("no worker is left")
+                self._status_at_end = 1  # for whoever looks after us to start what is installed now
+                self._stop()
 
     def _watchdog(self) -> None:
         """A word to systemd, thrice as often as it wants, while every worker is heard."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spamguard import __file__ as package
+from spamguard import installed
 from spamguard.proxy import frames
 from spamguard.proxy.contract import NotScanned
 from spamguard.records import Scan
@@ -143,6 +144,7 @@ class Process:
 
 
 def _started(command: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+    installed.check()
     path = os.pathsep.join(filter(None, (str(Path(package).parents[1]), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(  # noqa: S603  our own command
         command,

@@ -69,6 +69,7 @@ class ScorerPool:
         self._closing = False
         self._starts_after = 0.0
         self._failed_starts = 0  # one after the other
+        self._told = ""  # why none can be started
 
     async def start(self) -> None:
         """Start the usual number of scorers; they become ready by themselves."""
@@ -167,9 +168,12 @@ class ScorerPool:
             try:
                 scorer = Process(self._command, self._arguments, self._changed)
             except OSError as error:
-                _log.error("a scorer cannot be started: %s", error)
+                if str(error) != self._told:
+                    _log.error("a scorer cannot be started: %s", error)
+                self._told = str(error)
                 self._later()
                 return
+            self._told = ""
             starting = _STARTING * 2 ** min(self._failed_starts, _DOUBLINGS)
             self._scorers[scorer] = _Care(scorer, starting, self._seconds, partial(self._stuck, scorer))
 
