@@ -6,9 +6,9 @@ wrong, where, and the remedy. Commands print it and exit non-zero; nothing here 
 
 import errno
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
-    **dict.fromkeys(_NO_ROOM, "make room and try again"),
+    **dict.fromkeys(_FULL, "make room and try again"),
     errno.EFBIG: "raise the limit on file size",
     errno.EROFS: "choose a place that can be written",
 }
@@ -21,7 +21,7 @@ def remedy(error: OSError, otherwise: str) -> str:
 
 def is_full(error: Exception) -> bool:
     """Whether the disk, or somebody's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in _NO_ROOM
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def reported(error: Exception) -> str:

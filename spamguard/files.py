@@ -17,7 +17,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What only writing raises: the disk is full, or somebody's share of it, or the file may not be larger."""
 
 _DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
-_ABANDONED = 86_400.0  # seconds since anybody has written to one
+_ABANDONED = 3600.0  # seconds since anybody has written to one, after which nobody will
 _NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 

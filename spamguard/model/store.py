@@ -17,6 +17,7 @@ from pathlib import Path
 from spamguard.bayes import fusion
 from spamguard.bayes.tables import Tables, empty_tables
 from spamguard.errors import LedgerError, TableError
+from spamguard.files import sweep_drafts
 from spamguard.ledger import SqliteLedger
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import snapshot
@@ -29,7 +30,6 @@ NOTES = ("tables", "goodmail", "renewed")
 _LONG_TAIL = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _ATTEMPTS = 5
 KEPT_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
-_ABANDONED = 3600.0  # seconds after which nobody is still writing a snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class TableStore:
         older = range(1, EXTRACTOR)
         self._ledger.drop_meta(f"{note}.{number}" for number in older for note in NOTES)
         for number in older:
-            for path in (*self._directory.glob(f"tables-{number}-*.bin"), *self._directory.glob(f".tables-{number}-*.new")):
+            for path in self._directory.glob(f"tables-{number}-*.bin"):
                 _remove(path)
 
     def _publish_settled(self, tables: Tables, upto: int) -> None:
@@ -158,9 +158,8 @@ class TableStore:
     def _publish(self, tables: Tables, stamp: Stamp, expected: str | None) -> bool:
         """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
         path = self._directory / stamp.file
-        for draft in self._abandoned():  # first: on a disk that they have filled nothing could be written
-            _remove(draft)
         try:
+            sweep_drafts(self._directory)  # first: on a disk that they have filled nothing could be written
             snapshot.write(path, tables, durable=self._durable)
         except OSError as error:
             raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger") from error
@@ -174,15 +173,6 @@ class TableStore:
         for other in older:
             _remove(other)
         return True
-
-    def _abandoned(self) -> list[Path]:
-        """Snapshots that somebody began to write long ago: a killed process cannot remove its own."""
-        found = []
-        for draft in self._directory.glob(f".tables-{EXTRACTOR}-*.new"):
-            with suppress(FileNotFoundError):  # it was finished meanwhile
-                if time.time() - draft.stat().st_mtime > _ABANDONED:
-                    found.append(draft)
-        return found
 
 
 def _remove(path: Path) -> None:

@@ -25,7 +25,7 @@ def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path)
     Filter.open(tmp_path).close()
     for name in (*LEFT, *KEPT):
         (tmp_path / name).write_bytes(b"x")
-        os.utime(tmp_path / name, (time.time() - 90_000,) * 2)
+        os.utime(tmp_path / name, (time.time() - 3700,) * 2)
     (tmp_path / ".import.young.new").write_bytes(b"x")
     (tmp_path / ".directory.new").mkdir()
     os.utime(tmp_path / ".directory.new", (0, 0))

@@ -320,6 +320,7 @@ def test_what_an_older_extractor_left_goes_with_the_first_settling(tmp_path: Pat
         draft = f".tables-{EXTRACTOR - 1}-7-abcd.bin.9.new"
         for name in (older, newer, draft):
             (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / draft, (0, 0))
         for key in (f"tables.{EXTRACTOR - 1}", f"goodmail.{EXTRACTOR - 1}", f"tables.{EXTRACTOR + 1}"):
             one.ledger.set_meta(key, "{}")
         one.settle()
