@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from spamguard import __version__
+from spamguard import __version__, times
 from spamguard.batches import BATCH
 from spamguard.engine import Filter
-from spamguard.errors import BusyError, NotAllowedError, SpamguardError
+from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.history import Row
 from spamguard.lately import Lately
 from spamguard.ledger.users import UNHEARD, Standing
@@ -226,6 +226,8 @@ class LocalService:
     async def undo(self, person: Person, user: str, since: float, *, dry: bool = False) -> Sequence[Receipt]:
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back what others have taught")
+        if not 0 <= since <= times.LATEST:
+            raise UsageError("since: seconds since 1970 are expected")
         chosen = Chosen(user, int(since))
         digests = await self._filter.do(lambda found: messages_of(found, chosen))
         done: list[Receipt] = []
