@@ -75,7 +75,7 @@ class Notes:
         self._once = once
         self._began = int(time.time())
         self._changed = True
-        self._mailboxes = 0
+        self._told = -1, -1  # how many mailboxes, and which changes of `Once`, were written last
         self._beat = -inf
         before = read(state)
         self._refusals = Refusals(before.refused if before else {})
@@ -92,9 +92,10 @@ class Notes:
 
     def beat(self, mailboxes: int) -> None:
         """Write what there is to say, at once if something has changed, else a sign of life now and then."""
-        if not self._changed and mailboxes == self._mailboxes and time.monotonic() < self.due:
+        now_told = mailboxes, self._once.changes
+        if not self._changed and now_told == self._told and time.monotonic() < self.due:
             return
-        self._mailboxes = mailboxes
+        self._told = now_told
         self._beat = time.monotonic()
         now = int(time.time())
         told = Noted(self._began, now, mailboxes, self._refusals.recent(), tuple(troubles(self._once.standing(), now)))

@@ -44,6 +44,7 @@ class Once:
 
     def __init__(self) -> None:
         self._told: dict[Hashable, Warned] = {}
+        self.changes = 0  # of what stands, so far
 
     def warn(self, key: Hashable, text: str, *values: object) -> None:
         """Say it, unless it was said about this before and `over` has not been called since."""
@@ -59,10 +60,11 @@ class Once:
         if len(self._told) >= _MOST:
             self._told.pop(next(iter(self._told)))
         self._told[key] = Warned(text % values, time.time())
+        self.changes += 1
 
     def over(self, key: Hashable) -> None:
         """It is well again: should it come back, that is news."""
-        self._told.pop(key, None)
+        self.changes += self._told.pop(key, None) is not None
 
     def over_where(self, is_over: Callable[[Matter], bool]) -> None:
         """All of these are well again, or nobody's concern any more."""

@@ -17,7 +17,6 @@ from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(schedule, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
 
 
 def troubles(watched: Watched) -> list[str]:

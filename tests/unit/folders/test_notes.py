@@ -97,7 +97,6 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkey
 
     message = deliver(watched.box, MAIL[0])
     watched.rest()
-    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
     watched.mailboxes.names = refusing
     move(message, watched.box / ".Junk")
     turn_until(watched, lambda: notes.read(watched.state).troubles)
@@ -114,7 +113,6 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkey
 
 def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path, monkeypatch):
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Junk") / ".Junk" / "cur")
-    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
     watched = Watched(tmp_path)
     turn_until(watched, lambda: (noted := notes.read(watched.state)) and noted.troubles)
     assert "Junk: cannot be looked at (Permission denied)" in notes.read(watched.state).troubles[0].text
@@ -124,7 +122,6 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
 
 def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, monkeypatch, caplog):
     """The directory itself: nobody sees any more that it is a folder, but mail was in it."""
-    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
     watched = Watched(tmp_path)
     deliver(watched.box / ".Junk", MAIL[0])
     watched.rest()
@@ -147,7 +144,6 @@ def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
     ben = maildir(tmp_path / "home" / "ben", ".Junk")
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
     forbid(monkeypatch, ben / ".Junk" / "cur")
-    monkeypatch.setattr(notes, "BEAT_SECONDS", 0.05)
     watched = Watched(tmp_path)
     turn_until(watched, lambda: (noted := notes.read(watched.state)) and len(noted.troubles) == 2)
     (watched.box / ".Closed").rename(tmp_path / "closed")
