@@ -32,9 +32,14 @@ def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None
     logging.basicConfig(level=level, handlers=[handler])
 
 
+def is_terminal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether it is one on which more can be done than to write lines."""
+    return stream.isatty() and environment.get("TERM") != "dumb"
+
+
 def has_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Whether it is a terminal that knows colours, of somebody who wants them (https://no-color.org)."""
-    return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("NO_COLOR")
+    return is_terminal(stream, environment) and not environment.get("NO_COLOR")
 
 
 def mark(environment: Mapping[str, str], level: int) -> str:

@@ -224,7 +224,7 @@ def has_filter(options: argparse.Namespace) -> bool:
 
 def settle_if_due(spam_filter: Filter) -> bool:
     """Settle after teaching, with a word on a terminal meanwhile; whether it was done."""
-    with_note, note = sys.stderr.isatty(), "settling …"
+    with_note, note = _has_bars(), "settling …"
     if with_note:
         print(note, end="\r", file=sys.stderr, flush=True)
     try:
@@ -250,7 +250,7 @@ def messages(paths: Sequence[str]) -> Iterator[sources.Message]:
 
 def expected(paths: Sequence[str]) -> int | None:
     """About how many messages there will be, for a bar; None: it is not known, or there is no terminal to show one on."""
-    counts = [sources.count(path) for path in paths] if sys.stderr.isatty() else [None]
+    counts = [sources.count(path) for path in paths] if _has_bars() else [None]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
@@ -263,10 +263,14 @@ def with_progress(items: Iterable[Item], total: int | None, unit: str = " messag
             advance(1)
 
 
+def _has_bars() -> bool:
+    return log.is_terminal(sys.stderr, os.environ)
+
+
 @contextmanager
 def progress(total: int | None, unit: str, title: str = "") -> Iterator[Callable[[int], object]]:
     """What is told how much work was done, in units; on a terminal it is a bar when that takes long. total: of all of it, if known."""
-    if not sys.stderr.isatty():
+    if not _has_bars():
         yield lambda _: None
         return
     from tqdm import tqdm

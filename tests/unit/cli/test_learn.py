@@ -182,12 +182,14 @@ def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeyp
     assert sizes == [64, 56]
 
 
-def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch):
+@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False)])
+def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, shown):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", term)
     assert main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["taught"] == {"ham": 120}
-    assert "settling" in err
+    assert ("settling" in err) == shown
     assert "\x1b" not in err
 
 
