@@ -26,6 +26,7 @@ CONNECTIONS = 100
 CONNECTIONS_OF_ONE = 16  # of one account that speaks for itself only
 SECONDS = 30.0  # for all of one lesson
 BYTES_IN_FLIGHT = 512 << 20
+BYTES_OF_ONE = 128 << 20  # of one account that speaks for itself only: what it has announced and does not send keeps others from theirs
 _PIECE = 256 << 10
 _BACKLOG = 512
 
@@ -83,7 +84,7 @@ class TeachingDoor:
         self._arrived = arrived
         self._lacks = lacks
         self._clients: Counter[int] = Counter()
-        self._bytes = 0
+        self._bytes: Counter[int] = Counter()  # announced and not kept yet, by account
 
     async def start(self, path: Path, mode: int) -> asyncio.Server:
         """Listen at a path, in the place of what was there. OSError."""
@@ -121,17 +122,19 @@ class TeachingDoor:
             return f"NO {error}"
         if header.label and await self._lacks(header.label):
             return f"HOLD there is no class {header.label!r} here; `spamguard learn --as {header.label}` makes one"
-        if self._bytes + header.length > BYTES_IN_FLIGHT:
-            return "LATER too much at once"
-        self._bytes += header.length
+        self._bytes[account] += header.length
         try:
-            return await self._take(reader, header, account)
+            return "LATER too much at once" if self._full(account) else await self._take(reader, header, account)
         finally:
-            self._bytes -= header.length
+            self._bytes[account] -= header.length
 
     def _crowded(self, account: int) -> bool:
         of_one = CONNECTIONS if self._speakers.trusted(account) else CONNECTIONS_OF_ONE
         return self._clients.total() > CONNECTIONS or self._clients[account] > of_one
+
+    def _full(self, account: int) -> bool:
+        of_one = BYTES_IN_FLIGHT if self._speakers.trusted(account) else BYTES_OF_ONE
+        return self._bytes.total() > BYTES_IN_FLIGHT or self._bytes[account] > of_one
 
     async def _take(self, reader: asyncio.StreamReader, header: Header, account: int) -> str:
         with closing(Spool(self._spool)) as message:

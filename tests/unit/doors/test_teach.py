@@ -159,15 +159,16 @@ def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, spea
     assert len(served(tmp_path, use, speakers)) == 1
 
 
-def test_too_many_bytes_are_told_to_come_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(teach, "BYTES_IN_FLIGHT", 10)
+@pytest.mark.parametrize(("speakers", "limit"), [(Speakers(()), "BYTES_IN_FLIGHT"), (Nobody(()), "BYTES_OF_ONE")])
+def test_too_many_bytes_are_told_to_come_again(tmp_path, monkeypatch, speakers, limit):
+    monkeypatch.setattr(teach, limit, 10)
 
     async def use(path: str) -> None:
         with pytest.raises(OSError, match="too much"):
             await handing((Header("spam", 11), b"hello world"))(path)
         await handing((Header("spam", 5), b"hello"))(path)
 
-    assert len(served(tmp_path, use)) == 1
+    assert len(served(tmp_path, use, speakers)) == 1
 
 
 def test_a_full_disk_is_no_yes(tmp_path):
