@@ -13,6 +13,7 @@ import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 WORD = 8  # bytes
@@ -51,7 +52,7 @@ _LAYOUT = {
     **{name: _words(rows) for name, rows in _NAMED.items()},
 }
 _SLOT = 2048  # words, so that no two processes write to one page
-_AT = dict(zip(_LAYOUT, [sum(list(_LAYOUT.values())[:number]) for number in range(len(_LAYOUT))], strict=True))
+_AT = dict(zip(_LAYOUT, accumulate(_LAYOUT.values(), initial=0), strict=False))  # the last one is where a slot ends
 SLOTS = 2500  # workers of the present settings and of older ones that still drain; memory is only taken by those in use
 MASTER, REPORTER, SERVER, WATCHER, TEACHER, _FIRST = range(6)  # slots with an owner of their own
 OTHER = ("other", "other")  # the row of what has no row left
