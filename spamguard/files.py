@@ -31,10 +31,13 @@ def create_private(path: Path) -> BinaryIO:
 
 
 def _private(name: str, flags: int) -> int:
-    descriptor = os.open(name, flags, 0o600)
+    return _given(os.open(name, flags, 0o600), Path(name).parent)
+
+
+def _given(descriptor: int, directory: Path) -> int:
     if os.geteuid() == 0:
         with suppress(OSError):
-            owner = Path(name).parent.stat()
+            owner = directory.stat()
             os.chown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
 
@@ -51,9 +54,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def open_unnamed(directory: Path) -> int | None:
-    """A new file without a name, mode 0600, to be read and written; None where there are none. OSError when it cannot be made."""
+    """A new file without a name, as `create_private`, to be read and written; None where there are none. OSError when it cannot be made."""
     try:
-        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return _given(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), directory)
     except OSError as error:
         if error.errno not in _NO_UNNAMED_FILES:
             raise
@@ -88,6 +91,23 @@ def make_once(path: Path, fill: Callable[[Path], object]) -> None:
         create_private(draft).close()
         fill(draft)
         path.hardlink_to(draft)
+
+
+@contextmanager
+def named_once_whole(path: Path) -> Iterator[BinaryIO]:
+    """A private file, to be written, that gets this name, which nothing has, when the block ends well. Of one whose writer is killed
+    nothing is left; a draft where there are no files without names. OSError: it cannot be made, or the name is taken."""
+    descriptor = open_unnamed(path.parent)
+    if descriptor is None:
+        with draft_of(path) as draft:
+            with create_private(draft) as file:
+                yield file
+            path.hardlink_to(draft)
+        return
+    with open(descriptor, "wb") as file:
+        yield file
+        file.flush()
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # which makes Python follow that link
 
 
 def sweep_drafts(directory: Path) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.errors import TableError
-from spamguard.files import create_private, draft_of, sync_directory
+from spamguard.files import named_once_whole, sync_directory
 
 _MAGIC = b"spamguard tables 1\n"
 _PAGE = 4096
@@ -48,18 +48,16 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
         layout.append((name, array.dtype.str, array.shape, position))
         position += _whole_pages(array.nbytes)
     head = _head({"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": position})
-    with draft_of(path) as draft:
-        with create_private(draft) as file:
-            file.write(head)
-            for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
-                _write_array(file, np.ascontiguousarray(array), len(head) + start)
-            file.truncate(len(head) + position)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        draft.rename(path)
+    with named_once_whole(path) as file:
+        file.write(head)
+        for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
+            _write_array(file, np.ascontiguousarray(array), len(head) + start)
+        file.truncate(len(head) + position)
+        file.flush()
         if durable:
-            sync_directory(path.parent)
+            os.fsync(file.fileno())
+    if durable:
+        sync_directory(path.parent)
 
 
 def _head(header: dict[str, Any]) -> bytes:

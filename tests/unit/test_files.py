@@ -3,8 +3,8 @@ import os
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter
-from spamguard.files import create_private, draft_of, make_once, sweep_drafts
+from spamguard import Filter, files
+from spamguard.files import create_private, draft_of, make_once, named_once_whole, sweep_drafts
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -65,3 +65,19 @@ def test_of_several_that_make_a_file_once_the_first_counts(tmp_path):
 
     make_once(tmp_path / "file", late)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"first"}
+
+
+@pytest.mark.parametrize("unnamed", [True, False], ids=["without a name", "as a draft"])
+def test_a_file_has_its_name_once_it_is_whole(tmp_path, monkeypatch, unnamed):
+    if not unnamed:
+        monkeypatch.setattr(files, "open_unnamed", lambda _: None)
+    with named_once_whole(tmp_path / "file") as file:
+        file.write(b"whole")
+        assert len(list(tmp_path.iterdir())) == (not unnamed)
+        assert not (tmp_path / "file").exists()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError), named_once_whole(tmp_path / "file") as file:
+        file.write(b"another")
+    with pytest.raises(OSError, match="full"), named_once_whole(tmp_path / "other") as file:
+        raise OSError(f"full after {file.write(b'half')} bytes")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"whole"}

@@ -247,7 +247,8 @@ with opened(Path(sys.argv[1])) as f:
     f.settle()
 """
     assert python(code, str(tmp_path)).returncode == -9
-    assert [name for name in snapshots(tmp_path) if name.endswith(".new")]
+    assert snapshots(tmp_path) == [], "64 MB would be missing until somebody swept them"
+    (tmp_path / ".tables-1-1-ab.bin.cd.new").write_bytes(b"x")  # as it is where there are no files without names
     one = open_one()
     assert sum(one.status().classes.values()) == 20
     one.settle()
