@@ -104,7 +104,7 @@ def named_once_whole(path: Path) -> Iterator[BinaryIO]:
                 yield file
             path.hardlink_to(draft)
         return
-    with open(descriptor, "wb") as file:
+    with os.fdopen(descriptor, "wb") as file:
         yield file
         file.flush()
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # which makes Python follow that link
