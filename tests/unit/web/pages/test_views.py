@@ -217,6 +217,8 @@ def test_what_was_taught_is_told_where_the_list_cannot_be(tmp_path: Path, servic
     page = followed(service, tmp_path, steps)
     assert page.status_code == 503
     assert ("Learnt as spam." in page.text, "only this page cannot be shown" in page.text) == (True, True)
+    assert "Wait a moment, then load the page again." in page.text
+    assert "has been done" not in page.text  # a release may have failed: the notice says what was
     assert f'action="/history/{NAME}/forget"' in page.text
     assert service.calls == [("learn_passed", "anna", NAME, "spam")]
     assert "only this page" not in get(service, tmp_path, "/history")[0].text
