@@ -2,9 +2,9 @@
 
 Lessons are replayed in the order they are handed over (the caller's canonical one, which interleaves the classes), in
 blocks: a block's scores are taken before anything of the block is counted, so fusion never sees a score taken after teaching.
-Counting on the way, it also builds every table from nothing. The logistic experts learn the lessons from the last one to the first
-as well, and their weights are the mean of both: much of what they owe to an order alone is then gone (corpora/RESULTS.md, "There and
-back"). All in whole numbers, or rounded to such at once: the same lessons give the same bits.
+Counting on the way, it also builds every table from nothing. The lessons are replayed from the last one to the first as well, and the
+weights of the logistic experts and of fusion are the mean of both: much of what they owe to an order alone is then gone
+(corpora/RESULTS.md, "There and back"). All in whole numbers, or rounded to such at once: the same lessons give the same bits.
 """
 
 from __future__ import annotations
@@ -66,24 +66,27 @@ def replay(
     """
     _keep_memory()
 
-    def player() -> _Player:
+    def player(order: Iterable[Block]) -> _Player:
         tables = empty_tables(bits, traits, numbers, fusion.start(len(classes) + len(BASE_CLASSES)))
         prior.lay(tables, known, lessons)
-        return _Player(lessons, list(classes), unwanted, tables)
+        playing = _Player(lessons, list(classes), unwanted, tables)
+        for block in order:
+            playing.play(block)
+        return playing
 
-    back = player().learnt(backwards)  # its tables are gone before others are made
-    there = player()
-    for block in played:
-        there.play(block)
+    back = player(backwards).learnt()  # its tables are gone before others are made
+    there = player(played)
     there.meet(back)
     return there.finish()
 
 
 class _Learnt(NamedTuple):
-    """What logistic experts know: of every class but the first their weights, (buckets,); and all biases."""
+    """What depends on the order of lessons. weights, biases: of the logistic experts, those of every class but the first, (buckets,)."""
 
     weights: list[NDArray[np.int32]]
     biases: Integers
+    fusion_weights: Integers
+    fusion_biases: Integers
 
 
 class _Step(NamedTuple):
@@ -127,19 +130,25 @@ class _Player:
         self._sum_up(placed, targets)
         self.played += len(targets)
 
-    def learnt(self, played: Iterable[Block]) -> _Learnt:
-        """Only what the logistic experts make of lessons; the tables are of no other use then."""
-        for block in played:
-            self._teach(*self._placed(block))
-        return _Learnt([column.copy() for column in self.columns], self.tables.biases)
+    def learnt(self) -> _Learnt:
+        """What is left of the order in which lessons were played, without the tables."""
+        tables = self.tables
+        weights = [column.copy() for column in self.columns]
+        return _Learnt(weights, tables.biases, tables.fusion_weights, tables.fusion_biases)
 
     def meet(self, other: _Learnt) -> None:
-        """Half way between what the logistic experts know here and there."""
+        """Half way between what was learnt here and there."""
+        tables = self.tables
         for column, weights in zip(self.columns, other.weights, strict=True):
             known = ((column | weights) != 0).nonzero()[0]
             one, two = column.take(known), weights.take(known)
             column[known] = (one >> 1) + (two >> 1) + (one & two & 1)  # rounded down; their sum might not fit
-        self.tables.biases[:] = self.tables.biases + other.biases >> 1
+        for ours, theirs in (
+            (tables.biases, other.biases),
+            (tables.fusion_weights, other.fusion_weights),
+            (tables.fusion_biases, other.fusion_biases),
+        ):
+            ours[:] = ours + theirs >> 1
 
     def _placed(self, block: Block) -> tuple[Placed, NDArray[np.intp]]:
         """Where the features of its lessons lie, and the numbers of their classes."""
