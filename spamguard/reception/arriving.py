@@ -21,13 +21,14 @@ class NoRoom(Enum):
 
 
 class Arriving:
-    """One message. refused: why it is not taken, None while it is; what came of it is gone then."""
+    """One message. client: as in `Load.room_for`. refused: why it is not taken, None while it is; what came of it is gone then."""
 
-    def __init__(self, directory: Path, limits: DoorLimits | ScannerLimits, load: Load) -> None:
+    def __init__(self, directory: Path, limits: DoorLimits | ScannerLimits, load: Load, client: str = "") -> None:
         self.spool = Spool(directory)
         self.refused: NoRoom | None = None
         self._most = limits.message_bytes
         self._load = load
+        self._client = client
         self._counted = 0
 
     def write(self, data: bytes) -> None:
@@ -36,7 +37,7 @@ class Arriving:
             return
         if self.spool.size + len(data) > self._most:
             self._refuse(NoRoom.TOO_LARGE)
-        elif not self._load.take(len(data)):
+        elif not self._load.take(len(data), self._client):
             self._refuse(NoRoom.NOT_NOW)
         else:
             self._counted += len(data)
@@ -56,5 +57,5 @@ class Arriving:
     def close(self) -> None:
         """Give everything back; idempotent."""
         self.spool.close()
-        self._load.give_back(self._counted)
+        self._load.give_back(self._counted, self._client)
         self._counted = 0

@@ -61,6 +61,7 @@ class Load:
     def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
         self._limits = limits
         self._clients: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()  # in flight, of each who has a share of them only
         self.connections = 0
         self.bytes_in_flight = 0
         self._counting = Lock()
@@ -82,18 +83,28 @@ class Load:
         if not self._clients[client]:
             del self._clients[client]
 
-    def room_for(self, size: int) -> bool:
-        """Whether so many bytes more may be in flight."""
-        return self.bytes_in_flight + size <= self._limits.bytes_in_flight
+    def room_for(self, size: int, client: str = "") -> bool:
+        """Whether so many bytes more may be in flight. client: a `neighbourhood` that may have half of them, or one message; "": who may
+        have all, as one that speaks for many."""
+        share = max(self._limits.bytes_in_flight // 2, self._limits.message_bytes)
+        has_room = not client or self._bytes[client] + size <= share
+        return has_room and self.bytes_in_flight + size <= self._limits.bytes_in_flight
 
-    def take(self, size: int) -> bool:
+    def take(self, size: int, client: str = "") -> bool:
         """Have so many bytes more in flight, if there is room for them."""
         with self._counting:
-            found = self.room_for(size)
-            self.bytes_in_flight += size * found
+            found = self.room_for(size, client)
+            self._count(size * found, client)
         return found
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, client: str = "") -> None:
         """They are not in flight any more."""
         with self._counting:
-            self.bytes_in_flight -= size
+            self._count(-size, client)
+
+    def _count(self, size: int, client: str) -> None:
+        self.bytes_in_flight += size
+        if client:
+            self._bytes[client] += size
+            if not self._bytes[client]:
+                del self._bytes[client]

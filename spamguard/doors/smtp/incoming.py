@@ -20,12 +20,12 @@ _REFUSALS = {NoRoom.TOO_LARGE: dialogue.SIZE_LIMIT, NoRoom.NOT_NOW: dialogue.NO_
 
 
 class Incoming:
-    """One message. refusal: why it will not be taken, None while it will."""
+    """One message. client: as in `Load.room_for`. refusal: why it will not be taken, None while it will."""
 
-    def __init__(self, directory: Path, limits: DoorLimits, load: Load, *, refuse_header: bool) -> None:
+    def __init__(self, directory: Path, limits: DoorLimits, load: Load, client: str = "", *, refuse_header: bool) -> None:
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
-        self._arriving = Arriving(directory, limits, load)
+        self._arriving = Arriving(directory, limits, load, client)
         self._most_header = limits.header_bytes
         self._refuse_header = refuse_header
         self._header_bytes = 0

@@ -68,7 +68,7 @@ class MailSession(Session):
         size = next((int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0)
         if size > self._terms.limits.message_bytes:
             return dialogue.SIZE_LIMIT
-        return None if self._terms.load.room_for(max(size, 1)) else dialogue.NO_SPACE
+        return None if self._terms.load.room_for(max(size, 1), self._sharer) else dialogue.NO_SPACE
 
     async def _rcpt(self, arg: str) -> None:
         smtputf8 = self._behind_a_server or any(keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters)
@@ -115,7 +115,7 @@ class MailSession(Session):
     async def _data(self, arg: str) -> None:
         if arg:
             self._answer(dialogue.BAD_ARGUMENT)
-        elif not self._terms.load.room_for(1):
+        elif not self._terms.load.room_for(1, self._sharer):
             self._answer(dialogue.NO_SPACE)
         else:
             self.say(dialogue.GO_AHEAD)
@@ -134,7 +134,8 @@ class MailSession(Session):
 
     async def _take_message(self) -> Sequence[Reply]:
         terms = self._terms
-        incoming = Incoming(terms.spool_directory, terms.limits, terms.load, refuse_header=terms.position is not Position.AFTER_QUEUE)
+        refuse_header = terms.position is not Position.AFTER_QUEUE
+        incoming = Incoming(terms.spool_directory, terms.limits, terms.load, self._sharer, refuse_header=refuse_header)
         try:
             await self._receive(incoming)
             replies = await self._hand_over(incoming)

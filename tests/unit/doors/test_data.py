@@ -152,6 +152,25 @@ def test_bytes_in_flight_are_limited_and_given_back(tmp_path):
     assert asyncio.run(asyncio.wait_for(main(), 30)) == [250, 452, 250, 250, 354, 452, 250, 250]
 
 
+@pytest.mark.parametrize(("trusted", "told"), [((), [452, 250, 250, 250, 354, 452]), (("127.0.0.0/8",), [250, 250, 250, 250, 354, 250])])
+def test_a_stranger_may_have_half_of_the_bytes_in_flight(tmp_path, trusted, told):
+    async def main():
+        proxy = ScriptedProxy(hold=asyncio.Event())
+        async with serving(tmp_path, proxy, trusted=trusted, limits=DoorLimits(bytes_in_flight=2000, message_bytes=800)) as served:
+            first, second = [await served.call() for _ in range(2)]
+            await first.begin()
+            first.send(b"x" * 700 + b"\r\n.\r\n")
+            await proxy.holding.wait()
+            await second.code()
+            _, *heard = await second.codes(b"EHLO me", b"MAIL FROM:<> SIZE=400", b"RSET", b"MAIL FROM:<>", b"RCPT TO:<b@c>", b"DATA")
+            second.send(b"x" * 400 + b"\r\n.\r\n")
+            if trusted:
+                proxy.hold.set()
+            return [*heard, await second.code()]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == told
+
+
 def test_at_the_limit_no_message_begins(tmp_path):
     async def main():
         proxy = ScriptedProxy(hold=asyncio.Event())

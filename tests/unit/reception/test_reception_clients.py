@@ -46,3 +46,20 @@ def test_an_ipv6_client_cannot_walk_through_its_network():
     for number in (1, 2, 3):
         load.leave(f"2001:db8:0:1::{number}")
     assert load.enter("2001:db8:0:1::4") is None
+
+
+def test_one_client_may_have_half_of_the_bytes_and_who_speaks_for_many_all():
+    load = Load(DoorLimits(bytes_in_flight=100, message_bytes=10))
+    assert [load.take(size, "a") for size in (30, 20, 1)] == [True, True, False]
+    assert (load.room_for(1, "a"), load.room_for(50, "b"), load.room_for(50)) == (False, True, True)
+    assert (load.take(50), load.take(1, "b")) == (True, False)
+    load.give_back(30, "a")
+    assert (load.take(30, "a"), load.take(1, "a")) == (True, False)
+    for size, client in ((20, "a"), (30, "a"), (50, "")):
+        load.give_back(size, client)
+    assert (load.bytes_in_flight, load._bytes) == (0, {})
+
+
+def test_one_message_always_has_its_place():
+    load = Load(DoorLimits(bytes_in_flight=100, message_bytes=80))
+    assert (load.take(80, "a"), load.take(1, "a"), load.take(20, "b")) == (True, False, True)
