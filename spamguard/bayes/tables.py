@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,7 @@ def table_bits(lessons: int, least: int) -> int:
     return least + 1 if full and least < _GROWN_BITS else least
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """The features of one message on tables of a certain size.
 
     buckets: sorted, unique, shape (n,). sizes: how many of them lie in each token set; starts: where each set begins (both

@@ -5,7 +5,7 @@
 
 #define SETS 4 /* sets of tokens, by the two top bits of each */
 #define SET_BITS 2
-#define AHEAD 16 /* so many reads of memory run side by side */
+#define AHEAD 32 /* so many reads of memory run side by side */
 
 typedef struct {
     size_t messages;

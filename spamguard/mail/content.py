@@ -104,11 +104,11 @@ def _read_leaves(content: Content, limits: Limits) -> None:
     budget = limits.text_bytes
     beside: list[int] = []
     for leaf in content.message.leaves:
-        name = _file_name(leaf)
-        if name or not _is_text(leaf):
+        name, is_text = _file_name(leaf), _is_text(leaf)
+        if name or not is_text:
             content.attachments.append((leaf.type.media, name))
         page = leaf.type.media in _HTML_TYPES or (leaf.type.main != b"text" and name.endswith(_PAGES))
-        if page or _is_text(leaf):
+        if page or is_text:
             if leaf.beside:
                 beside.append(len(content.text))
             budget -= _read_text(content, leaf, max(budget, limits.text_bytes // _LEAST_SHARE), page=page)
@@ -269,7 +269,7 @@ def _add_clues(content: Content, limits: Limits) -> None:
 
 def _of_handful(content: Content) -> list[bytes]:
     letters = sum(len(runs) for section, runs in content.spaceless if not section)
-    subjects = [text for name, text in content.sections if name == b"subject"]
+    subjects = (text for name, text in content.sections if name == b"subject")  # hardly ever asked for
     return makeup.of_handful(content.sections[0][1][: content.length], letters, subjects)
 
 

@@ -75,17 +75,25 @@ def sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Section], 
     """Every usable field as a section of its own name, addresses and shapes beside them; and the defects. charset: of the body."""
     found: list[Section] = []
     defects: list[bytes] = []
-    plain = _is_plain(b"\n".join([value for _, value in evidence]))  # nearly always: asked once for all of them
-    for name, value in evidence:
-        if name in _SPECIAL:
-            found += _SPECIAL[name](value)
+    for (name, value), text in zip(evidence, _texts(evidence, charset, defects), strict=True):
+        if name == b"received":
+            found.append((name, text.rpartition(b";")[0] or text))  # without the date
+        elif name in _SHAPED:
+            found += _SHAPED[name](value)
         else:
-            text = value.lower() if plain or _is_plain(value) else _decoded(value, charset, defects)
             found.append((name, text))
             if name in _ADDRESS_FIELDS:
                 found.append((b"address", addresses(text)))
     found.append((b"names", b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")))
     return found, defects
+
+
+def _texts(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
+    """The values decoded, in lower case. Nearly always all of them are plain, and then one look at them together is enough."""
+    together = b"\0".join([value for _, value in evidence])
+    if _is_plain(together) and len(texts := together.lower().split(b"\0")) == len(evidence):
+        return texts
+    return [value.lower() if name in _UNDECODED or _is_plain(value) else _decoded(value, charset, defects) for name, value in evidence]
 
 
 def _is_plain(value: bytes) -> bool:
@@ -103,10 +111,6 @@ def _decoded(value: bytes, charset: bytes, defects: list[bytes]) -> bytes:
     return fold(text).encode("utf-8", "replace")
 
 
-def _received(value: bytes) -> list[Section]:
-    return [(b"received", (value.rpartition(b";")[0] or value).lower())]  # without the date
-
-
 def _date(value: bytes) -> list[Section]:
     return [(b"date-shape", shape(value)), (b"zone", b" ".join(_ZONE.findall(value)))]
 
@@ -115,7 +119,8 @@ def _message_id(value: bytes) -> list[Section]:
     return [(b"id-shape", shape(value)), (b"id-host", joined(value.partition(b"@")[2].rstrip(b"> \t").lower()))]
 
 
-_SPECIAL = {b"received": _received, b"date": _date, b"message-id": _message_id}
+_SHAPED = {b"date": _date, b"message-id": _message_id}
+_UNDECODED = frozenset((b"received", *_SHAPED))
 
 
 @lru_cache(maxsize=1024)

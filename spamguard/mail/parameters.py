@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -21,10 +21,10 @@ class ContentType:
 
     media: bytes
     parameters: dict[bytes, bytes]
+    main: bytes = field(init=False)  # in front of the slash
 
-    @property
-    def main(self) -> bytes:
-        return self.media.partition(b"/")[0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "main", self.media.partition(b"/")[0])
 
 
 def parse_type(value: bytes) -> ContentType:
