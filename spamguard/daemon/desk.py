@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spamguard import unixsocket
 
 NAME = "daemon.sock"
 SECONDS = 2.0  # that a master may take to answer
+RETRY_SECONDS = 15.0  # where it cannot listen, as on a disk that is full or may not be written
 _MODE = 0o600
 _LONGEST = 1 << 20
 
@@ -36,23 +38,31 @@ class Desk:
         self._listening: socket.socket | None = None
         self._state = Path()
         self._inode = 0
+        self._due = inf  # when it is tried again to listen
+        self._told = False  # that this cannot be done
 
     def open(self, state: Path) -> None:
         """Listen in this directory. Without, nothing but `status` is worse off."""
-        self._state = state
+        self._state, self._due = state, inf
         try:
             with _short(state) as place:
                 self._listening = unixsocket.listening(place / NAME, _MODE)
                 self._inode = (place / NAME).lstat().st_ino
         except OSError as error:
-            _log.warning("%s: cannot listen there (%s): `spamguard status` will not find this daemon", state / NAME, error.strerror)
+            if not self._told:
+                _log.warning("%s: cannot listen there (%s): until it can `spamguard status` finds no daemon", state / NAME, error.strerror)
+            self._told, self._due = True, time.monotonic() + RETRY_SECONDS
             return
+        self._told = False
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 
     def tend(self) -> None:
-        """Be there again when another daemon that took the place has gone: without, nothing keeps `restore` from the ledger in use."""
+        """Be there again when that is possible, and when another daemon that took the place has gone: without, nothing keeps `restore`
+        from the ledger in use."""
         if self._listening is None:
+            if time.monotonic() >= self._due:
+                self.open(self._state)
             return
         try:
             if (self._state / NAME).lstat().st_ino == self._inode:
@@ -69,6 +79,7 @@ class Desk:
 
     def close(self) -> None:
         """Be there no more, unless another daemon has taken the place; idempotent."""
+        self._due = inf
         if self._listening is not None:
             self._selector.unregister(self._listening)
             self._listening.close()
@@ -85,8 +96,9 @@ class Desk:
         except BlockingIOError:
             return
         except OSError as error:  # no descriptors are left: it would be tried again at once, for ever
-            _log.error("%s: given up (%s)", self._state / NAME, error.strerror)
+            _log.error("%s: nobody is answered for a while (%s)", self._state / NAME, error.strerror)
             self.close()
+            self._due = time.monotonic() + RETRY_SECONDS
             return
         with connected, suppress(OSError):  # who has gone is told nothing
             connected.setblocking(False)

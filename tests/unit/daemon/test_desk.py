@@ -97,12 +97,21 @@ def test_who_goes_before_being_told_harms_nobody(selector, tmp_path):
     one.close()
 
 
-def test_a_place_that_cannot_be_had_is_told(selector, tmp_path, caplog):
+def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(selector, tmp_path, caplog, monkeypatch):
+    """As on a disk that is full for a while, or was mounted to be read."""
+    monkeypatch.setattr(desk, "RETRY_SECONDS", 0.0)
     (tmp_path / desk.NAME).mkdir()
-    one = Desk(selector, lambda: {})
+    one = Desk(selector, lambda: {"pid": 7})
     one.open(tmp_path)
-    assert "will not find this daemon" in caplog.text
+    for _ in range(3):
+        one.tend()
+    assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
+    (tmp_path / desk.NAME).rmdir()
+    one.tend()
+    assert asked_while(selector, tmp_path) == {"pid": 7}
     one.close()
+    one.tend()
+    assert ask(tmp_path) is None
 
 
 SERVE = """
