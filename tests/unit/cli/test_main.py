@@ -251,13 +251,20 @@ def test_judging_loads_no_more_than_it_needs(taught, corpus):
     assert not loaded & {"sklearn", "scipy", "tqdm", "matplotlib", "pandas", "multiprocessing", "concurrent.futures"}
 
 
+def test_a_command_loads_no_other_one():
+    """`filter` is started for each message that comes."""
+    ours = {name.removeprefix("spamguard.cli.") for name in loaded_by("undo", "--help") if name.startswith("spamguard.cli.")}
+    assert ours == {"filter", "rim", "undo", "usage", "when"}
+
+
 def test_every_command_is_one_module_with_the_same_shape():
+    parser = cli.parser()
     for name in COMMANDS:
         module = sys.modules[f"spamguard.cli.{name}_" if name == "import" else f"spamguard.cli.{name.replace('-', '_')}"]
         assert callable(module.add)
         assert callable(module.run)
         assert f"`{name}`" in module.__doc__
-    assert cli.parser().parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run
+    assert parser.parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run
 
 
 def ended(work: str) -> tuple[int, str]:
