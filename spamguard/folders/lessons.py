@@ -18,7 +18,7 @@ from spamguard.folders.allowance import Allowance
 from spamguard.folders.contract import Mailbox, Place
 from spamguard.folders.names import display
 from spamguard.folders.reconcile import Outcome
-from spamguard.folders.scan import Found, Scanner
+from spamguard.folders.scan import Found, Looked, Scanner
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Copy, Key, Lesson
 from spamguard.log import word
@@ -51,24 +51,23 @@ class Teacher:
         self,
         mailbox: Mailbox,
         outcome: Outcome,
-        found: Mapping[Key, Found],
+        looked: Looked,
         before: Sequence[Copy],
         *,
         first: bool = False,
-    ) -> Generator[None, None, set[Place]]:
-        """Everything that follows from one look, some lessons at a step; folders to be looked at again, as messages have moved on.
+    ) -> Generator[None, None, None]:
+        """Everything that follows from one look, some lessons at a step; `looked` gets whether messages have moved on.
 
-        found: what is new in its folders. before: what was remembered of these messages. first: of the first look, which may be one at a
+        before: what was remembered of these messages. first: of the first look, which may be one at a
         mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
         LedgerError, SightingsError: what was not taught will be found again.
         """
         changes = _Changes(outcome, before)
         self._sightings.update(mailbox.path, *changes.of(changes.digests - {lesson.digest for lesson in outcome.lessons}))
-        again: set[Place] = set()
         taught: list[bytes] = []
         for batch in _batches(outcome.lessons):
             admitted = self._allowance.admitted(mailbox, batch)
-            messages = self._messages(mailbox, admitted, found, again)
+            messages = self._messages(mailbox, admitted, looked)
             while learnt := self._learn(mailbox.user, messages, changes.came_from, unheard=first):
                 taught += learnt
                 yield
@@ -78,18 +77,17 @@ class Teacher:
                 taught = []
             yield
         self._sightings.update(mailbox.path, *changes.of(taught))
-        return again
 
-    def _messages(self, mailbox: Mailbox, lessons: Iterable[Lesson], found: Mapping[Key, Found], again: set[Place]) -> Iterator[_Taught]:
-        """Those that can still be read. again: gets the folders of the others."""
+    def _messages(self, mailbox: Mailbox, lessons: Iterable[Lesson], looked: Looked) -> Iterator[_Taught]:
+        """Those that can still be read; `looked` gets whether there are others."""
         for lesson in lessons:
-            place, new = Place(mailbox, lesson.folder), found.get(lesson.key)
+            place, new = Place(mailbox, lesson.folder), looked.new.get(lesson.key)
             file = new.file if new else self._scanner.files(place, (lesson.name,)).get(lesson.name)
             raw = self._scanner.message(place, file, lesson.digest) if file else None
             if raw is not None:
                 yield _Taught(lesson, raw)
             else:
-                again.add(place)
+                looked.again = True
 
     def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> Generator[None, None, set[bytes]]:
         """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach.

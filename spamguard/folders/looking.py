@@ -84,7 +84,7 @@ class Looker:
             yield from self._look_first(box) if box.places else ()
         elif due:
             looked = yield from self._look(box, due)
-            again = yield from self._learn(box, looked)
+            yield from self._learn(box, looked)
             everything = due.keys() >= box.places
             yield from self._weigh(box, looked, everything=everything)
             if looked.closed:
@@ -93,7 +93,7 @@ class Looker:
             elif everything:
                 box.pause = 0.0
             # all of them: what is not finished came from one of them, and may be on its way to another
-            if again:
+            if looked.again:
                 self._look_soon(box, due, self._entry(box.mailbox).watch.debounce_seconds)
 
     def _find_folders(self, box: Box) -> None:
@@ -135,8 +135,8 @@ class Looker:
             yield  # before anything is listed: only one of those that begin holds the names of its files
             for place in sorted(box.places):
                 found = (yield from self._look(box, [place])).new
-                for some in batches(found, PIECE):
-                    yield from self._learn(box, Looked(some), first=True)
+                for some in batches(found.items(), PIECE):
+                    yield from self._learn(box, Looked(dict(some)), first=True)
         finally:
             box.is_new = False
             self._scanner.forget(box.mailbox)  # so that the next look tells all names to whoever weighs them
@@ -166,24 +166,21 @@ class Looker:
     def _into(self, place: Place) -> Into:
         return self._rules(place.mailbox).into(place.directory)
 
-    def _learn(self, box: Box, looked: Looked, *, first: bool = False) -> Work[set[Place]]:
-        """Teach what follows from a look; which folders to look at again."""
+    def _learn(self, box: Box, looked: Looked, *, first: bool = False) -> Work[None]:
+        """Teach what follows from a look."""
         arrivals = yield from self._arrivals(looked)
         if not arrivals and not looked.gone:
-            return looked.again
+            return
         rules = self._rules(box.mailbox)
         rules = rules._replace(filing=not first and rules.we_file and (yield from self._filed(box, arrivals, rules)))
-        found = {one.key: one for one in looked.new}
-        again = looked.again
         for before, came in self._pieces(box.mailbox.path, arrivals, looked.gone):
             done = self._weigher.done(box.mailbox, before) if self._entry(box.mailbox).asked.signs else set()
             outcome = reconcile(before, came, looked.gone, rules, int(time.time()), first=first)
-            again |= yield from self._teacher.teach(box.mailbox, outcome, found, before, first=first)
+            yield from self._teacher.teach(box.mailbox, outcome, looked, before, first=first)
             self._weigher.follow(box.mailbox, done, outcome.kept)
             yield
         self._scanner.let_go()
         self._once.over(OURS)
-        return again
 
     def _pieces(self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[Key]) -> Iterator[tuple[list[Copy], list[Arrival]]]:
         """What is remembered of some of the messages that came or went, and what came of them: all copies of one message at once."""
@@ -215,7 +212,7 @@ class Looker:
     def _arrivals(self, looked: Looked) -> Work[list[Arrival]]:
         """What is new, read; a step is over after so many, or after so long."""
         arrivals: list[Arrival] = []
-        for some in batches(looked.new, STEP):
+        for some in batches(looked.new.values(), STEP):
             until = time.monotonic() + STEP_SECONDS
             for arrival in self._scanner.arrivals(some, looked):
                 arrivals += [arrival] if arrival else []

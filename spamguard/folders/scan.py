@@ -68,15 +68,15 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """What one look found. gone: files that are no longer there. again: folders to be looked at again soon. closed: something could not be
-    looked at, which may pass.
+    """What one look found. gone: files that are no longer there. again: something was not whole yet, or has moved on. closed: something
+    could not be looked at, which may pass.
 
     renamed: of folders that are weighed, all messages whose names have changed since the last look, the new ones included.
     """
 
-    new: list[Found] = field(default_factory=list)
+    new: dict[Key, Found] = field(default_factory=dict)
     gone: set[Key] = field(default_factory=set)
-    again: set[Place] = field(default_factory=set)
+    again: bool = False
     closed: bool = False
     renamed: dict[Place, list[Found]] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class Scanner:
         self._mailboxes = mailboxes
         self._verdict_key = secret.derived(key, b"verdict")
         self._once = once
-        self._listings: dict[Place, _Listing] = {}
+        self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
         self._held: dict[bytes, bytes] = {}
         self._held_bytes = 0
 
@@ -121,7 +121,7 @@ class Scanner:
         new, gone = compare(known, keys)
         renamed = np.flatnonzero((keys != 0) & (fresh | ~among(keys, known))).tolist() if weighed else []
         of_new, of_renamed = ([Found(place, File(parts[one], found[one]), int(keys[one])) for one in some] for some in (new, renamed))
-        looked.new += of_new
+        looked.new.update((one.key, one) for one in of_new)
         looked.gone.update((place.directory, name) for name in gone)
         if weighed:
             looked.renamed[place] = of_renamed
@@ -132,7 +132,7 @@ class Scanner:
         Those that were are not taken apart again, which in a folder of 100,000 takes most of the time.
         """
         hashes = np.fromiter(map(hash, found), np.int64, len(found))
-        before = self._listings.get(place, _NOTHING)
+        before = self._listings.get(place.mailbox, {}).get(place.directory, _NOTHING)
         at = np.searchsorted(before.hashes, hashes)
         fresh, keys = before.hashes[at] != hashes, before.keys[at]
         others = np.flatnonzero(fresh)
@@ -144,17 +144,17 @@ class Scanner:
         order = np.argsort(hashes)
         self.look_anew(place)
         if found:  # of others nothing is kept: people rename and remove as many as they like
-            self._listings[place] = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
+            listing = _Listing(np.append(hashes[order], _LAST), np.append(keys[order], 0))
+            self._listings.setdefault(place.mailbox, {})[place.directory] = listing
         return fresh, keys
 
     def look_anew(self, place: Place) -> None:
         """Take all names of a folder, at the next look, for such as have changed."""
-        self._listings.pop(place, None)
+        self._listings.get(place.mailbox, {}).pop(place.directory, None)
 
     def forget(self, mailbox: Mailbox) -> None:
         """The same for all folders that a mailbox has or had."""
-        for place in [place for place in self._listings if place.mailbox == mailbox]:
-            self.look_anew(place)
+        self._listings.pop(mailbox, None)
 
     def arrivals(self, found: Sequence[Found], looked: Looked) -> Iterator[Arrival | None]:
         """What was found, each read when it is asked for; None: it has moved on, or cannot be read now, or is not whole yet.
@@ -173,7 +173,7 @@ class Scanner:
         try:
             message = self._read(found.place, found.file)
         except UnfinishedError:
-            looked.again.add(found.place)
+            looked.again = True
             return None
         except (UnreadableError, OSError) as error:
             self._tell(found.place, found.file, error)

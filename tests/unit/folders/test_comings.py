@@ -56,7 +56,7 @@ def test_of_folders_that_are_renamed_again_and_again_the_last_is_known(watched):
     sightings, scanner = watched.watcher._sightings, watched.watcher._scanner
     assert sightings._db.execute("SELECT name FROM folders").fetchall() == [(b".three",)]
     assert len(sightings._names) <= 1
-    assert [place.directory for place in scanner._listings] == [".three"]
+    assert [list(some) for some in scanner._listings.values()] == [[".three"]]
     move(watched.box / ".three" / "new" / messages[0].name, watched.box / ".Junk")
     watched.rest()
     assert watched.votes() == {"anna 0": "spam"}

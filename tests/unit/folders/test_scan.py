@@ -23,7 +23,7 @@ def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path,
         place = Place(*mailboxes.users())
         scanner, first, second = Scanner(mailboxes, b"k" * 32, Once()), Looked(), Looked()
         assert len(list(scanner.look(place, np.empty(0, np.int64), first))) == 2
-        known = np.unique([one.name for one in first.new])
+        known = np.unique([one.name for one in first.new.values()])
         assert len(known) == 10
         messages[0].unlink()
         deliver(box, b"two")
