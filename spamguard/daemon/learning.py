@@ -96,9 +96,9 @@ class Learner:
         except ValueError as error:
             self._drop(box, name, str(error))
             return None
-        except OSError as error:  # told once, and tried again
-            if name not in self._unread:
-                _log.error("the lesson %s cannot be read: %s", ascii(name), error.strerror)
+        except OSError as error:  # told of one of them, and tried again
+            if not self._unread:
+                _log.error("the lesson %s cannot be read: %s; others like it are not told", ascii(name), error.strerror)
             self._unread.add(name)
             return None
         self._unread.discard(name)
