@@ -20,6 +20,7 @@ from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
+from spamguard.files import KEY, LEDGER
 from spamguard.ledger import NewVote, SqliteLedger, codec
 from spamguard.model import firstscores, goodmail, snapshot, status, verdicts
 from spamguard.model.directory import BITS, is_new, least_bits
@@ -76,8 +77,8 @@ class Filter:
         if bits not in BITS:
             raise UsageError(f"tables of 2**{bits} buckets: choose between 2**{min(BITS)} and 2**{max(BITS)}")
         place = Path(directory).absolute()  # wherever this process goes
-        file = place / "ledger.sqlite"
-        key = secret.load(place / "key", create=is_new(place, file))
+        file = place / LEDGER
+        key = secret.load(place / KEY, create=is_new(place, file))
         ledger = SqliteLedger.open(file, secret.fingerprint(key), durable=durable)
         try:
             store = TableStore(place, ledger, least_bits(ledger, bits), durable=durable)

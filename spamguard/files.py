@@ -13,6 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+KEY, LEDGER, SPOOL = "key", "ledger.sqlite", "spool"
+"""Names in the state directory that many know: what signs and hashes, what was taught, and the directory of messages that are being
+handed over. Of what else lies there the name stands where it is made."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What only writing raises: the disk is full, or somebody's share of it, or the file may not be larger."""
 

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spamguard.files import create_private
+from spamguard.files import KEY, LEDGER, create_private
 from spamguard.framed import HEADER, PIECE, FrameReader, FrameWriter
 from spamguard.times import LATEST
 
 FORMAT = 1
-KEY, LEDGER, SIGHTINGS = "key", "ledger.sqlite", "sightings.sqlite"
+SIGHTINGS = "sightings.sqlite"
 NAMES = (KEY, LEDGER, SIGHTINGS)
 """Of files that a backup may hold; the last only where folders are watched."""
 _MAGIC = b"spamguard backup\n"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from spamguard import __version__, secret
 from spamguard.backup import archive
-from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Header
+from spamguard.backup.archive import NAMES, SIGHTINGS, Header
 from spamguard.errors import LedgerError, reported
-from spamguard.files import create_private, naming
+from spamguard.files import KEY, LEDGER, create_private, naming
 from spamguard.ledger import SqliteLedger, codec
 from spamguard.ledger.failures import failure
 from spamguard.records import EXTRACTOR

@@ -18,10 +18,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from spamguard import secret
-from spamguard.backup.archive import KEY, LEDGER, NAMES, SIGHTINGS, Advance, Archive, Header
+from spamguard.backup.archive import NAMES, SIGHTINGS, Advance, Archive, Header
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError
-from spamguard.files import naming, sync_directory
+from spamguard.files import KEY, LEDGER, naming, sync_directory
 from spamguard.ledger.failures import explained
 from spamguard.model import directory
 from spamguard.owner import as_owner_of

@@ -15,7 +15,7 @@ from spamguard.batches import batches
 from spamguard.cli import rim, usage
 from spamguard.cli.given import given
 from spamguard.errors import LedgerError, SourceError, UsageError
-from spamguard.files import create_private, draft_of
+from spamguard.files import KEY, LEDGER, create_private, draft_of
 
 if TYPE_CHECKING:
     from spamguard.cli.portable import Header, Reader
@@ -119,8 +119,8 @@ def _bring_key(place: Path, name: str, header: Header) -> None:
     """See that the key here is the one of the file; a place without key and ledger takes it from the file."""
     from spamguard.model import directory
 
-    path = place / "key"
-    if not path.exists() and not (place / "ledger.sqlite").exists():
+    path = place / KEY
+    if not path.exists() and not (place / LEDGER).exists():
         if not header.key:
             raise UsageError(f"{name}: needs the key {header.fingerprint}, {place} has none: put its key file there, or export --with-key")
         directory.make(place)

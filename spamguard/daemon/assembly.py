@@ -22,6 +22,7 @@ from spamguard.doors.milter.door import open_milter
 from spamguard.doors.rspamd import Statistics, open_rspamd
 from spamguard.doors.smtp.door import open_door
 from spamguard.doors.spamd import open_spamd
+from spamguard.files import KEY, SPOOL
 from spamguard.history import HistoryWriter
 from spamguard.hostname import hostname
 from spamguard.metrics.counters import MASTER, STAGES, Slot
@@ -56,7 +57,7 @@ async def assemble(
 ) -> AsyncIterator[Sequence[Door]]:
     """Doors that are not open yet (`contract.Assemble`)."""
     machine = hostname()
-    spool = settings.state / "spool"
+    spool = settings.state / SPOOL
     spool.mkdir(mode=0o700, exist_ok=True)
     async with AsyncExitStack() as stack:
         tools = _tools(settings, settle, counters, stack)
@@ -152,7 +153,7 @@ def _tools(settings: Settings, settle: Callable[[], None], counters: Slot, stack
     @cache
     def key() -> tuple[bytes, str]:
         """What signs, and what names the key it comes from. Read when the first verdict is to be signed: who judged had it."""
-        found = secret.load(settings.state / "key", create=False)
+        found = secret.load(settings.state / KEY, create=False)
         return secret.derived(found, b"verdict"), secret.fingerprint(found)
 
     def record(entry: Entry) -> None:

@@ -24,6 +24,7 @@ from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import SpamguardError, StartError, problems
+from spamguard.files import LEDGER
 from spamguard.installed import ReplacedError
 from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
 from spamguard.settings import Settings
@@ -199,7 +200,7 @@ class Master:
 
     def _make_filter(self, settings: Settings) -> None:
         """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it."""
-        if not (settings.state / "ledger.sqlite").exists():
+        if not (settings.state / LEDGER).exists():
             self._trainer = children.start("spamguard.daemon.trainer", [str(settings.state)])
             with suppress(subprocess.TimeoutExpired):  # then mail is passed on unscored until it is done
                 self._trainer.wait(_MAKING)

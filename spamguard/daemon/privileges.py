@@ -15,9 +15,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from spamguard.errors import ConfigError, StartError, remedy
+from spamguard.files import KEY, LEDGER, SPOOL
 from spamguard.settings import Certificate, Settings
 
-_OURS = ("key", "ledger.sqlite")
+_OURS = (KEY, LEDGER)
 _ELSEWHERE = "install spamguard where every user gets to, as in /opt, and with a Python like that"
 _log = logging.getLogger("spamguard.daemon")
 
@@ -43,7 +44,7 @@ def settle_in(settings: Settings) -> None:
         else:
             _make(settings.state, None)
         os.umask(0o077)
-        (settings.state / "spool").mkdir(mode=0o700, exist_ok=True)
+        (settings.state / SPOOL).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         told = remedy(error, "choose a state directory of that user")
         raise StartError(f"{settings.state}: cannot be used as {_me()} ({error.strerror}): {told}") from error

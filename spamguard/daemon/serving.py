@@ -22,6 +22,7 @@ from spamguard.daemon import desk, parent, sockets
 from spamguard.daemon.reporting import Reporter
 from spamguard.doors.smtp.tls import Certificates
 from spamguard.errors import SpamguardError
+from spamguard.files import SPOOL
 from spamguard.metrics import liveness
 from spamguard.metrics.counters import REPORTER, SERVER, Board
 from spamguard.settings import Settings, Web
@@ -33,7 +34,6 @@ from spamguard.web.service.local import LocalService
 
 RETRY_SECONDS = 15.0  # when the address cannot be had, or the certificate not be read
 _BEAT_SECONDS = 1.0
-_SPOOL = "spool"  # in the state directory: messages that are being handed over
 _LOW_PORT = "page and API open their port without root's rights: take one from 1024 on, and let a reverse proxy or a firewall lead to it"
 
 _log = logging.getLogger("spamguard.web")
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         os.nice(5)  # mail that flows goes first
         if settings.web is None:
             return 1
-        tempfile.tempdir = str(settings.state / _SPOOL)  # for what forms bring: /tmp may be memory, and is not where mail is kept apart
+        tempfile.tempdir = str(settings.state / SPOOL)  # for what forms bring: /tmp may be memory, and is not where mail is kept apart
         asyncio.run(_serve(settings, settings.web, Monitor(settings, board), parent.wish_to_settle(to_master)))
     return 0
 
@@ -97,7 +97,7 @@ async def _open(settings: Settings, web: Web, monitor: Monitor, settle: Callable
     certificates = Certificates(web.tls) if web.tls else None
     with closing(Store.open(settings.state)) as store, closing(sockets.listening(web.place.host, web.place.port)) as listening:
         service = LocalService(settings, settle, partial(desk.ask, settings.state))
-        server = Server(application(web, settings.state / _SPOOL, service, store, monitor))
+        server = Server(application(web, settings.state / SPOOL, service, store, monitor))
         await service.start()
         try:
             await server.start(listening, certificates.context if certificates else None)

@@ -21,6 +21,7 @@ from spamguard.daemon.learning import Box, Learner
 from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
+from spamguard.files import SPOOL
 from spamguard.metrics.counters import TEACHER, Slot
 from spamguard.settings import Settings, Teach
 from spamguard.teaching.dropped import DropBox, learnt_by_nobody
@@ -55,7 +56,7 @@ async def _serve(settings: Settings, settle: Callable[[], None], slot: Slot) -> 
     threading.Thread(
         target=_learn, args=(settings.state, boxes, settle, teach.lessons_per_day, arrived, classes), name="learner", daemon=True
     ).start()
-    door = TeachingDoor(queue, speakers, settings.state / "spool", arrived.set, classes.lack)
+    door = TeachingDoor(queue, speakers, settings.state / SPOOL, arrived.set, classes.lack)
     await _keep_open(door, teach.socket or settings.state / "teach.sock", teach.mode, slot)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from spamguard import secret
 from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
+from spamguard.files import KEY, LEDGER
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes
@@ -46,8 +47,8 @@ def installation(state: Path) -> Iterator[Step]:
         yield failed("state directory", f"{state}: {error.strerror}", "name it with --state, or start the daemon once, which makes it")
         return
     yield _directory(state, found)
-    begun = (state / "key").exists() or (state / "ledger.sqlite").exists()
-    yield _key(state / "key") if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
+    begun = (state / KEY).exists() or (state / LEDGER).exists()
+    yield _key(state / KEY) if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
     yield _room(state)
     yield _clock(max(written, default=(0.0, "")), time.time())
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError
+from spamguard.files import LEDGER
 from spamguard.metrics.counters import Slot
 from spamguard.records import Status
 from spamguard.teaching.lesson import BROUGHT
@@ -38,7 +39,7 @@ class Looker:
 
     def look(self) -> Known:
         """As of now. SpamguardError: ledger or tables cannot be used."""
-        file = self._state / "ledger.sqlite"
+        file = self._state / LEDGER
         if not file.exists():  # it is made by whoever teaches, never from here
             raise LedgerError(f"ledger {file}: there is none")
         with Filter.open(self._state) as spam_filter:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from spamguard import secret
 from spamguard.errors import LedgerError, SpamguardError
+from spamguard.files import KEY, LEDGER
 from spamguard.ledger import SqliteLedger
 from spamguard.log import word
 from spamguard.policy import unwanted_of
@@ -70,7 +71,7 @@ class Lessons:
 
     def _ledger(self) -> SqliteLedger:
         """LedgerError; there is none yet: it is never made from here."""
-        path, key = self._state / "ledger.sqlite", secret.load(self._state / "key", create=False)
+        path, key = self._state / LEDGER, secret.load(self._state / KEY, create=False)
         if not path.exists():
             raise LedgerError(f"{path}: is not there yet")
         return SqliteLedger.open(path, secret.fingerprint(key))

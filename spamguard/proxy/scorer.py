@@ -22,6 +22,7 @@ from typing import NamedTuple
 from spamguard import log
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError
+from spamguard.files import LEDGER
 from spamguard.proxy import frames
 
 _MOST_MEMORY = 2 << 30  # bytes beyond what the tables take
@@ -56,7 +57,7 @@ class Scorer:
         if self._filter is None and time.monotonic() >= self._next_attempt:
             self._next_attempt = time.monotonic() + _TRY_AGAIN
             try:
-                if (self._state / "ledger.sqlite").exists():  # made by whoever teaches, never from here
+                if (self._state / LEDGER).exists():  # made by whoever teaches, never from here
                     self._filter = Filter.open(self._state, one_wrong_in=self._one_wrong_in)
             except SpamguardError as error:
                 _log.error("%s", error)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spamguard import secret
 from spamguard.engine import Filter
+from spamguard.files import KEY, LEDGER
 from spamguard.history import FILE, History
 from spamguard.ledger import SqliteLedger
 from spamguard.settings import Settings
@@ -25,9 +26,9 @@ class Reading:
     @classmethod
     def open(cls, settings: Settings) -> Reading:
         """Those in the state directory, made where there are none yet."""
-        file = settings.state / "ledger.sqlite"
+        file = settings.state / LEDGER
         ensure(settings.state)
-        key = secret.load(settings.state / "key", create=False)
+        key = secret.load(settings.state / KEY, create=False)
         ledger = SqliteLedger.open(file, secret.fingerprint(key))
         try:
             return cls(History.open(settings.state / FILE, settings.history.size, settings.history.days), ledger)
@@ -53,5 +54,5 @@ class Reading:
 
 def ensure(state: Path) -> None:
     """Have a filter there: before the first lesson there may be none, and scorers make none."""
-    if not (state / "ledger.sqlite").exists():
+    if not (state / LEDGER).exists():
         Filter.open(state).close()

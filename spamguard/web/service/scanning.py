@@ -9,6 +9,7 @@ from contextlib import closing
 from functools import partial
 
 from spamguard.errors import BusyError, LedgerError, UsageError
+from spamguard.files import SPOOL
 from spamguard.mail.rewrite import NEAR_TOP, without_prefix
 from spamguard.model.fold import features_of
 from spamguard.prepare import Teaching
@@ -36,7 +37,7 @@ class Scanning:
         self._pool = ScorerPool(settings.state, settings.scoring, one_wrong_in, words=WORDS)
         self._settle = settle
         self._state = settings.state
-        self._spool = settings.state / "spool"
+        self._spool = settings.state / SPOOL
         self._has_filter = False
         self._running = Counter[Person]()
 
