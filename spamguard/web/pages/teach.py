@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.errors import NotThereError, UsageError
+from spamguard.proxy.journal import subject_of
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
 from spamguard.web.pages import notices, parts
@@ -16,6 +19,8 @@ from spamguard.web.pages.message import WORDS
 from spamguard.web.service.values import Person
 
 _CHUNK = 256 << 10
+_HEAD = 64 << 10  # bytes in which a subject is looked for
+_HEADER_END = re.compile(rb"\n\r?\n")
 _GONE = "this message is no longer kept here: hand it over again"
 
 
@@ -44,7 +49,8 @@ async def previewed(house: House, request: Request) -> Response:
     person = access.person(request)
     name, draft = _kept(house, request)
     explained = parts.told(draft.told.why, None, WORDS)
-    return page(request, "preview.html", name=name, draft=draft, explained=explained, classes=await house.classes(person))
+    subject, classes = _subject(draft.message), await house.classes(person)
+    return page(request, "preview.html", name=name, draft=draft, subject=subject, explained=explained, classes=classes)
 
 
 async def changed(house: House, request: Request) -> Response:
@@ -83,6 +89,11 @@ async def _draft(house: House, person: Person, message: Spool, label: str) -> Dr
     if label not in await house.classes(person):
         raise UsageError("choose what the message is, then preview again: there is no such class")
     return Draft(message, label, await house.service.preview(person, message, label))
+
+
+def _subject(message: Spool) -> str:
+    """So that people see which message they chose."""
+    return subject_of(_HEADER_END.split(message.head(_HEAD), 1)[0])
 
 
 def _kept(house: House, request: Request) -> tuple[str, Draft]:

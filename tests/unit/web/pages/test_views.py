@@ -22,7 +22,7 @@ from spamguard.web.pages.routing import VIEWS
 from spamguard.web.service.values import Model, Person
 from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
 
-MAIL = b"Subject: Solar\r\nFrom: a@b.example\r\n\r\nHello\r\n"
+MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
 PAGES = [
     "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?words=all", "/teach", "/quarantine", f"/quarantine/{NAME}",
     f"/quarantine/{NAME}/delete", "/model", "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
@@ -290,6 +290,7 @@ def test_preview_then_teach_then_take_back(tmp_path: Path, service: Fixed) -> No
         assert service.calls == []
         assert service.messages == [MAIL]  # read once, whatever is told of it
         assert "If it is taught as spam" in preview.text
+        assert "<bdi>Grüße &lt;b&gt;</bdi>" in preview.text  # which message that is
         assert "Of the last 200 messages, 1 would be called otherwise" in preview.text
         draft = str(preview.url.path)
         other = await client.post(f"{draft}/preview", data={"csrf": TOKEN, "class": "ham"})
