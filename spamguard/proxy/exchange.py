@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spamguard import policy, signature
 from spamguard.ids import RANDOM_BYTES, new_id
@@ -24,6 +25,7 @@ from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
 from spamguard.relay.contract import NextHop, Transaction
+from spamguard.relay.envelope import needs_smtputf8
 from spamguard.settings import Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
@@ -31,6 +33,7 @@ from spamguard.wire.values import Client, Envelope, Recipient, Reply, Sender
 
 MOST_HOPS = 50  # Received fields before a message counts as going round in circles (RFC 5321, section 6.3)
 _OFFERED = ("8BITMIME", "SMTPUTF8", "DSN")
+_SMTPUTF8 = {"ESMTP": "UTF8SMTP", "ESMTPS": "UTF8SMTPS", "LMTP": "UTF8LMTP", "LMTPS": "UTF8LMTPS"}  # in Received (RFC 6531, section 4.3)
 
 _LOOP = Reply.of(554, "5.4.6 Too many hops")
 _CUT_OFF = Reply.of(421, "4.3.2 Cut off, nobody knows whether the next hop has it")  # for the log
@@ -83,6 +86,8 @@ class Passage:
     async def mail(self, sender: Sender) -> Reply:
         """The next hop's answer to MAIL."""
         self._sender = sender
+        if needs_smtputf8(sender):
+            self._client = replace(self._client, protocol=_SMTPUTF8.get(self._client.protocol, self._client.protocol))
         return await self._transaction.mail(sender)
 
     async def recipient(self, recipient: Recipient) -> Reply:

@@ -195,6 +195,16 @@ def test_a_server_of_its_own_adds_received_and_refuses_loops(case: Case) -> None
     assert [reply.encode()[:9] for reply in case.send(loop)] == [b"554 5.4.6"]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "told"), [("ESMTP", b"UTF8SMTP"), ("ESMTPS", b"UTF8SMTPS"), ("LMTP", b"UTF8LMTP"), ("LMTPS", b"UTF8LMTPS")]
+)
+def test_received_tells_that_a_message_came_by_smtputf8(case: Case, protocol: str, told: bytes) -> None:
+    case.listener, case.client = at(Position.STANDALONE), replace(case.client, protocol=protocol)
+    case.send(sender=Sender("\u00e4@example.org", (Parameter("SMTPUTF8", None),)))
+    assert b"\tby mx.example.net with %b id %b" % (told, case.entries[0].id.encode()) in case.header
+    assert b" with %b id" % told in case.judge.on_top
+
+
 def test_who_sent_it_is_evidence_where_no_server_has_said_so(case: Case) -> None:
     case.send()
     assert case.judge.on_top == b""
