@@ -5,7 +5,7 @@ Values and a Protocol. Names of files are as `os.fsdecode` makes them: every nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -40,9 +40,13 @@ def files(names: Mapping[str, Sequence[str]]) -> Iterator[File]:
     return (File(part, name) for part, some in names.items() for name in some)
 
 
-def lies_below(path: str, directory: str) -> bool:
-    """Or is it."""
-    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
+def lies_below(path: str, directories: Collection[str]) -> bool:
+    """Whether an absolute path leads through one of them, or to it. directories: many, perhaps, so a set or a mapping."""
+    while path not in directories:
+        if path == "/":
+            return False
+        path = path.rpartition("/")[0] or "/"
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class LocalMailboxes:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
         for one in self._known:
-            if any(lies_below(one.path, path) for path in self._closed):
+            if lies_below(one.path, self._closed):
                 found.setdefault(one.path, one)
         for path in closed_before.keys() - self._closed:
             self._once.over(path)

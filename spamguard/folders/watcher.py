@@ -153,7 +153,7 @@ class Watcher:
         for path, why in closed.items():
             self._once.note(path, CLOSED, path, why)
         if closed or self._closed:
-            below = {mailbox for mailbox in self._schedule.boxes if any(lies_below(mailbox.path, path) for path in closed)}
+            below = {mailbox for mailbox in self._schedule.boxes if lies_below(mailbox.path, closed)}
             for box in [box for box in self._schedule.boxes.values() if box.closed != (box.mailbox in below)]:
                 box.closed = not box.closed
                 self._give_up(box, now)

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from spamguard.folders import notes, schedule
+from spamguard.folders.contract import lies_below
 from spamguard.folders.schedule import longer
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.test_notes import turn_until
@@ -110,3 +111,18 @@ def test_what_joins_is_tried_soon(watched, monkeypatch):
     watched.watcher._users_due = 0.0
     turn_until(watched, lambda: len(watched.watcher._closed) == 2)
     assert watched.watcher._pause <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("directory", "below"),
+    [
+        ("/home/anna/Maildir", True),
+        ("/home/anna", True),
+        ("/", True),
+        ("/home/ann", False),
+        ("/home/anna/Maildir/.Junk", False),
+        ("/srv", False),
+    ],
+)
+def test_what_lies_below(directory, below):
+    assert lies_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
