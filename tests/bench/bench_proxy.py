@@ -179,12 +179,15 @@ def measure(options: argparse.Namespace, place: Path) -> None:
         rate(door, 200, 5000, options.connections)
         for size in SIZES:
             messages = options.messages if size < 10_000 else options.messages // 3
+            ratios = []
             for _ in range(options.rounds):
                 servers = (bare, passing.pid), (door, running.process.pid)
                 (bare_rate, bare_cost), (our_rate, our_cost) = [cost(*one, messages, size, options.connections) for one in servers]
-                rates = f"bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {our_rate / bare_rate:.2f} x"
+                ratios.append(our_rate / bare_rate)
+                rates = f"bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {ratios[-1]:.2f} x"
                 costs = f"processor time bare {bare_cost:.2f} ms, spamguard {our_cost:.2f} ms"
                 print(f"{size:6,} bytes, {options.connections} clients: {rates}; {costs}")
+            print(f"{size:6,} bytes: median {statistics.median(ratios):.2f} x")
         raw = daemon.unseen("ham", 1)[0]
         for name, port in (("bare", bare), ("spamguard", door)):
             found = latencies(port, 1000, raw)

@@ -22,7 +22,7 @@ _REFUSALS = {NoRoom.TOO_LARGE: dialogue.SIZE_LIMIT, NoRoom.NOT_NOW: dialogue.NO_
 class Incoming:
     """One message. client: as in `Load.room_for`. refusal: why it will not be taken, None while it will."""
 
-    def __init__(self, directory: Path, limits: DoorLimits, load: Load, client: str = "", *, refuse_header: bool) -> None:
+    def __init__(self, directory: Path, limits: DoorLimits, load: Load, client: str, *, refuse_header: bool) -> None:
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
         self._arriving = Arriving(directory, limits, load, client)
