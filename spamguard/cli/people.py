@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # users in the text; all are in the JSON
 _DAY = 86_400
-_OVERDUE_SECONDS = 3600  # after which it is worth a warning that nothing is learnt
+_OVERDUE_SECONDS = 120  # after which it is worth a warning that nothing is learnt: most of what passes has passed by then
 
 
 def values(spam_filter: Filter) -> dict[str, Any]:

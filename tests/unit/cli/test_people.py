@@ -115,7 +115,7 @@ def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
 
 def test_trouble_is_told_when_it_lasts(run, taught):
     now = int(time.time())
-    note(taught, troubles=(Trouble("anna", "Junk: cannot be looked at", now - 7200), Trouble("", "the disk is full", now - 60)))
+    note(taught, troubles=(Trouble("anna", "Junk: cannot be looked at", now - 180), Trouble("", "the disk is full", now - 60)))
     (warning,) = run(taught, "status", "--json").json["warnings"]
     assert warning.startswith("since ")
     assert warning.endswith(": Junk: cannot be looked at")
