@@ -213,6 +213,16 @@ def test_folded_text_is_in_lower_case_and_all_of_it_can_be_seen(text: str) -> No
     assert not set(folded) & set("\u200b\u200d\u00ad\ufeff\u00a0\u2019")
 
 
+@given(words)
+def test_text_in_lower_case_is_folded_alike_when_that_is_known(text: str) -> None:
+    assert fold(text.lower(), lower=True) == fold(text.lower())
+
+
+@pytest.mark.parametrize("text", ["\u2103 \u212a", "a" * 600 + "\u2103\u1e9b\u0323", "x\u200by \u2019", "stra\u00dfe", "\u03c3\u03c2"])
+def test_signs_that_fold_to_capitals_are_in_lower_case_too(text: str) -> None:
+    assert fold(text.lower(), lower=True) == fold(text.lower()) == fold(text).lower()
+
+
 @pytest.mark.parametrize("charset", [b"cp037", b"IBM500", b"ebcdic-cp-us", b"cp1140"])
 def test_charsets_of_mainframes_are_unknown(charset: bytes) -> None:
     """No mail reader knows them: what is called so is shown as if nothing was said."""

@@ -140,6 +140,20 @@ def test_fields_become_sections() -> None:
     }
 
 
+def test_a_value_may_hold_any_byte() -> None:
+    values = [(b"subject", b"A\0B"), (b"x-a", b""), (b"received", b"Of A; Date"), (b"x-b", b"C\n D"), (b"date", b"Mon\0 +0100")]
+    found, defects = sections(values)
+    assert found[:4] == [(b"subject", b"a\0b"), (b"x-a", b""), (b"received", b"of a"), (b"x-b", b"c\n d")]
+    assert [text for name, text in found if name == b"zone"] == [b"+0100"]
+    assert defects == []
+
+
+@given(st.lists(st.tuples(st.sampled_from((b"subject", b"received", b"date", b"message-id", b"from", b"x-a")), st.binary(max_size=12))))
+def test_each_field_is_read_as_if_it_stood_alone(values: list[tuple[bytes, bytes]]) -> None:
+    alone = [section for value in values for section in sections([value])[0][:-1]]
+    assert sections(values)[0][:-1] == alone
+
+
 def test_helpers() -> None:
     assert addresses(b"a.b@c.d, <x@y>") == b"a_b-at-c_d c_d x-at-y y"
     assert joined(b"a.b.c") == b"a_b_c"

@@ -629,3 +629,10 @@ def test_links_without_what_browsers_do_without(attribute: str) -> None:
 
 def test_links_that_are_found_anyway_are_not_told() -> None:
     assert html.read("<a href='https://good.example/?a=1&amp;u=http:x' class=' //'>x</a><a href=/x>y</a>").links == []
+
+
+@given(st.text("/\"'= \t\n:s\\&#a;", max_size=12))
+def test_an_odd_link_is_found_wherever_it_stands(before: str) -> None:
+    """Whatever else stands in front, a link without a scheme is one."""
+    link = "<a href='//example.org/x'>"
+    assert "https://example.org/x" in html.read(f"<p title='{before.replace(chr(39), '')}'>{link}").links
