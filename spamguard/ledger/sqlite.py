@@ -36,6 +36,7 @@ from spamguard.ledger.walk import Walk, whole
 from spamguard.records import Vote
 from spamguard.sqlitefile import transaction
 
+_DROPPED = "ledger.dropped"  # meta key: how many events compacting took, since it is counted
 _CHUNK = 128  # events per reading transaction: some 500 kB of receipts
 _MERGE_CHUNK = 256  # votes per writing transaction of a merge
 _RESERVED = "ledger."  # meta keys that begin so are the ledger's own
@@ -164,8 +165,9 @@ class SqliteLedger:
         with self._transaction("BEGIN IMMEDIATE"):
             upto = min(upto_seq, self.last_seq())
             dropped = self._db.execute(statements.DROP_SUPERSEDED, {"upto": upto, "before": replaced_before}).rowcount
-            if dropped and upto > self._compacted():
-                self._set_meta("ledger.compacted", str(upto))
+            if dropped:
+                self._set_meta("ledger.compacted", str(max(upto, self._compacted())))
+                self._set_meta(_DROPPED, str(int(self.get_meta(_DROPPED) or 0) + dropped))
         return dropped
 
     # Reading
@@ -235,19 +237,18 @@ class SqliteLedger:
             raise self._start_again(f"it ends at event {end}, the tables hold {seq}")
         left = end if limit is None else limit
         walk = Walk(self._ask)
+        first, dropped = seq, self.get_meta(_DROPPED)
         while seq < end and left > 0:
-            found = self._changes(walk, seq, end, min(left, _CHUNK), extractor)
+            with self._transaction("BEGIN"):
+                if first or dropped != self.get_meta(_DROPPED):  # who begins anew meets no event that was dropped before
+                    self._refuse_compacted(seq)  # else what the walk keeps might have been dropped
+                rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, min(left, _CHUNK))).fetchall()
+                found = walk.step(seq, [(row[0], Vote(*row[1:])) for row in rows], extractor)
             if not found:  # what was the last event has been compacted meanwhile
                 return
             seq = found[-1][0]
             left -= len(found)
             yield from found
-
-    def _changes(self, walk: Walk, seq: int, end: int, limit: int, extractor: int | None) -> list[Change]:
-        with self._transaction("BEGIN"):
-            self._refuse_compacted(seq)  # else what the walk keeps might have been dropped
-            rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, limit)).fetchall()
-            return walk.step(seq, [(row[0], Vote(*row[1:])) for row in rows], extractor)
 
     @contextmanager
     def kept_pages(self) -> Iterator[None]:

@@ -291,6 +291,27 @@ def test_a_reader_that_had_folded_less_starts_again(ledger):
     assert tables == lessons(ledger)
 
 
+def test_a_reader_that_begins_anew_reads_all_of_a_long_log_that_was_compacted(ledger):
+    """As the first program of another extractor does; hundreds of events are not read at once."""
+    for label in ("spam", "ham"):
+        ledger.append([new_vote(label, digest=number.to_bytes(2)) for number in range(600)])
+    assert ledger.compact(900) > 0
+    tables = {}
+    assert fold(tables, ledger.changes_after(0)) == 1200
+    assert tables == lessons(ledger)
+
+
+def test_what_is_compacted_under_a_reader_that_began_anew_is_noticed(ledger):
+    ledger.append([new_vote("spam", digest=number.to_bytes(2)) for number in range(300)])
+    ledger.append([new_vote("ham", digest=number.to_bytes(2)) for number in range(300)])
+    assert ledger.compact(600, 0) == 0
+    changes = ledger.changes_after(0)
+    next(changes)
+    assert ledger.compact(600) == 300
+    with pytest.raises(LedgerError, match="again from the first"):
+        list(changes)
+
+
 @fixed
 @given(votes_from_anywhere, st.integers(0, 12), st.integers(0, 12), st.sampled_from([None, 1, 2]))
 def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(shelf, votes, cut, behind, extractor):
