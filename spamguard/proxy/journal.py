@@ -181,7 +181,7 @@ def _first(texts: Sequence[str]) -> str:
 
 
 def _told(reply: Reply) -> str:
-    return f"{reply.code} {b' '.join(reply.lines).decode('utf-8', 'replace')}"[:200]
+    return str(reply)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -18,6 +18,10 @@ class Reply:
         """A reply of one line of our own."""
         return cls(code, (text.encode("ascii"),))
 
+    def __str__(self) -> str:
+        """As the log tells it."""
+        return f"{self.code} {b' '.join(self.lines).decode('utf-8', 'replace')}"[:200]
+
     @property
     def positive(self) -> bool:
         """Whether it is a yes: 2xx, or 354."""
