@@ -13,7 +13,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
-from operator import mul
+from operator import getitem, mul
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -56,13 +56,14 @@ WARM_UP = 2  # lessons of the rarer class at which half of full confidence is re
 class Parts:
     """The undamped parts of every expert's sum, by feature, for unwanted mail against wanted.
 
-    multinomial: (1, n), by bucket; categorical: (1, traits); gaussian: (1, numbers). logistic: of each class but the first, (K-1, n).
+    multinomial: (1, n), by bucket; logistic: of each class but the first, (K-1, n). categorical, gaussian: of each trait and number; so
+    few of them are faster without arrays.
     """
 
     multinomial: Floats
     logistic: NDArray[np.int32]
-    categorical: Floats
-    gaussian: Floats
+    categorical: list[float]
+    gaussian: list[float]
 
 
 class Bounds(NamedTuple):
@@ -102,7 +103,7 @@ class Parameters:
     """All that is known before a message is seen.
 
     confidence: factor of the fused log-odds of unwanted mail. of_classes: each class against the first; of_sides: unwanted mail
-    against wanted, the same with two classes.
+    against wanted, the same with two classes. traits, numbers: those of `of_sides`, as lists.
     """
 
     sides: Sides
@@ -110,6 +111,8 @@ class Parameters:
     bounds: Bounds
     of_classes: Estimates
     of_sides: Estimates
+    traits: list[list[float]]
+    numbers: list[list[float]]
 
 
 def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Parameters:
@@ -119,7 +122,7 @@ def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Para
     of_classes = estimates(sums)
     of_sides = of_classes if len(tables.classes) == 2 else estimates(Sums(*(merged(values, split) for values in sums)))
     trusted = confidence(tables.messages, split)
-    return Parameters(split, trusted, bounds(trusted), of_classes, of_sides)
+    return Parameters(split, trusted, bounds(trusted), of_classes, of_sides, of_sides.traits[0].tolist(), of_sides.numbers[0].tolist())
 
 
 def estimates(sums: Sums) -> Estimates:
@@ -148,12 +151,11 @@ def confidence(messages: Integers, sides: Sides) -> float:
 
 def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
     """Every feature's part in every expert's log-odds."""
-    scales, traits, numbers = known.of_sides
     return Parts(
-        multinomial_parts(merged(rows.counts, known.sides), scales, seen.sizes),
+        multinomial_parts(merged(rows.counts, known.sides), known.of_sides.scales, seen.sizes),
         rows.weights,
-        looked_up(traits, seen.traits),
-        looked_up(numbers, seen.numbers),
+        list(map(getitem, known.traits, seen.traits.tolist())),
+        list(map(getitem, known.numbers, seen.numbers.tolist())),
     )
 
 
@@ -235,9 +237,8 @@ def scores(found: Parts, seen: Evidence, biases: Integers, limits: Bounds) -> li
     damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
     of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
     counted, weighed = set_sums(found.multinomial, seen)[0].tolist(), _whole_sums(found.logistic[0], seen.sizes)
-    traits, numbers = sum(found.categorical[0].tolist()), sum(found.gaussian[0].tolist())
     learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, biases[0].tolist(), roots, strict=True)]
-    raw = (*map(mul, counted, damping), *learnt, traits * of_trait, numbers * of_number)
+    raw = (*map(mul, counted, damping), *learnt, sum(found.categorical) * of_trait, sum(found.gaussian) * of_number)
     return [_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limits)]
 
 

@@ -70,8 +70,8 @@ def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence,
         nats,
         float(weights @ kept.rest),
         _buckets(found, seen, factor, favoured, against),
-        found.categorical[0] * factor[-2],
-        found.gaussian[0] * factor[-1],
+        np.array(found.categorical) * factor[-2],
+        np.array(found.gaussian) * factor[-1],
         weighed.rows.counts,
     )
 
@@ -111,7 +111,7 @@ def _kept(weighed: Weighed, tables: Tables, seen: Evidence, favoured: int, again
     found, scores = weighed.parts, np.array(weighed.scores[-1]) / STEPS
     damping = experts.damping(seen.sizes, len(seen.traits), len(seen.numbers))
     words, weights = experts.set_sums(np.stack((found.multinomial[0], _between(found.logistic, favoured, against))), seen).tolist()
-    sums = np.array([*words, *[weight / logistic.ONE for weight in weights], found.categorical[0].sum(), found.gaussian[0].sum()]) * damping
+    sums = np.array([*words, *[weight / logistic.ONE for weight in weights], sum(found.categorical), sum(found.gaussian)]) * damping
     biases = np.zeros(len(EXPERTS))
     biases[SETS : 2 * SETS] = _between(tables.biases, favoured, against) / logistic.ONE
     whole = sums + biases

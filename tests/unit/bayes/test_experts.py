@@ -37,8 +37,8 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: Parts) -> Floats:
             found[other, kind] = sum(parts.multinomial[other, at] for at in mine) / many**0.75
             weights = sum(int(parts.logistic[other, at]) for at in mine) / many**0.5
             found[other, SETS + kind] = (weights + tables.biases[other, kind]) / logistic.ONE
-        found[other, -2] = sum(parts.categorical[other]) / TRAITS**0.5
-        found[other, -1] = sum(parts.gaussian[other]) / NUMBERS**0.5
+        found[other, -2] = sum(parts.categorical) / TRAITS**0.5
+        found[other, -1] = sum(parts.gaussian) / NUMBERS**0.5
     return found
 
 
@@ -186,8 +186,16 @@ def density(values: NDArray[np.int64], samples: list[NDArray[np.int16]]) -> Floa
 
 def test_what_traits_and_numbers_say_sums_to_the_same_in_any_order() -> None:
     _, parts = seen_by(folded(made_up(7, 30)), 8)
-    for row in (*parts.categorical.tolist(), *parts.gaussian.tolist()):
+    for row in (parts.categorical, parts.gaussian):
         assert sum(row) == sum(reversed(row)) == math.fsum(row)
+
+
+def test_one_message_is_told_of_traits_and_numbers_what_many_are() -> None:
+    tables = folded(made_up(7, 30))
+    seen, parts = seen_by(tables, 8)
+    known = experts.parameters(tables).of_sides
+    assert [parts.categorical] == experts.looked_up(known.traits, seen.traits).tolist()
+    assert [parts.gaussian] == experts.looked_up(known.numbers, seen.numbers).tolist()
 
 
 def test_a_constant_number_gives_no_certainty() -> None:
