@@ -18,6 +18,7 @@ from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation, personal
 from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
+from spamguard.bayes.replay import LEARNER
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.files import KEY, LEDGER
@@ -346,9 +347,12 @@ class Filter:
         return due
 
     def settling_due(self) -> bool:
-        """Whether so much has been taught or taken back since the last settling, as of the last look at the ledger."""
+        """Whether so much has been taught or taken back since the last settling, as of the last look at the ledger; or another version
+        settled, which learnt otherwise.
+        """
+        stamp = self._store.stamp
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
-        return self._store.seq - self._store.stamp.settled >= due
+        return self._store.seq - stamp.settled >= due or stamp.learner != LEARNER
 
     @property
     def ledger(self) -> SqliteLedger:

@@ -31,6 +31,8 @@ from spamguard.bayes.tables import (
     weight_column,
 )
 
+LEARNER = 1
+"""Version of what a replay makes of the same lessons: tables of another one are due for settling."""
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
 FUSION_LESSONS = 2048  # fusion learns from the last so many (corpora/RESULTS.md, "How many lessons fusion learns from")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spamguard.bayes import fusion
+from spamguard.bayes.replay import LEARNER
 from spamguard.bayes.tables import Tables, empty_tables
 from spamguard.errors import LedgerError, TableError
 from spamguard.files import sweep_drafts
@@ -35,12 +36,13 @@ KEPT_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What a snapshot holds. file: its name. seq: last event folded. settled: last event of the settled state it descends
-    from; lineage: that state's own name. Same lineage and same seq mean the same bits."""
+    from; lineage: that state's own name. Same lineage and same seq mean the same bits. learner: version of what settled it."""
 
     file: str = ""
     seq: int = 0
     settled: int = 0
     lineage: str = ""
+    learner: int = LEARNER
 
 
 class TableStore:
@@ -112,7 +114,7 @@ class TableStore:
     def save_long_tail(self) -> None:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
         if self.seq - self.stamp.seq >= _LONG_TAIL:
-            stamp = self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage)
+            stamp = self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage, self.stamp.learner)
             self._publish(self.tables, stamp, self._line)
 
     def settle(self) -> None:
@@ -152,8 +154,8 @@ class TableStore:
         while not self._publish(tables, self._new_stamp(seq, seq, lineage), self._ledger.get_meta(_KEY)):
             pass  # somebody else was first: what is adopted last counts
 
-    def _new_stamp(self, seq: int, settled_to: int, lineage: str) -> Stamp:
-        return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage)
+    def _new_stamp(self, seq: int, settled_to: int, lineage: str, learner: int = LEARNER) -> Stamp:
+        return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage, learner)
 
     def _publish(self, tables: Tables, stamp: Stamp, expected: str | None) -> bool:
         """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
@@ -189,6 +191,6 @@ def _settled_later(line: str | None, seq: int) -> bool:
 
 def _stamp(line: str) -> Stamp:
     try:
-        return Stamp(**json.loads(line))
+        return Stamp(**{"learner": 0, **json.loads(line)})  # the first versions did not say
     except (ValueError, TypeError) as error:
         raise TableError(f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`") from error

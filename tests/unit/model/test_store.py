@@ -75,6 +75,24 @@ def test_a_long_tail_is_saved_with_the_bits_it_has(open_one: Open, tmp_path: Pat
     assert len(snapshots(tmp_path)) == 1
 
 
+def test_what_another_version_settled_is_due_for_settling(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an upgrade that learns otherwise would change nothing for long. The first versions did not say which they were."""
+    monkeypatch.setattr(store, "_LONG_TAIL", 4)
+    one = open_one()
+    teach(one, MAIL[:20])
+    one.settle()
+    line = json.loads(one.ledger.get_meta(store._KEY) or "")
+    del line["learner"]
+    one.ledger.set_meta(store._KEY, json.dumps(line))
+    other = open_one()
+    assert other.settling_due()
+    teach(other, MAIL[20:26])  # saved as they are, without settling
+    third = open_one()
+    assert third._store.stamp.seq > third._store.stamp.settled
+    assert third.settle_if_due()
+    assert not open_one().settling_due()
+
+
 def test_whoever_is_ahead_of_a_snapshot_of_its_own_lineage_keeps_its_tables(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = open_one(), open_one()
     teach(one, MAIL[:10])
