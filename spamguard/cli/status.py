@@ -29,10 +29,6 @@ _KERNELS = {
 }
 _ONE_WRONG_IN = 1000  # the bound that is shown; which one is in force where is the configuration's business
 _REMEDY = "teach what people have filed (teach-folders), or let reading and answering teach (ham_evidence)"
-_OUTDATED = (
-    "from before an upgrade that reads mail otherwise: no use until the mail is read anew. The daemon does that with what lies in "
-    "watched folders; teach the rest again (teach-folders, learn)"
-)
 EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -89,25 +85,17 @@ def _profiles(chosen: str) -> dict[str, Any]:
 def _lessons(spam_filter: Filter, found: Status) -> dict[str, Any]:
     """What was taught, and what of it is of no use, or missing."""
     from spamguard.policy import missing
+    from spamguard.renewal import left_behind
 
     return {
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
-        "outdated": _outdated(spam_filter),
+        "outdated": left_behind(spam_filter.ledger),
         "missing": missing(found.classes, found.unwanted),
         "events": found.events,
         "unsettled": found.unsettled,
         "threshold": _bound(spam_filter),
         "receipts": not spam_filter.adopted,
     }
-
-
-def _outdated(spam_filter: Filter) -> int:
-    """Lessons that teach nothing now, as all votes for them were read by an older extractor."""
-    from spamguard.ledger.wordlists import LABEL
-    from spamguard.records import EXTRACTOR
-
-    whole, current = spam_filter.ledger.lesson_counts(), spam_filter.ledger.lesson_counts(EXTRACTOR)
-    return sum(number for name, number in whole.items() if name != LABEL) - sum(current.values())
 
 
 def _bound(spam_filter: Filter) -> dict[str, Any]:
@@ -135,6 +123,7 @@ def _tables(found: Status) -> dict[str, dict[str, float]]:
 
 
 def _text(values: dict[str, Any]) -> str:
+    from spamguard import renewal
     from spamguard.cli import people
 
     versions, sizes = values["versions"], values["bytes"]
@@ -152,7 +141,7 @@ def _text(values: dict[str, Any]) -> str:
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
-            *([f"{rim.counted(values['outdated'], 'lesson')} {_OUTDATED}"] if values["outdated"] else []),
+            *([f"{renewal.told(values['outdated'])}; {renewal.REMEDY}"] if values["outdated"] else []),
             *([f"{values['missing']}: {_REMEDY}"] if values["missing"] else []),
             "",
             *_table_lines(values["tables"]),

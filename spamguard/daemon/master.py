@@ -199,9 +199,11 @@ class Master:
     # ---- processes
 
     def _make_filter(self, settings: Settings) -> None:
-        """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it."""
-        if not (settings.state / LEDGER).exists():
-            self._trainer = children.start("spamguard.daemon.trainer", [str(settings.state)])
+        """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it. Of one that is
+        there it is told what an upgrade has left behind, while mail flows already."""
+        new = not (settings.state / LEDGER).exists()
+        self._train(settings, "first")
+        if new and self._trainer is not None:
             with suppress(subprocess.TimeoutExpired):  # then mail is passed on unscored until it is done
                 self._trainer.wait(_MAKING)
 
@@ -216,10 +218,14 @@ class Master:
             for one in teachers:
                 one.settling_due = False
             self._next_training = now + self._timing.settle
-            try:
-                self._trainer = children.start("spamguard.daemon.trainer", [str(self._settings.state)])
-            except OSError as error:
-                _log.error("cannot start a trainer: %s", error)
+            self._train(self._settings)
+
+    def _train(self, settings: Settings, *more: str) -> None:
+        """Start a trainer; without, mail flows as well."""
+        try:
+            self._trainer = children.start("spamguard.daemon.trainer", [str(settings.state), *more])
+        except OSError as error:
+            _log.error("cannot start a trainer: %s", error)
 
     def _look_at_ourselves(self) -> None:
         """Who installs another version is told at once what that needs, not when something ends. Without a worker we are of no more use."""

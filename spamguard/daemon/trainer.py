@@ -1,5 +1,6 @@
-"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE`), out of the way of the mail, at low priority,
-also one whose tables are damaged; then it removes what processes that were killed have left beside it.
+"""A short-lived process that settles a filter (`python -m spamguard.daemon.trainer STATE [first]`), out of the way of the mail, at low
+priority, also one whose tables are damaged; then it removes what processes that were killed have left beside it. first: the daemon has
+only begun, so lessons that an upgrade has left behind are told.
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -14,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spamguard import log
+from spamguard import log, renewal
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.files import sweep_drafts
@@ -28,11 +29,13 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log.configure(os.environ)
     os.nice(10)
-    (state,) = arguments
+    state, *first = arguments
     begun = time.monotonic()
     try:
         done = _settled(state)
         sweep_drafts(Path(state))
+        if first:
+            _tell_left_behind(state)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1
@@ -53,6 +56,14 @@ def _settled(state: str) -> bool:
         with Filter.open(state, load=False) as spam_filter:  # which reads the ledger alone, and once: it may be all that fails
             spam_filter.settle()
     return due
+
+
+def _tell_left_behind(state: str) -> None:
+    """Everything may be unsure for that, and nobody who asks for no status would know."""
+    with Filter.open(state, load=False) as spam_filter:
+        number = renewal.left_behind(spam_filter.ledger)
+    if number:
+        _log.warning("%s; %s", renewal.told(number), renewal.REMEDY)
 
 
 if __name__ == "__main__":

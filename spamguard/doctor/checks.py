@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from spamguard import secret
+from spamguard import renewal, secret
 from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
 from spamguard.files import KEY, LEDGER
@@ -23,8 +23,10 @@ from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.reach import patterns
 from spamguard.hostname import hostname
+from spamguard.ledger import SqliteLedger
 from spamguard.metrics import readiness
 from spamguard.model import directory
+from spamguard.records import EXTRACTOR
 from spamguard.settings import Settings
 from spamguard.times import moment
 
@@ -117,6 +119,15 @@ def _key(path: Path) -> Step:
     if mode & 0o077:
         return failed("key", f"{path}: others may read it (mode {stat.S_IMODE(mode):04o})", f"chmod 600 {path}")
     return ok("key", secret.fingerprint(key))
+
+
+def left_behind(ledger: SqliteLedger) -> Iterator[Step]:
+    """Lessons of no use since an upgrade, if any. A few may stay so for ever, as their mail is gone: that is no failure."""
+    number = renewal.left_behind(ledger)
+    if number > sum(ledger.lesson_counts(EXTRACTOR).values()):
+        yield failed("lessons", renewal.told(number), renewal.REMEDY)
+    elif number:
+        yield skipped("lessons", f"{renewal.told(number)}; {renewal.REMEDY}")
 
 
 def watching(state: Path, *, wanted: bool) -> Iterator[Step]:

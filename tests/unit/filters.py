@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,13 @@ def opened(directory: Path, **settings: Any) -> Filter:
     if not (directory / "ledger.sqlite").exists() and not (directory / "key").exists():
         secret.store(directory / "key", KEY)
     return Filter.open(directory, **{"bits": BITS, "durable": False, **settings})
+
+
+def upgraded(directory: Path) -> None:
+    """All that was taught there was read by an older extractor."""
+    with closing(sqlite3.connect(directory / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
+        db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
 
 
 def mail(size: int, seed: int = 1) -> list[tuple[str, bytes]]:

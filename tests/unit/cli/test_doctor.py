@@ -13,6 +13,7 @@ from spamguard.doctor import postfix, proof
 from spamguard.folders import doveconf
 from spamguard.owner import Owner
 from tests.support.reachable import let_others_pass
+from tests.unit.filters import upgraded
 from tests.unit.folders.maildirs import maildir
 
 
@@ -31,6 +32,14 @@ def test_json(run, taught):
     assert answer["ok"]
     assert {"step": "state directory"}.items() <= {"step": answer["steps"][0]["name"]}.items()
     assert set(answer["steps"][0]) == {"name", "outcome", "detail", "remedy"}
+
+
+def test_lessons_of_an_older_version(run, taught):
+    upgraded(taught)
+    done = run(taught, "doctor")
+    assert done.status == 1
+    assert "FAILED  lessons: " in done.out
+    assert "no use until the mail is read anew -> the daemon does that with what lies in watched folders" in done.out
 
 
 def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):

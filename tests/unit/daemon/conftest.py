@@ -92,10 +92,9 @@ class Daemon:
         return self.process.pid
 
     def workers(self) -> list[int]:
-        """Children of the master that run."""
-        found = [child for child in children(self.pid) if alive(child)]
-        self.seen.update(found)
-        return found
+        """Of the master, those that run."""
+        self.seen.update(children(self.pid))
+        return [child for child in children(self.pid, "spamguard.daemon.worker") if alive(child)]
 
     def log(self) -> str:
         return self.log_file.read_text()

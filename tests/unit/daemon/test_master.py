@@ -10,12 +10,14 @@ import threading
 import time
 from pathlib import Path
 
+from spamguard import Filter
 from spamguard.daemon.fleet import Timing
 from tests.e2e.ports import free_port
 from tests.support.processes import alive
 from tests.support.taken import taken
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Client, Daemon
+from tests.unit.filters import mail, teach, upgraded
 
 
 def test_all_workers_answer_on_one_port_and_stop_when_told(daemon: Daemon) -> None:
@@ -41,6 +43,15 @@ def test_the_master_has_no_numpy(daemon: Daemon) -> None:
     daemon.start()
     assert "numpy" not in Path(f"/proc/{daemon.pid}/maps").read_text()
     assert daemon.stop(signal.SIGINT) == 0
+
+
+def test_what_an_upgrade_has_left_behind_is_told(daemon: Daemon) -> None:
+    with Filter.open(daemon.place / "state") as one:
+        teach(one, mail(2))
+    upgraded(daemon.place / "state")
+    daemon.start()
+    eventually(lambda: "WARNING: 2 lessons from before an upgrade that reads mail otherwise" in daemon.log())
+    assert daemon.stop() == 0
 
 
 class Load:

@@ -15,7 +15,7 @@ import pytest
 from spamguard import Filter
 from spamguard.daemon import trainer
 from spamguard.errors import LedgerError, TableError
-from tests.unit.filters import held, mail, opened
+from tests.unit.filters import held, mail, opened, upgraded
 
 LEFT = (".import.0a1b.new", ".ledger.sqlite.0a1b.new", ".ledger.sqlite.0a1b.new-journal", ".watching.json.0a1b.new")
 KEPT = ("notes.new", ".hidden", ".newer")
@@ -35,8 +35,8 @@ def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path)
     assert before - {path.name for path in tmp_path.iterdir()} == set(LEFT)
 
 
-def train(state: Path) -> str:
-    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(state)]
+def train(state: Path, *more: str) -> str:
+    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(state), *more]
     return subprocess.run(line, capture_output=True, timeout=60, check=True).stderr.decode()
 
 
@@ -81,3 +81,16 @@ def test_settling_that_fails_is_tried_once(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(TableError):
         trainer._settled(str(tmp_path))
     assert (len(tries), caplog.text) == (1, "")
+
+
+def test_what_an_upgrade_has_left_behind_is_told_as_the_daemon_begins(tmp_path: Path) -> None:
+    """Everything was unsure, and the log said nothing."""
+    with opened(tmp_path) as one:
+        for label, raw in mail(3):
+            one.learn(raw, label)
+    assert train(tmp_path, "first") == ""
+    upgraded(tmp_path)
+    (line,) = train(tmp_path, "first").splitlines()
+    assert "3 lessons from before an upgrade that reads mail otherwise" in line
+    assert line.endswith("teach the rest again (teach-folders, learn)")
+    assert train(tmp_path) == ""

@@ -21,6 +21,7 @@ from spamguard.folders.doveconf import Dovecot
 from spamguard.folders.notes import Noted, Trouble
 from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from tests.support.disks import small_disk
+from tests.unit.filters import mail, teach, upgraded
 from tests.unit.folders.maildirs import maildir
 
 
@@ -105,6 +106,21 @@ def test_a_clock_that_goes_behind_what_was_written(state):
     os.utime(state / "key", (later, later))
     *_, clock = checks.installation(state)
     assert (clock.outcome, "key was written at" in clock.detail) == (Outcome.FAILED, True)
+
+
+def test_what_an_upgrade_has_left_behind(state):
+    """Nothing was judged by what had been taught, and all was said to be well."""
+    taught = mail(9)
+    with Filter.open(state) as one:
+        teach(one, taught)
+        assert list(checks.left_behind(one.ledger)) == []
+    upgraded(state)
+    with Filter.open(state) as one:
+        (step,) = checks.left_behind(one.ledger)
+        assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (Outcome.FAILED, "9 lessons", True)
+        teach(one, taught[:5])
+        (step,) = checks.left_behind(one.ledger)  # of these the mail may be gone
+        assert (step.outcome, step.detail[:9]) == (Outcome.SKIPPED, "4 lessons")
 
 
 def test_the_watcher(state):
