@@ -17,7 +17,8 @@ def lesson(spam_filter: Filter, row: Row) -> Teaching:
     """Everything that teaching the message needs. UsageError: as `digest`, or another extractor has read it."""
     name = digest(spam_filter, row)
     if row.extractor != EXTRACTOR:
-        raise UsageError(f"{row.id}: was read by extractor {row.extractor}, this is {EXTRACTOR}: the message itself is needed")
+        read = f"{row.id}: was read by another version (extractor {row.extractor}, this is {EXTRACTOR}), so the message itself is needed"
+        raise UsageError(f"{read}: name its file (learn, explain), hand it over on the page, or move it between watched folders")
     try:
         return Teaching(name, features_of([row.packed])[0])
     except LedgerError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from spamguard.cli import remembered, rim, usage
-from spamguard.errors import SourceError
+from spamguard.errors import SourceError, UsageError
 from spamguard.explained import OTHERS, STEPS, asked, flip, rounded, strongest
 from spamguard.ids import is_id
 from spamguard.times import moment, rfc3339
@@ -23,7 +23,8 @@ ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by wo
 the numbers behind a word are the messages of each class that have it. Who has taught the message itself is told first.
 
 In place of PATH, the ID of a message that passed, as X-Spamguard has it. What was said and done then, and the verdict by what is
-known now; its words are told as far as they were among the strongest then."""
+known now; its words are told as far as they were among the strongest then. One that another version has read has no now: it is told
+why."""
 EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
@@ -70,15 +71,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _explain_row(spam_filter: Filter, row: Row, options: argparse.Namespace) -> None:
-    """Then, and now. A message that was not scanned has no now."""
+    """Then, and now. A message that was not scanned has no now; of one that cannot be compared it is told why not."""
     then = {"name": row.id, "then": remembered.as_values(row)}
     if not row.was_scanned:
         rim.answer(options, remembered.as_text(row, options.words), then)
         return
     from spamguard.remembered import lesson
 
+    try:
+        features = lesson(spam_filter, row).features
+    except UsageError as error:
+        told = rim.in_words(error)
+        rim.answer(options, f"{remembered.as_text(row, options.words)}\nnow: cannot be told. {told}\n", then | {"no_now": told})
+        return
     texts = {word.token: word.text for word in row.words}
-    why = spam_filter.explain_features(lesson(spam_filter, row).features, texts, options.user)
+    why = spam_filter.explain_features(features, texts, options.user)
     votes = list(spam_filter.ledger.users.of_message(row.digest))
     text = f"{remembered.as_text(row, options.words)}\n{_text('now', why, votes, options.words)}"
     rim.answer(options, text, then | _values(row.id, why, votes, options.words))

@@ -117,14 +117,29 @@ def test_what_is_no_id_at_all(run, taught, command):
     assert run(taught, *command, "../x\x1b").failed(r"../x\x1b", "no message with that id")
 
 
-@pytest.mark.parametrize("command", [["explain"], ["learn", "--as", "ham", "--id"]])
-def test_features_of_another_making_are_refused(run, taught, command):
+OTHER = new_id(1.7e9, b"othr")
+
+
+def test_features_of_another_making_are_refused(run, taught):
     remember(taught, extractor=99)
-    assert run(taught, *command, ID).failed(ID, "extractor 99")
-    other = new_id(1.7e9, b"othr")
-    remember(taught, id=other, fingerprint="feedfacefeedface")
-    assert run(taught, *command, other).failed(other, "key feedfacefeedface")
-    assert run(taught, "forget", "--id", other).failed(other, "key feedfacefeedface")
+    assert run(taught, "learn", "--as", "ham", "--id", ID).failed(ID, "extractor 99", "name its file")
+    remember(taught, id=OTHER, fingerprint="feedfacefeedface")
+    for command in (["learn", "--as", "ham"], ["forget"]):
+        assert run(taught, *command, "--id", OTHER).failed(OTHER, "key feedfacefeedface")
+
+
+def test_what_was_said_then_is_told_where_nothing_can_be_said_now(run, taught):
+    """After an upgrade that reads mail otherwise nothing at all was told of mail that had passed before."""
+    scan = remember(taught, extractor=99)
+    remember(taught, id=OTHER, fingerprint="feedfacefeedface")
+    done = run(taught, "explain", ID, OTHER)
+    assert done.status == 0
+    assert done.out.count(f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}") == 2
+    assert f"now: cannot be told. {ID}: was read by another version (extractor 99" in done.out
+    assert f"now: cannot be told. {OTHER}: was read with key feedfacefeedface" in done.out
+    first, second = run(taught, "explain", "--json", ID, OTHER).lines
+    assert (set(first), first["then"]["label"], "extractor 99" in first["no_now"]) == ({"name", "then", "no_now"}, scan.verdict.label, True)
+    assert "feedface" in second["no_now"]
 
 
 def test_teaching_by_id_is_teaching_the_message(run, taught, counts, tmp_path):
