@@ -21,7 +21,7 @@ from spamguard.files import KEY, LEDGER
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import patterns
+from spamguard.folders.reach import mailboxes_of, patterns
 from spamguard.hostname import hostname
 from spamguard.ledger import SqliteLedger
 from spamguard.metrics import readiness
@@ -178,7 +178,11 @@ def dovecot(settings: Settings | None) -> Step:
     if not found.store:
         return skipped("Dovecot", "there is none here, or it does not say how it keeps mail")
     if found.notes and settings is not None and settings.watch:
-        return failed("Dovecot", "; ".join(found.notes), "see Dovecot's configuration, `doveconf -n`")
+        with closing(mailboxes_of(settings.watch, settings.watch_socket, notify=False)) as mailboxes:
+            hindrances = doveconf.hindrances(found, settings, mailboxes)
+        if not hindrances:
+            return skipped("Dovecot", f"keeps its mail as {found.store}, so the Maildirs that are watched are not its own")
+        return failed("Dovecot", "; ".join(hindrances), "see Dovecot's configuration, `doveconf -n`")
     if found.notes:
         return skipped("Dovecot", "; ".join(found.notes))
     return ok("Dovecot", f"keeps mail as {found.store}, special uses of {len(found.special)} folders known")

@@ -8,14 +8,23 @@ from __future__ import annotations
 import logging
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
+
+from spamguard.errors import SpamguardError
+from spamguard.folders.contract import Mailboxes
+from spamguard.folders.reach import is_maildir
+from spamguard.folders.rules import is_next_hop
+from spamguard.settings import Settings
 
 _log = logging.getLogger("spamguard.folders")
 _COMMAND = ("doveconf", "-n")
 _SECONDS = 10.0
 _MOST = 4 << 20  # characters of its output
+_MAILBOXES = 1000  # that are looked at for a Maildir
 _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -75,6 +84,17 @@ def read(configuration: str = "") -> Dovecot:
     else:
         return parse(done.stdout.decode(errors="surrogateescape"))
     return Dovecot()
+
+
+def hindrances(server: Dovecot, settings: Settings, mailboxes: Mailboxes) -> Sequence[str]:
+    """Notes that matter for what is watched: none where Dovecot has no Maildirs, so that those which are watched are not its own."""
+    if server.store not in _ONE_FILE_MANY_MESSAGES:
+        return server.notes
+    if all(is_next_hop(watch, settings) for watch in settings.watch):  # it may come yet, with the first mail
+        return ()
+    with suppress(SpamguardError, OSError):  # of which others tell
+        return () if any(is_maildir(mailboxes, one, closed=True) for one in islice(mailboxes.users(), _MAILBOXES)) else server.notes
+    return server.notes
 
 
 def parse(text: str) -> Dovecot:

@@ -45,7 +45,10 @@ def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
 
 def is_filed(watch: Watch, settings: Settings) -> bool:
     """Whether what we tag as spam is put into Junk on delivery."""
-    if watch.we_file is not None:
-        return watch.we_file
+    return is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
+
+
+def is_next_hop(watch: Watch, settings: Settings) -> bool:
+    """Whether it is a Maildir that we deliver to ourselves."""
     hops = [listener.next_hop.endpoint for listener in settings.listeners]
     return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)

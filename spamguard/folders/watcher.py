@@ -55,7 +55,7 @@ class Watcher:
         self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
         self._renewer = Renewer(spam_filter, self._sightings, self._scanner)
         server = doveconf.read()
-        for note in server.notes:
+        for note in doveconf.hindrances(server, settings, mailboxes):
             _log.info("%s", note)
         self._entries = entries(settings, server.special)
         self._looker = Looker(

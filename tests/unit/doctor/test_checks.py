@@ -16,7 +16,7 @@ import pytest
 from spamguard import Filter
 from spamguard.doctor import checks
 from spamguard.doctor.step import Outcome
-from spamguard.folders import notes
+from spamguard.folders import doveconf, notes
 from spamguard.folders.doveconf import Dovecot
 from spamguard.folders.notes import Noted, Trouble
 from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
@@ -157,6 +157,20 @@ def test_dovecot(state, monkeypatch):
     ):
         monkeypatch.setattr(checks.doveconf, "read", lambda found=found: found)
         assert (checks.dovecot(None).outcome, checks.dovecot(watched).outcome) == (bare, full)
+
+
+def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_path, monkeypatch):
+    """Where Debian's was merely installed an examination never ended well."""
+    mbox = doveconf.parse("mail_location = mbox:~/mail:INBOX=/var/mail/%u\n")
+    monkeypatch.setattr(checks.doveconf, "read", lambda: mbox)
+    (tmp_path / "home" / "ben").mkdir(parents=True)
+    watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
+    assert checks.dovecot(watched).outcome is Outcome.FAILED  # people's mail is elsewhere
+    maildir(tmp_path / "home" / "anna")
+    found = checks.dovecot(watched)
+    assert (found.outcome, found.detail) == (Outcome.SKIPPED, "keeps its mail as mbox, so the Maildirs that are watched are not its own")
+    ours = settings(state, f"maildir:{tmp_path}/not/yet", watch=(Watch(f"{tmp_path}/not/yet"),))
+    assert checks.dovecot(ours).outcome is Outcome.SKIPPED
 
 
 @pytest.fixture

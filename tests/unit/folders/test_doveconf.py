@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spamguard.folders import doveconf
 from spamguard.folders.doveconf import Dovecot, parse, read
+from tests.unit.folders.watched import Watched
 
 installed = pytest.mark.skipif(shutil.which("doveconf") is None, reason="there is no Dovecot on this machine")
 
@@ -179,3 +180,20 @@ def test_a_failing_or_slow_dovecot_is_reported(
 def test_a_configuration_that_dovecot_refuses_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert configured(tmp_path, "namespace {\n") == Dovecot()
     assert "doveconf failed" in caplog.text
+
+
+def test_how_dovecot_keeps_its_own_mail_is_told_where_that_is_what_is_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, watched: Watched
+) -> None:
+    """Who had Dovecot installed and asked for no folders read at each start that they cannot be watched."""
+    caplog.set_level(logging.INFO, "spamguard.folders")
+    command = tmp_path / "doveconf"
+    command.write_text("#!/bin/sh\necho 'mail_location = mbox:~/mail'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for gone in (False, True):
+        watched.stop()
+        if gone:
+            watched.box.rename(tmp_path / "gone")
+        watched.start()
+        assert ("Dovecot keeps its mail as mbox, not as Maildir: its folders cannot be watched" in caplog.text) is gone
