@@ -1,7 +1,7 @@
 """`teach-pipe`: a message from standard input to the daemon, as a lesson. For delivery agents and Sieve, which wait for it.
 
-Must be gone within milliseconds, whatever the daemon does, and must succeed whenever the lesson is safe: a delivery agent that is told
-of a failure may refuse what the person wanted to do.
+Must be gone at once, whatever the daemon does (measured: 40 ms of the processor, of which Python's start takes 13, argparse and socket 15),
+and must succeed whenever the lesson is safe: a delivery agent that is told of a failure may refuse what the person wanted to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOCKET = "/run/spamguard/teach.sock"
 WRONG = 65  # EX_DATAERR of sysexits.h
 TRY_AGAIN = 75  # EX_TEMPFAIL
 
-ABOUT = """Hand a message on standard input to the daemon as a lesson. Answers within milliseconds: learning comes after.
+ABOUT = """Hand a message on standard input to the daemon as a lesson. Answers at once: learning comes after.
 
 A lesson that was taught before is a success. When the daemon is not there, the lesson is left in a directory from which it takes it
 later. Whose lesson it is: the user whose process this is; those listed as `for_others` in the configuration name another.

@@ -85,7 +85,7 @@ def test_nothing_to_draw() -> None:
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UsageError, match=r"pip install 'spamguard\[plots\]'"):
+    with pytest.raises(UsageError, match=r"in the project's directory run: pip install '\.\[plots\]'"):
         score_figure(GOLD, SCORE)
 
 
