@@ -67,7 +67,22 @@ def _directory(state: Path, found: os.stat_result) -> Step:
         return failed(
             "state directory", f"{told}: we may not write into it", f"chmod u+w {state}" if ours else f"run as {_user(found.st_uid)}"
         )
-    return ok("state directory", told)
+    if not found.st_mode & 0o005:
+        return ok("state directory", told)
+    if readable := _readable_by_others(state):
+        return failed("state directory", f"{told}: others may read {', '.join(readable)}", f"chmod o= {state}/*")
+    return ok("state directory", f"{told}: others may see what its files are called, but read none of them")
+
+
+def _readable_by_others(state: Path) -> list[str]:
+    """Names of files; sockets there may be meant for everybody."""
+    found = []
+    with os.scandir(state) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & 0o004:
+                    found.append(entry.name)
+    return sorted(found)
 
 
 def is_closed(state: Path) -> bool:

@@ -158,7 +158,7 @@ def _new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  a hundred modules that only pictures need
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("pictures need matplotlib, which is not installed; in the project's directory run: pip install '.[plots]'") from error
+        raise UsageError("pictures need matplotlib, which is not there; in the project's directory run: pip install '.[plots]'") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -62,6 +62,19 @@ def test_a_disk_that_cannot_be_written(tmp_path):
         assert first.detail.endswith("its file system is read-only")
 
 
+def test_a_directory_that_others_may_look_into(state):
+    """Made by an administrator: it is told what that means, and is trouble only where a file is open to others, too."""
+    state.chmod(0o755)
+    first, *_ = checks.installation(state)
+    assert (first.outcome, first.detail.endswith("others may see what its files are called, but read none of them")) == (Outcome.OK, True)
+    (state / "ledger.sqlite").chmod(0o604)
+    first, *_ = checks.installation(state)
+    assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (Outcome.FAILED, True)
+    assert first.remedy == f"chmod o= {state}/*"
+    state.chmod(0o700)
+    assert outcomes(checks.installation(state))[0] == ("state directory", "ok")
+
+
 def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
     real = os.scandir
 
