@@ -19,6 +19,7 @@ _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"} 
 # The journal takes a number in front of a line as its priority, and does not show it (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _ONE_WORD = re.compile(r'[^ "=]+')
+_FOLDERS = ("from", "to")
 _LONGEST = 16_384  # characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
 
 
@@ -51,6 +52,18 @@ def word(text: str) -> str:
     """A text of a line, as in key=value: as JSON has it where it would be several or none, or have letters that act."""
     harmless = text.isprintable()
     return text if harmless and _ONE_WORD.fullmatch(text) else json.dumps(text, ensure_ascii=not harmless)
+
+
+def lesson(to: logging.Logger, user: str, way: Mapping[str, str], label: str, digest: bytes, what: str) -> None:
+    """A line for a lesson; nothing of what the message says is in it. way: `by` which it came, or `from` and `to` which folder.
+
+    label: "" takes back what was said. what: became of it.
+    """
+    facts = {"user": user, **way, "class": label or "-"}
+    told = " ".join(f"{key}={repr(value) if key in _FOLDERS else word(value)}" for key, value in facts.items())
+    named = digest.hex()[:12]
+    extra = {"event": "lesson", "facts": lambda: facts | {"digest": named, "outcome": what}}
+    to.info("lesson %s message=%s: %s", told, named, what, extra=extra)
 
 
 class ForPeople(logging.Formatter):

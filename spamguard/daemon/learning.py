@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
+from spamguard import log
 from spamguard.engine import Filter
 from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.folders import refusals
 from spamguard.folders.refusals import Refusals
-from spamguard.log import word
 from spamguard.prepare import Preparer, Teaching, chunks
 from spamguard.teaching.lesson import BROUGHT, PIPED, Lesson
 
@@ -118,8 +118,8 @@ class Learner:
             return
         for one, digest, new in done:
             label, user, origin, _ = one.lesson
-            told = "lesson user=%s by=%s class=%s message=%s: %s"
-            _log.info(told, word(user), origin, label or "-", digest.hex()[:12], ("learnt" if label else "forgotten") if new else "known")
+            what = ("learnt" if label else "forgotten") if new else "known"
+            log.lesson(_log, user, {"by": origin}, label, digest, what)
             self._remove(one.box, one.name)
 
     def _taught(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, bytes, bool]]:

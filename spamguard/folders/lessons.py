@@ -12,6 +12,7 @@ from itertools import compress, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from spamguard import log
 from spamguard.batches import batches
 from spamguard.engine import Filter
 from spamguard.folders.allowance import Allowance
@@ -21,7 +22,6 @@ from spamguard.folders.reconcile import Outcome
 from spamguard.folders.scan import Found, Looked, Scanner
 from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Copy, Key, Lesson
-from spamguard.log import word
 from spamguard.prepare import Teaching, chunks
 
 STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
@@ -166,9 +166,8 @@ class _Changes:
 
 
 def _tell(user: str, lesson: Lesson, source: str) -> None:
-    """One line for each lesson. Nothing of what the message says is in it."""
-    told = "lesson user=%s from=%r to=%r class=%s message=%s: %s"
-    _log.info(told, word(user), source, display(lesson.folder), lesson.label, lesson.digest.hex()[:12], lesson.why)
+    """One line for each lesson."""
+    log.lesson(_log, user, {"from": source, "to": display(lesson.folder)}, lesson.label, lesson.digest, lesson.why)
 
 
 def _origin(lesson: Lesson) -> str:

@@ -12,11 +12,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from spamguard import secret
+from spamguard import log, secret
 from spamguard.errors import LedgerError, SpamguardError
 from spamguard.files import KEY, LEDGER
 from spamguard.ledger import SqliteLedger
-from spamguard.log import word
 from spamguard.policy import unwanted_of
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
@@ -57,7 +56,7 @@ class Lessons:
         if digest and self._says(digest, user) == label:
             return Taught.KNOWN
         self._queue.put(Header(label, message.size, user), origin, message.chunks(), _mark(digest, user) if digest else "")
-        _log.info("lesson user=%s by=%s class=%s message=%s: taken", word(user), origin, label or "-", digest.hex()[:12])
+        log.lesson(_log, user, {"by": origin}, label, digest, "taken")
         return Taught.LEARNT
 
     def learnt(self) -> Learnt:

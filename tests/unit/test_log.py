@@ -119,6 +119,19 @@ def test_facts_are_fields() -> None:
     assert found == {"level": "info", "logger": "spamguard.mail", "process": os.getpid(), "message": "handled", "id": "1", "from": "<a>"}
 
 
+def test_a_lesson_is_a_line_or_fields(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for way in ({"by": "web"}, {"from": "INBOX", "to": "Old junk"}):
+        log.lesson(logging.getLogger("spamguard.x"), "anna b", way, "spam", bytes(16), "learnt")
+    by, moved = caplog.records
+    assert by.getMessage() == 'lesson user="anna b" by=web class=spam message=000000000000: learnt'
+    assert moved.getMessage() == "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
+    found = parsed(log.ForJournal().format(moved))
+    assert found["message"] == "lesson"
+    told = {"user": "anna b", "from": "INBOX", "to": "Old junk", "class": "spam", "digest": "000000000000", "outcome": "learnt"}
+    assert told.items() <= found.items()
+
+
 @given(st.text(), st.dictionaries(st.text(), st.text()))
 def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> None:
     found = parsed(log.ForJournal().format(record(message, facts)))

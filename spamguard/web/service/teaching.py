@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from spamguard import undo
+from spamguard import log, undo
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import Filter
 from spamguard.errors import NotAllowedError, UsageError
@@ -92,5 +92,4 @@ def _label(vote: Vote | None) -> str:
 
 
 def _note(what: str, user: str, origin: str, label: str, digest: bytes, *, changed: bool) -> None:
-    told = "lesson user=%s by=%s class=%s message=%s: %s"
-    _log.info(told, word(user), origin, label or "-", digest.hex()[:12], what if changed else "known")
+    log.lesson(_log, user, {"by": origin}, label, digest, what if changed else "known")
