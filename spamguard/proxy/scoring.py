@@ -107,9 +107,7 @@ class ScorerPool:
         if self._closing:
             return NotScanned("stopping")
         self._queue.append(work)
-        self._dispatch()
-        if not self._scorers:  # they end as soon as they start: the next attempt is due later
-            self._give_up("crashed")
+        self._dispatch_or_give_up()
         if not self._queue:  # it is being judged: that has a deadline of its own
             return await work.done
         limit = asyncio.get_running_loop().call_later(_WAITING, partial(self._waited, work))
@@ -132,6 +130,12 @@ class ScorerPool:
                 self._give(scorer, works)
         if self._queue:
             self._fill()
+
+    def _dispatch_or_give_up(self) -> None:
+        """What waits is answered if there are no scorers, as they end as soon as they start: the next attempt is due later."""
+        self._dispatch()
+        if not self._scorers:
+            self._give_up("crashed")
 
     def _give(self, scorer: Process, works: list[Work]) -> None:
         self._scorers[scorer].begin()
@@ -210,7 +214,7 @@ class ScorerPool:
         if scorer.works and not self._closing:
             _log.error("scorer %d %s while judging a message of %d bytes", scorer.number, care.ending, scorer.works[0].message.size)
         if scorer.works:
-            self._track(self._harmed(scorer.works.popleft(), care.ending))
+            self._track(self._harmed(scorer.works.popleft(), care))
             self._take_back(list(scorer.works))
         if not scorer.ready:
             self._failed_start()
@@ -236,15 +240,21 @@ class ScorerPool:
             taken.update(islice(scorer.works, 1 if care.stuck else None))
         self._queue.extendleft(reversed([work for work in works if not work.done.done() and work not in taken]))
 
-    async def _harmed(self, work: Work, ending: str) -> None:
-        """Remember the message that a scorer ended at, then answer."""
+    async def _harmed(self, work: Work, care: _Care) -> None:
+        """Remember the message that a scorer ended at; then another has it once, if the first died on the spot, else it is answered."""
+        times, loop = _POISON, asyncio.get_running_loop()
         with suppress(OSError):  # nobody waits any more, and the message is gone
             name = await _fingerprint(work.message)
-            times, _ = self._harm.pop(name, _NO_HARM)
-            self._harm[name] = _Harm(times + (not self._closing), asyncio.get_running_loop().time())
+            times = self._harm.pop(name, _NO_HARM).times + (not self._closing)
+            self._harm[name] = _Harm(times, loop.time())
             while len(self._harm) > _REMEMBERED:
                 self._harm.popitem(last=False)
-        work.finish(NotScanned("stopping" if self._closing else ending))
+        if times < _POISON and care.died_at_once and not self._closing:
+            self._queue.appendleft(work)
+            loop.call_later(_WAITING, self._waited, work)
+            self._dispatch_or_give_up()
+        else:
+            work.finish(NotScanned("stopping" if self._closing else care.ending))
 
     def _give_up(self, reason: str) -> None:
         while self._queue:
@@ -266,6 +276,11 @@ class _Care(Timed):
         self._seconds = seconds
         self._on_stuck = on_stuck
         self._allow(starting)
+
+    @property
+    def died_at_once(self) -> bool:
+        """Whether its message has cost hardly any of its time: the accident may be none of the message's."""
+        return self.ending == "crashed" and not self.stuck
 
     def begin(self) -> None:
         """It begins with a message."""

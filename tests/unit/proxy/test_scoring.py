@@ -111,7 +111,7 @@ def test_a_message_that_harmed_twice_is_not_tried_again(state: Path, monkeypatch
         async with pool(state) as judge:
             large = b"CRASH" + b"x" * IN_MEMORY
             for bad in (b"CRASH 1", large):
-                assert [await judge(bad) for _ in range(4)] == [NotScanned("crashed")] * 2 + [NotScanned("poison")] * 2
+                assert [await judge(bad) for _ in range(3)] == [NotScanned("crashed")] + [NotScanned("poison")] * 2
             assert await judge(b"CRASH 2") == NotScanned("crashed")
             assert isinstance(await judge(MAIL[0][1]), Scan)
             for number in range(3, 6):
@@ -127,7 +127,7 @@ def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyP
 
     async def work() -> None:
         async with pool(state) as judge:
-            assert [await judge(b"CRASH") for _ in range(3)] == [*[NotScanned("crashed")] * 2, NotScanned("poison")]
+            assert [await judge(b"CRASH") for _ in range(2)] == [NotScanned("crashed"), NotScanned("poison")]
             with monkeypatch.context() as later:
                 later.setattr(scoring, "_POISONOUS", 0.0)
                 assert await judge(b"CRASH") == NotScanned("crashed")
@@ -203,18 +203,60 @@ async def who(judge: Any) -> int:
 
 
 def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
+    """Another has that message once, as if by accident: the first one to meet went on unjudged."""
+
     async def work() -> None:
         async with pool(state) as judge:
             number = await who(judge)
-            task = asyncio.create_task(judge(b"HANG"))
+            task = asyncio.create_task(judge(b"SLEEP"))
             others = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
-            await asyncio.sleep(0.1)
+            await until(lambda: any(scorer.works for scorer in judge.pool._scorers))
             os.kill(number, signal.SIGKILL)
-            assert await task == NotScanned("crashed")
+            assert isinstance(await task, Scan)
             assert all(isinstance(found, Scan) for found in await asyncio.gather(*others))
             assert await who(judge) != number
 
     run(work())
+
+
+def test_a_message_that_kills_each_scorer_kills_two(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = counted(monkeypatch)
+
+    async def work() -> None:
+        async with pool(state, scorers=3) as judge:
+            for bad in (b"CRASH", b"CRASH" + b"x" * IN_MEMORY):
+                before = len(ends)
+                assert await judge(bad) == NotScanned("crashed")
+                assert len(ends) == before + 2
+
+    run(work())
+
+
+def test_a_scorer_that_dies_late_costs_its_message_no_more_time(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = counted(monkeypatch)
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            task = asyncio.create_task(judge(b"HANG"))
+            await until(lambda: any(care.stuck for care in judge.pool._scorers.values()))
+            os.kill(number, signal.SIGKILL)
+            assert (await task, len(ends)) == (NotScanned("crashed"), 1)
+
+    run(work())
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one with each scorer that ends at a message."""
+    ends: list[Any] = []
+    real = scoring.ScorerPool._harmed
+
+    def harmed(self: Any, *arguments: Any) -> Any:
+        ends.append(arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(scoring.ScorerPool, "_harmed", harmed)
+    return ends
 
 
 def test_a_scorer_killed_while_it_waits(state: Path) -> None:
