@@ -29,6 +29,7 @@ _BLANKS = b" \n\t\r\f"
 _FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")  # RFC 3676 section 4.3; Mailman's; many others'
 _FOOTER_MARKS = ("\n--", "\n____")  # what it begins with
 _FOOTER_CHARACTERS = 1500  # at the end of a text
+_END_WORDS, _END_BYTES = 5, 400  # of a text (corpora/RESULTS.md, "Last words"); so many are looked for in so many bytes
 _LEAST_SHARE = 32  # of the bytes of text that are read: so much of every part is, whatever stands before it
 _LEAST_TEXT = 20  # characters above it
 _NO_CHARSET = frozenset((b"", b"us-ascii", b"ascii"))  # what programs write that know of none
@@ -85,6 +86,7 @@ def read(raw: bytes, limits: Limits, *, body_only: bool = False) -> Content:
         if footer:
             content.sections.append((b"footer", _parted(content, b"footer", footer)))
         _add_clues(content, limits)
+        content.sections += _end(content.sections[0][1])
     return content
 
 
@@ -98,6 +100,12 @@ def _add_body(content: Content, text: bytes) -> None:
         linked=content.linked,
     )
     content.sections.append((b"", text + b"\n" + standing_in if standing_in else text))
+
+
+def _end(text: bytes) -> list[Section]:
+    """The last words of a text that has more: how a sender always closes says something of its own."""
+    words = text[-_END_BYTES:].split()
+    return [(b"end", b" ".join(words[-_END_WORDS:]))] if len(words) > _END_WORDS else []
 
 
 def _read_leaves(content: Content, limits: Limits) -> None:

@@ -19,7 +19,7 @@ from spamguard.records import Features, Word
 
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections")
 _UNPAIRED = frozenset(
-    (b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
+    (b"end", b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
 )
 _BODY = frozenset((b"",))
 _LETTERED = frozenset((b"", b"subject"))  # what people write: grams of its characters

@@ -178,6 +178,21 @@ def test_what_stands_below_a_text_is_no_word_of_it(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("Thank you for all of it. Best regards, Anna", ["of", "it", "best", "regards", "anna"]),
+        ("one two three four five", []),
+        ("one two three four five six", ["two", "three", "four", "five", "six"]),
+        ("See you soon, Anna Grün\n-- \nA club of many words in its footer", []),
+        ("six words that are long " + "x" * 400, []),
+    ],
+)
+def test_the_last_words_of_a_text_that_has_more_say_something_of_their_own(text: str, last: list[str]) -> None:
+    raw = b"Content-Type: text/plain; charset=utf-8\n\n" + text.encode()
+    assert [word for word in Extractor(KEY).texts(raw).values() if word.startswith("end:")] == ["end:" + word for word in last]
+
+
+@pytest.mark.parametrize(
     "body", [b"short\n-- \nlist of users\n", b"some text that is longer\n--x\nlist", b"some text\n-- \n" + b"list of users " * 120]
 )
 def test_no_footer_is_the_whole_of_a_text_or_most_of_it(body: bytes) -> None:
