@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from spamguard import log, sources
 from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError, problems, remedy
+from spamguard.files import LEDGER
 
 if TYPE_CHECKING:
     from spamguard.engine import Filter
@@ -35,6 +36,7 @@ CONFIG = 78  # EX_CONFIG of sysexits.h: of a service, which restarting would not
 INTERRUPTED = 130  # 128 + SIGINT, as a shell would tell it
 CUT_OFF = 141  # 128 + SIGPIPE
 
+_HEADER = 64  # bytes of an SQLite file up to the end of its user_version (https://www.sqlite.org/fileformat.html)
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
 _ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
@@ -182,10 +184,8 @@ def state_directory(options: argparse.Namespace) -> Path:
 
 def open_filter(options: argparse.Namespace, note: str = _NEW, **settings: Any) -> Filter:
     """The filter to teach. A new one is made and told, for most often that is a slip in the path: the daemon's is another."""
-    from spamguard.engine import Filter
-
     new = not has_filter(options)
-    spam_filter = Filter.open(state_directory(options), profile=options.profile, **settings)
+    spam_filter = _open(options, **settings)
     if new:
         say(f"note: {state_directory(options)} {note}")
     return spam_filter
@@ -200,9 +200,31 @@ def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
     """The filter whose receipts are wanted: UsageError when there is none."""
     if not has_filter(options):
         raise _no_filter(options)
+    return _open(options, load=load)
+
+
+def _open(options: argparse.Namespace, **settings: Any) -> Filter:
+    """UsageError, too, where that would take the ledger from a daemon of an older version."""
     from spamguard.engine import Filter
 
-    return Filter.open(state_directory(options), profile=options.profile, load=load)
+    state = state_directory(options)
+    if _is_older(state / LEDGER):
+        from spamguard.cli import running
+
+        running.refuse_another_version(state)
+    return Filter.open(state, profile=options.profile, **settings)
+
+
+def _is_older(ledger: Path) -> bool:
+    """Whether opening brings it to today's schema: by its header, without a lock, so that it may be so no more."""
+    from spamguard.ledger.migration import SCHEMA_VERSION
+
+    if not ledger.is_file():
+        return False
+    with suppress(OSError), ledger.open("rb") as file:
+        header = file.read(_HEADER)
+        return len(header) == _HEADER and int.from_bytes(header[-4:], "big") < SCHEMA_VERSION
+    return False
 
 
 def existing_directory(options: argparse.Namespace) -> Path:
@@ -219,7 +241,7 @@ def _no_filter(options: argparse.Namespace) -> UsageError:
 
 def has_filter(options: argparse.Namespace) -> bool:
     """Whether there is a ledger in the state directory."""
-    return (state_directory(options) / "ledger.sqlite").exists()
+    return (state_directory(options) / LEDGER).exists()
 
 
 def settle_if_due(spam_filter: Filter) -> bool:

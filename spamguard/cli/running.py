@@ -11,6 +11,7 @@ from typing import Any
 
 from spamguard.cli import rim
 from spamguard.daemon import desk
+from spamguard.errors import UsageError
 from spamguard.hostname import hostname
 from spamguard.times import moment
 
@@ -37,6 +38,16 @@ def asked(state: Path) -> dict[str, Any] | None:
     if told is None or told.get("version") == __version__:
         return told and {**told, "answers": True}
     return {"pid": told["pid"], "version": told.get("version"), "answers": "version" in told, "ready": False}
+
+
+def refuse_another_version(state: Path) -> None:
+    """UsageError if a daemon of one runs there: it goes on with a ledger that is brought up to date, but no scorer that it starts later
+    could open that, and mail would go on unjudged."""
+    from spamguard import __version__
+
+    told = asked(state)
+    if told is not None and told["version"] != __version__:
+        raise UsageError(f"{state}: the daemon {trouble(told)} first, it brings the ledger up to date; nothing has been done")
 
 
 def trouble(told: dict[str, Any] | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -128,3 +129,17 @@ def test_one_that_does_not_answer_and_none_at_all(tmp_path):
 )
 def test_durations(seconds, text):
     assert running._duration(seconds) == text
+
+
+def test_a_ledger_is_not_taken_from_a_daemon_of_an_older_version(run, taught):
+    """With `status` of the new one its ledger had a schema that no scorer it started later could open: mail went on unjudged."""
+    with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
+        db.execute("PRAGMA user_version = 1")
+        db.execute("DROP INDEX events_of_users")
+    for command in (["status"], ["learn", "--as", "spam", taught / "ledger.sqlite"]):
+        with saying(taught, HEALTHY | {"version": "0.0.9"}):
+            assert run(taught, *command).failed("pid 7 runs version 0.0.9", "restart it first")
+        (taught / desk.NAME).unlink()
+    assert not (taught / "ledger.sqlite.v1").exists()
+    assert run(taught, "judge", __file__).status in (0, 1, 3)
+    assert (taught / "ledger.sqlite.v1").exists()
