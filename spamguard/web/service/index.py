@@ -64,5 +64,8 @@ class Index:
     def _read(self, name: str) -> Sequence[str]:
         """Nobody, if it is damaged or has gone meanwhile."""
         for entry in self._quarantine.of([name]):
-            self._recipients[name] = [sys.intern(one.address) for one in entry.envelope.recipients]
-        return self._recipients.get(name, ())
+            told = [sys.intern(one.address) for one in entry.envelope.recipients]
+            with self._lock:  # else another thread might be going through them
+                self._recipients[name] = told
+            return told
+        return ()
