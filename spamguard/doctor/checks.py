@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def _directory(state: Path, found: os.stat_result) -> Step:
     if not found.st_mode & 0o005:
         return ok("state directory", told)
     if readable := _readable_by_others(state):
-        return failed("state directory", f"{told}: others may read {', '.join(readable)}", f"chmod o= {state}/*")
+        closing_them = shlex.join(["chmod", "o=", *(f"{state}/{name}" for name in readable)])
+        return failed("state directory", f"{told}: others may read {', '.join(readable)}", closing_them)
     return ok("state directory", f"{told}: others may see what its files are called, but read none of them")
 
 

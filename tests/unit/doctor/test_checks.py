@@ -70,7 +70,7 @@ def test_a_directory_that_others_may_look_into(state):
     (state / "ledger.sqlite").chmod(0o604)
     first, *_ = checks.installation(state)
     assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (Outcome.FAILED, True)
-    assert first.remedy == f"chmod o= {state}/*"
+    assert first.remedy == f"chmod o= {state}/ledger.sqlite"  # not the sockets, too
     state.chmod(0o700)
     assert outcomes(checks.installation(state))[0] == ("state directory", "ok")
 
