@@ -80,7 +80,7 @@ class ScorerPool:
         self._closing = True
         for scorer in list(self._scorers):
             scorer.kill()
-        self._give_up("stopping")
+        self._give_up()
         while self._tasks:
             await asyncio.gather(*self._tasks)
 
@@ -132,10 +132,11 @@ class ScorerPool:
             self._fill()
 
     def _dispatch_or_give_up(self) -> None:
-        """What waits is answered if there are no scorers, as they end as soon as they start: the next attempt is due later."""
+        """What waits is answered if there are no scorers, as they end as soon as they start, or cannot be started: the next attempt is
+        due later."""
         self._dispatch()
         if not self._scorers:
-            self._give_up("crashed")
+            self._give_up()
 
     def _give(self, scorer: Process, works: list[Work]) -> None:
         self._scorers[scorer].begin()
@@ -219,15 +220,13 @@ class ScorerPool:
         if not scorer.ready:
             self._failed_start()
         self._fill()
-        self._dispatch()
+        self._dispatch_or_give_up()
 
     def _failed_start(self) -> None:
         """Once is an accident: the next one starts at once, and what waits goes on waiting."""
         self._failed_starts += 1
         if self._failed_starts > 1:
             self._later()
-            if not self._scorers:
-                self._give_up("crashed")
 
     def _stuck(self, scorer: Process) -> None:
         """What was given to it behind the message it is at may be judged by others: who answers first counts."""
@@ -256,9 +255,9 @@ class ScorerPool:
         else:
             work.finish(NotScanned("stopping" if self._closing else care.ending))
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self) -> None:
         while self._queue:
-            self._queue.popleft().finish(NotScanned(reason))
+            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
 
     def _track(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

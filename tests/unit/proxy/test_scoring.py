@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spamguard import Filter
+from spamguard import Filter, installed
 from spamguard.proxy import scoring
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.scoring import COMMAND
@@ -339,6 +339,17 @@ def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
                 assert await judge(MAIL[0][1]) == NotScanned("crashed")
                 await asyncio.sleep(0.01)
         assert 2 <= len(started) <= 4
+
+    run(work())
+
+
+def test_what_was_given_to_the_last_scorer_waits_for_no_other_that_cannot_start(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=1.0) as judge:
+            await judge(MAIL[0][1])
+            monkeypatch.setattr(installed, "_BEGUN", -1)  # as after an upgrade: from now on, for good
+            found = await asyncio.gather(*(judge(raw) for raw in (b"HANG", MAIL[1][1], MAIL[2][1])))
+            assert found == [NotScanned("timeout"), NotScanned("crashed"), NotScanned("crashed")]
 
     run(work())
 
