@@ -83,12 +83,16 @@ def replay(
 
 
 class _Learnt(NamedTuple):
-    """What depends on the order of lessons. weights, biases: of the logistic experts, those of every class but the first, (buckets,)."""
+    """What depends on the order of lessons. weights, biases: of the logistic experts, those of every class but the first, (buckets,).
+
+    fused: how many lessons of the rarer side fusion has learnt from.
+    """
 
     weights: list[NDArray[np.int32]]
     biases: Integers
     fusion_weights: Integers
     fusion_biases: Integers
+    fused: int
 
 
 class _Step(NamedTuple):
@@ -118,6 +122,7 @@ class _Player:
         self.weights = cells.of_weights(self.tables)
         self.columns = [weight_column(self.tables, index) for index in range(1, len(self.number))]
         self.lessons, self.played = lessons, 0
+        self.fused = np.zeros(2, np.intp)  # lessons, of wanted and unwanted mail
 
     def play(self, block: Block) -> None:
         """Score, step and count a block of lessons, in this order."""
@@ -136,21 +141,23 @@ class _Player:
         """What is left of the order in which lessons were played, without the tables."""
         tables = self.tables
         weights = [column.copy() for column in self.columns]
-        return _Learnt(weights, tables.biases, tables.fusion_weights, tables.fusion_biases)
+        return _Learnt(weights, tables.biases, tables.fusion_weights, tables.fusion_biases, int(self.fused.min()))
 
     def meet(self, other: _Learnt) -> None:
-        """Half way between what was learnt here and there."""
+        """Half way between what was learnt here and there; of fusion by how much there was to learn from.
+
+        A handful of lessons of one side may all come first on one of the ways, where nothing is known yet that they could correct.
+        """
         tables = self.tables
         for column, weights in zip(self.columns, other.weights, strict=True):
             known = ((column | weights) != 0).nonzero()[0]
             one, two = column.take(known), weights.take(known)
             column[known] = (one >> 1) + (two >> 1) + (one & two & 1)  # rounded down; their sum might not fit
-        for ours, theirs in (
-            (tables.biases, other.biases),
-            (tables.fusion_weights, other.fusion_weights),
-            (tables.fusion_biases, other.fusion_biases),
-        ):
-            ours[:] = ours + theirs >> 1
+        tables.biases[:] = tables.biases + other.biases >> 1
+        shares = int(self.fused.min()), other.fused
+        here, there = shares if any(shares) else (1, 1)
+        for ours, theirs in ((tables.fusion_weights, other.fusion_weights), (tables.fusion_biases, other.fusion_biases)):
+            ours[:] = (ours * here + theirs * there) // (here + there)
 
     def _placed(self, block: Block) -> tuple[Placed, NDArray[np.intp]]:
         """Where the features of its lessons lie, and the numbers of their classes."""
@@ -214,6 +221,8 @@ class _Player:
         """Learn from scores (m, R, EXPERTS) what is unwanted, and which class of its side a message is."""
         tables, further = self.tables, len(self.tables.classes) > len(BASE_CLASSES)
         bad = np.isin(targets, self.sides.unwanted).astype(np.intp)
+        if self.played:  # nothing has been counted before the first block, of which is nothing to learn
+            self.fused += np.bincount(bad, minlength=2)
         for first in range(0, len(targets), STEP):
             some = slice(first, first + STEP)
             fusion.learn(scores[some, -1:], bad[some], fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1])

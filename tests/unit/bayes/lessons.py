@@ -64,9 +64,14 @@ def folded(lessons: Iterable[Taught]) -> Tables:
 
 def replayed(lessons: Sequence[Taught], size: int = BLOCK) -> Tables:
     """Replayed from nothing, in this order, `size` to a block."""
-    there, back = ([_block(some[at : at + size]) for at in range(0, len(some), size)] for some in (lessons, lessons[::-1]))
+    there, back = in_blocks(lessons, size), in_blocks(lessons[::-1], size)
     names = sorted({lesson.label for lesson in lessons} - set(BASE_CLASSES))
     return replay(there, back, len(lessons), names, BITS, TRAITS, NUMBERS)
+
+
+def in_blocks(lessons: Sequence[Taught], size: int = BLOCK) -> list[Block]:
+    """Lessons in this order, as they are replayed."""
+    return [_block(lessons[at : at + size]) for at in range(0, len(lessons), size)]
 
 
 def _block(lessons: Sequence[Taught]) -> Block:

@@ -14,7 +14,21 @@ from spamguard.bayes import experts, logistic
 from spamguard.bayes import replay as replaying
 from spamguard.bayes.replay import BLOCK
 from spamguard.bayes.tables import BASE_CLASSES, Tables
-from tests.unit.bayes.lessons import NUMBERS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
+from tests.unit.bayes.lessons import (
+    BITS,
+    NUMBERS,
+    TRAITS,
+    Taught,
+    add,
+    counted,
+    empty,
+    folded,
+    in_blocks,
+    learnt,
+    made_up,
+    replayed,
+    take_away,
+)
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = {2: BASE_CLASSES, 3: (*BASE_CLASSES, "news"), 5: ("ham", "spam", "alpha", "news", "zoo")}
@@ -114,6 +128,15 @@ def test_nothing_is_owed_to_the_end_at_which_the_order_begins(classes: tuple[str
     one, other = replayed(lessons), replayed(lessons[::-1])
     assert learnt(one)["weights"].strip(b"\0")
     assert learnt(one) == learnt(other)
+
+
+def test_fusion_is_believed_on_the_way_on_which_it_met_both_sides() -> None:
+    spam, ham = ([one for one in made_up(9, 600) if one.label == label] for label in ("spam", "ham"))
+    lessons = [*spam[: BLOCK + 40], *ham[:3]]  # ham are among the first that are played on the way back
+    there = in_blocks(lessons)
+    alone, met = replaying.replay(there, there, len(lessons), [], BITS, TRAITS, NUMBERS), replayed(lessons)
+    assert learnt(met)["fusion_weights"] == learnt(alone)["fusion_weights"]
+    assert learnt(met)["weights"] != learnt(alone)["weights"]
 
 
 def test_weights_of_both_ways_are_halved_without_a_sum_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
