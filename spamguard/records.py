@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-EXTRACTOR = 3  # version of what `spamguard.mail` extracts; features of different versions are never mixed
+EXTRACTOR = 3  # version of what `spamguard.mail` extracts, raised by each release that changes it; features of two are never mixed
 
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single tokens (header

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import time
 from collections import Counter
@@ -131,6 +132,8 @@ async def _beating(counters: Slot, pools: Collection[ScorerPool]) -> None:
     """For ever: says that this process is well, and whether it can have messages judged."""
     while True:
         counters.beat(time.monotonic_ns(), scoring=all(pool.able for pool in pools))
+        if any(pool.lost for pool in pools):
+            signal.raise_signal(signal.SIGTERM)  # drain: other workers can, or those of what is installed now, once none of us is left
         await asyncio.sleep(_BEAT)
 
 

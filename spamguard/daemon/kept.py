@@ -41,6 +41,7 @@ class Kept:
         self._channel: socket.socket | None = None
         self._born = self._pause = 0.0
         self._resume = 0.0
+        self._told = ""  # why it cannot be started
         self.settling_due = False
 
     def begin(self, settings: Settings | None) -> None:
@@ -63,7 +64,9 @@ class Kept:
                 self._start(self._settings, now)
             except OSError as error:  # no memory or no processes left: that passes
                 self._wait(now)
-                _log.error("cannot start %s: %s; again in %.1f s", self._name, error, self._pause)
+                if str(error) != self._told:
+                    _log.error("cannot start %s: %s; tried again every now and then", self._name, error)
+                self._told = str(error)
 
     def next_start(self) -> float:
         """Seconds until it is to be started."""
@@ -87,6 +90,7 @@ class Kept:
         self._born = now
         self._process, self._channel = children.start_with(self._module, settings, after=[str(os.getpid())], files=self._files)
         self._selector.register(self._channel, selectors.EVENT_READ, self._hear)
+        self._told = ""
 
     def _hear(self) -> None:
         if self._channel is None:

@@ -165,7 +165,7 @@ class Master:
             for problem in problems(error):
                 _log.error("%s", problem)
             _log.error("the old settings stay in force")
-            self._notifier.ready(f"{self._status()}; the new configuration has mistakes, see the log")
+            self._notifier.ready(f"{self._status()}; the new configuration is not in force, see the log")
         else:
             self._begin(settings)
 
@@ -239,6 +239,8 @@ class Master:
                 _log.error("no worker is left")
                 self._status_at_end = 1  # for whoever looks after us to start what is installed now
                 self._stop()
+        else:
+            self._replaced = False
 
     def _watchdog(self) -> None:
         """A word to systemd, thrice as often as it wants, while every worker is heard."""

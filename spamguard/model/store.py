@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from spamguard.bayes import fusion
@@ -191,6 +191,7 @@ def _settled_later(line: str | None, seq: int) -> bool:
 
 def _stamp(line: str) -> Stamp:
     try:
-        return Stamp(**{"learner": 0, **json.loads(line)})  # the first versions did not say
-    except (ValueError, TypeError) as error:
+        said = {"learner": 0, **json.loads(line)}  # the first versions did not say that
+        return Stamp(**{field.name: said[field.name] for field in fields(Stamp)})  # later ones may say more
+    except (ValueError, TypeError, KeyError) as error:
         raise TableError(f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`") from error

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from spamguard.installed import ReplacedError
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.process import Process, Work
 from spamguard.records import Scan
@@ -70,6 +71,7 @@ class ScorerPool:
         self._starts_after = 0.0
         self._failed_starts = 0  # one after the other
         self._told = ""  # why none can be started
+        self._replaced = False  # and none ever will be
 
     async def start(self) -> None:
         """Start the usual number of scorers; they become ready by themselves."""
@@ -88,6 +90,11 @@ class ScorerPool:
     def able(self) -> bool:
         """Whether a scorer has opened the filter, or tried to, and takes messages."""
         return any(scorer.ready and not scorer.ended for scorer in self._scorers)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody judges here any more, or ever will: another spamguard is installed by now."""
+        return self._replaced and not self._scorers
 
     async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
         """What a scorer makes of it, or why none does; as in `contract.Judge`."""
@@ -176,6 +183,7 @@ class ScorerPool:
                 if str(error) != self._told:
                     _log.error("a scorer cannot be started: %s", error)
                 self._told = str(error)
+                self._replaced = isinstance(error, ReplacedError)
                 self._later()
                 return
             self._told = ""

@@ -112,7 +112,7 @@ def test_one_that_stops_listening_is_killed(one, selector):
     assert not alive(pid)
 
 
-def test_one_that_cannot_be_started_is_tried_less_and_less_often(one, monkeypatch, caplog):
+def test_one_that_cannot_be_started_is_told_once_and_tried_less_and_less_often(one, monkeypatch, caplog):
     def refused(*_: object) -> None:
         raise PermissionError(13, "no")
 
@@ -124,7 +124,7 @@ def test_one_that_cannot_be_started_is_tried_less_and_less_often(one, monkeypatc
         one.tend()
         pauses.append(one._pause)
     assert pauses == pytest.approx([0.05, 0.1, 0.2])
-    assert caplog.text.count("cannot start the sleeper") == 3
+    assert caplog.text.count("cannot start the sleeper") == 1
 
 
 @pytest.mark.parametrize(("module", "number"), [("watching", WATCHER), ("teaching", TEACHER)])

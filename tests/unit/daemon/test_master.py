@@ -314,7 +314,7 @@ def test_systemd_is_told(daemon: Daemon) -> None:
         daemon.file.write_text("")
         daemon.reload()
         eventually(lambda: systemd.heard("READY=1", 3))
-        assert "has mistakes" in systemd.messages[-1]
+        assert "is not in force" in systemd.messages[-1]
         assert daemon.stop() == 0
         assert systemd.heard("STOPPING=1")
         assert not systemd.heard("WATCHDOG")
