@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard.folders.contract import lies_below
 from spamguard.folders.sightingsfile import SightingsError, opened, set_aside
 from spamguard.folders.values import Copy
 from spamguard.sqlitefile import cache_explained, is_damage, transaction
@@ -244,13 +245,17 @@ class Sightings:
             self._marks.pop(number, None)
         return forgotten
 
-    def miss(self, there: Collection[str], now: int) -> list[str]:
-        """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those are. there: all that are not missing."""
+    def miss(self, there: Collection[str], now: int, closed: Collection[str] = ()) -> list[str]:
+        """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those are.
+
+        there: all that are not missing. closed: directories that nobody can look into; what lies below them may be there.
+        """
         with self._explained():
             query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
             known = [(os.fsdecode(name), number, since) for name, number, since in self._db.execute(query)]
         back = [(number,) for name, number, since in known if name in there and since is not None]
-        away = [(name, number, now if since is None else min(since, now), since) for name, number, since in known if name not in there]
+        lost = [one for one in known if one[0] not in there and not lies_below(one[0], closed)]
+        away = [(name, number, now if since is None else min(since, now), since) for name, number, since in lost]
         if back or any(since != before for _, _, since, before in away):
             with self._transaction():
                 self._db.executemany("DELETE FROM missing WHERE mailbox = ?", back)

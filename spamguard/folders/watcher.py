@@ -143,7 +143,7 @@ class Watcher:
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
             self._sightings.prune(int(time.time()))
-            for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time())):
+            for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time()), closed):
                 _log.info("%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays", path)
 
     def _try_again(self, closed: Mapping[str, str], now: float) -> None:

@@ -305,6 +305,16 @@ def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) 
         assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["ben"]
 
 
+def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
+    with opened(tmp_path) as sightings:
+        for name in ("/home/anna/Maildir", "/home/ben/Maildir"):
+            sightings.mark_scanned(name)
+        for now in (10**9, 10**9 + GONE_SECONDS + 1):
+            assert sightings.miss(set(), now, {"/home/anna"}) == (["/home/ben/Maildir"] if now > 10**9 else [])
+        assert sightings.mailboxes() == ["/home/anna/Maildir"]
+        assert sightings.miss(set(), 10**9 + GONE_SECONDS + 2) == []  # it counts from when it can be looked for
+
+
 def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
