@@ -66,6 +66,25 @@ def lesson(to: logging.Logger, user: str, way: Mapping[str, str], label: str, di
     to.info("lesson %s message=%s: %s", told, named, what, extra=extra)
 
 
+class Repeated:
+    """A trouble that whatever is tried again and again meets each time: told as it comes, and when it has become another."""
+
+    def __init__(self, to: logging.Logger, level: int = logging.ERROR) -> None:
+        self._logger, self._level = to, level
+        self._told = ""
+
+    def tell(self, text: str, *values: object) -> None:
+        """It is there. text, values: as loggers have them."""
+        told = text % values
+        if told != self._told:
+            self._logger.log(self._level, "%s", told)
+        self._told = told
+
+    def over(self) -> None:
+        """It is not: should it come back, that is news."""
+        self._told = ""
+
+
 class ForPeople(logging.Formatter):
     """A line for each event."""
 

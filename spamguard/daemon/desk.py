@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from spamguard import unixsocket
+from spamguard import log, unixsocket
 
 NAME = "daemon.sock"
 SECONDS = 2.0  # that a master may take to answer
@@ -39,7 +39,7 @@ class Desk:
         self._state = Path()
         self._inode = 0
         self._due = inf  # when it is tried again to listen
-        self._told = False  # that this cannot be done
+        self._trouble = log.Repeated(_log, logging.WARNING)  # why this cannot be done
 
     def open(self, state: Path) -> None:
         """Listen in this directory. Without, nothing but `status` is worse off."""
@@ -49,11 +49,11 @@ class Desk:
                 self._listening = unixsocket.listening(place / NAME, _MODE)
                 self._inode = (place / NAME).lstat().st_ino
         except OSError as error:
-            if not self._told:
-                _log.warning("%s: cannot listen there (%s): until it can `spamguard status` finds no daemon", state / NAME, error.strerror)
-            self._told, self._due = True, time.monotonic() + RETRY_SECONDS
+            told = "%s: cannot listen there (%s): until it can `spamguard status` finds no daemon"
+            self._trouble.tell(told, state / NAME, error.strerror)
+            self._due = time.monotonic() + RETRY_SECONDS
             return
-        self._told = False
+        self._trouble.over()
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 

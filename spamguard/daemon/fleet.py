@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
+from spamguard import log
 from spamguard.daemon import children
 from spamguard.daemon.words import BEAT, READY, SETTLE
 from spamguard.metrics.counters import Board, Slot
@@ -72,7 +73,7 @@ class Member:
 class Fleet:
     """All workers, those of older settings too while they drain. settling_due: one has said so. starting: for the next one.
 
-    told: why none can be started.
+    trouble: why none can be started.
     """
 
     assembly: str
@@ -84,7 +85,7 @@ class Fleet:
     settling_due: bool = False
     pause: float = 0.0
     resume: float = 0.0
-    told: str = ""
+    trouble: log.Repeated = field(default_factory=lambda: log.Repeated(_log))
     stopping: bool = False
     starting: float = field(init=False)
 
@@ -177,11 +178,9 @@ class Fleet:
                 self.members.append(self._start(self.plan, now))
             except OSError as error:  # no memory or no processes left: that passes
                 self._wait(now, short=True)
-                if str(error) != self.told:
-                    _log.error("cannot start a worker: %s; tried again every now and then", error)
-                self.told = str(error)
+                self.trouble.tell("cannot start a worker: %s; tried again every now and then", error)
             else:
-                self.told = ""
+                self.trouble.over()
 
     def _start(self, plan: Plan, now: float) -> Member:
         slot = self.board.free()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 
+from spamguard import log
 from spamguard.daemon import children
 from spamguard.daemon.words import SETTLE
 from spamguard.settings import Settings
@@ -41,7 +42,7 @@ class Kept:
         self._channel: socket.socket | None = None
         self._born = self._pause = 0.0
         self._resume = 0.0
-        self._told = ""  # why it cannot be started
+        self._trouble = log.Repeated(_log)  # why it cannot be started
         self.settling_due = False
 
     def begin(self, settings: Settings | None) -> None:
@@ -64,9 +65,7 @@ class Kept:
                 self._start(self._settings, now)
             except OSError as error:  # no memory or no processes left: that passes
                 self._wait(now)
-                if str(error) != self._told:
-                    _log.error("cannot start %s: %s; tried again every now and then", self._name, error)
-                self._told = str(error)
+                self._trouble.tell("cannot start %s: %s; tried again every now and then", self._name, error)
 
     def next_start(self) -> float:
         """Seconds until it is to be started."""
@@ -90,7 +89,7 @@ class Kept:
         self._born = now
         self._process, self._channel = children.start_with(self._module, settings, after=[str(os.getpid())], files=self._files)
         self._selector.register(self._channel, selectors.EVENT_READ, self._hear)
-        self._told = ""
+        self._trouble.over()
 
     def _hear(self) -> None:
         if self._channel is None:

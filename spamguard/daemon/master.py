@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from spamguard import installed
+from spamguard import installed, log
 from spamguard.daemon import alone, children, description, privileges, signals, sockets
 from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
@@ -63,7 +63,8 @@ class Master:
         self._next_training = self._kill_at = 0.0
         self._next_word = math.inf  # until the first READY=1: systemd would count from a word on, and starting has a time of its own
         self._announced = False
-        self._replaced = False  # by what is installed now
+        self._replaced = log.Repeated(_log)  # by what is installed now
+        self._no_trainer = log.Repeated(_log)
         self._status_at_end = 0
 
     def run(self) -> int:
@@ -83,7 +84,7 @@ class Master:
             wakeups = stack.enter_context(signals.received(_SIGNALS))
             self._selector.register(wakeups, selectors.EVENT_READ, lambda: self._receive(wakeups))
             stack.callback(self._end_children)
-            self._make_filter(settings)
+            self._train_first(settings)
             self._board.slot(MASTER).own(os.getpid(), time.time())
             self._desk.open(settings.state)
             stack.callback(self._desk.close)
@@ -198,7 +199,7 @@ class Master:
 
     # ---- processes
 
-    def _make_filter(self, settings: Settings) -> None:
+    def _train_first(self, settings: Settings) -> None:
         """A new state directory gets its filter before mail comes: scorers and workers would not know who is to make it. Of one that is
         there it is told what an upgrade has left behind, while mail flows already."""
         new = not (settings.state / LEDGER).exists()
@@ -225,22 +226,22 @@ class Master:
         try:
             self._trainer = children.start("spamguard.daemon.trainer", [str(settings.state), *more])
         except OSError as error:
-            _log.error("cannot start a trainer: %s", error)
+            self._no_trainer.tell("cannot start a trainer: %s", error)
+        else:
+            self._no_trainer.over()
 
     def _look_at_ourselves(self) -> None:
         """Who installs another version is told at once what that needs, not when something ends. Without a worker we are of no more use."""
         try:
             installed.check()
         except ReplacedError as error:
-            if not self._replaced:
-                _log.error("%s; until then what runs goes on, and what ends is not started again", error)
-            self._replaced = True
+            self._replaced.tell("%s; until then what runs goes on, and what ends is not started again", error)
             if not self._fleet.members:
                 _log.error("no worker is left")
                 self._status_at_end = 1  # for whoever looks after us to start what is installed now
                 self._stop()
         else:
-            self._replaced = False
+            self._replaced.over()
 
     def _watchdog(self) -> None:
         """A word to systemd, thrice as often as it wants, while every worker is heard."""

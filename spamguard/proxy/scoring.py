@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from spamguard import log
 from spamguard.installed import ReplacedError
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.process import Process, Work
@@ -70,7 +71,7 @@ class ScorerPool:
         self._closing = False
         self._starts_after = 0.0
         self._failed_starts = 0  # one after the other
-        self._told = ""  # why none can be started
+        self._trouble = log.Repeated(_log)  # why none can be started
         self._replaced = False  # and none ever will be
 
     async def start(self) -> None:
@@ -180,13 +181,11 @@ class ScorerPool:
             try:
                 scorer = Process(self._command, self._arguments, self._changed)
             except OSError as error:
-                if str(error) != self._told:
-                    _log.error("a scorer cannot be started: %s", error)
-                self._told = str(error)
+                self._trouble.tell("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
                 self._later()
                 return
-            self._told = ""
+            self._trouble.over()
             starting = _STARTING * 2 ** min(self._failed_starts, _DOUBLINGS)
             self._scorers[scorer] = _Care(scorer, starting, self._seconds, partial(self._stuck, scorer))
 

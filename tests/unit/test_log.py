@@ -151,3 +151,13 @@ def test_odd_letters(text: str) -> None:
 def test_what_is_very_long_is_cut() -> None:
     form: Callable[[logging.LogRecord], str] = log.ForJournal().format
     assert len(form(record("x" * 100_000))) < 20_000
+
+
+def test_a_trouble_that_comes_again_and_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = log.Repeated(logging.getLogger("spamguard.test"), logging.WARNING)
+    for why in ("full", "full", "gone", "gone"):
+        trouble.tell("cannot be written: %s", why)
+    trouble.over()
+    trouble.tell("cannot be written: %s", "gone")
+    told = [("WARNING", f"cannot be written: {why}") for why in ("full", "gone", "gone")]
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == told
