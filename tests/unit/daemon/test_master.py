@@ -223,7 +223,7 @@ def test_a_worker_that_dies_is_replaced(daemon: Daemon) -> None:
     eventually(lambda: len(daemon.workers()) == 2)
     first, second = daemon.workers()
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: len(daemon.workers()) == 2 and first not in daemon.workers())
+    eventually(lambda: len(now := daemon.workers()) == 2 and first not in now)
     assert second in daemon.workers()
     assert f"worker {first} was ended by SIGKILL: replaced" in daemon.log()
 
