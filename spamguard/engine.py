@@ -18,7 +18,6 @@ from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation, personal
 from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
-from spamguard.bayes.replay import LEARNER
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.files import KEY, LEDGER
@@ -347,12 +346,9 @@ class Filter:
         return due
 
     def settling_due(self) -> bool:
-        """Whether so much has been taught or taken back since the last settling, as of the last look at the ledger; or another version
-        settled, which learnt otherwise.
-        """
-        stamp = self._store.stamp
+        """Whether so much has been taught or taken back since, as of the last look at the ledger, or another version has settled."""
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
-        return self._store.seq - stamp.settled >= due or stamp.learner != LEARNER
+        return self._store.unsettled >= due or self._store.is_of_another_learner
 
     @property
     def ledger(self) -> SqliteLedger:

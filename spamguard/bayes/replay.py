@@ -3,8 +3,9 @@
 Lessons are replayed in the order they are handed over (the caller's canonical one, which interleaves the classes), in
 blocks: a block's scores are taken before anything of the block is counted, so fusion never sees a score taken after teaching.
 Counting on the way, it also builds every table from nothing. The lessons are replayed from the last one to the first as well, and the
-weights of the logistic experts and of fusion are the mean of both: much of what they owe to an order alone is then gone
-(corpora/RESULTS.md, "There and back"). All in whole numbers, or rounded to such at once: the same lessons give the same bits.
+weights of the logistic experts are the mean of both, those of fusion too, each way by how much there was to learn from: much of what
+they owe to an order alone is then gone (corpora/RESULTS.md, "There and back", "Last words, and fusion from both ends"). All in whole
+numbers, or rounded to such at once: the same lessons give the same bits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEARNER = 1
 """Version of what a replay makes of the same lessons: tables of another one are due for settling."""
 BLOCK = 128  # lessons scored together, before any of them is taught
 STEP = 8  # lessons of a block that the logistic experts learn together: one gather, one scatter
-FUSION_LESSONS = 2048  # fusion learns from the last so many (corpora/RESULTS.md, "How many lessons fusion learns from")
+FUSION_LESSONS = 2048  # fusion learns from the last so many of each way (corpora/RESULTS.md, "How many lessons fusion learns from")
 _ONE = np.int32(1)
 _TEMPORARIES = 1 << 24  # bytes, more than all of a block's
 

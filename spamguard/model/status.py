@@ -21,7 +21,7 @@ def status(place: Path, ledger: SqliteLedger, store: TableStore, unwanted: froze
         dict(zip(TOKEN_SETS, tables.vocabulary.tolist(), strict=True)),
         dict(zip(TOKEN_SETS, (tables.vocabulary / quarter).tolist(), strict=True)),
         ledger.last_seq(),
-        store.seq - store.stamp.settled,
+        store.unsettled,
         ledger.path.stat().st_size,
         bytes_of_tables(place),
         EXTRACTOR,

@@ -63,6 +63,16 @@ class TableStore:
         self.seq = 0  # last event folded
         self.tables = empty_tables(self.least, len(TRAITS), len(NUMBERS), fusion.START)
 
+    @property
+    def unsettled(self) -> int:
+        """Events folded since the last settling."""
+        return self.seq - self.stamp.settled
+
+    @property
+    def is_of_another_learner(self) -> bool:
+        """Whether a version has settled that learns otherwise than this one."""
+        return self.stamp.learner != LEARNER
+
     def refresh(self) -> bool:
         """Fold what was taught since the last call, here or in another process; whether anything was committed at all.
 
