@@ -55,6 +55,11 @@ def neighbourhood(address: str) -> str:
     return str(ipaddress.IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
+def sharer(address: str, *, trusted: bool) -> str:
+    """Who has a share of the bytes in flight; "": one that speaks for many, and may have all of them."""
+    return "" if trusted else neighbourhood(address)
+
+
 class Load:
     """What all connections of one door use together, in this process. Bytes may be taken and given back by any thread."""
 
@@ -84,8 +89,7 @@ class Load:
             del self._clients[client]
 
     def room_for(self, size: int, client: str = "") -> bool:
-        """Whether so many bytes more may be in flight. client: a `neighbourhood` that may have half of them, or one message; "": who may
-        have all, as one that speaks for many."""
+        """Whether so many bytes more may be in flight. client: as `sharer` tells; one may have half of them, or one message."""
         share = max(self._limits.bytes_in_flight // 2, self._limits.message_bytes)
         has_room = not client or self._bytes[client] + size <= share
         return has_room and self.bytes_in_flight + size <= self._limits.bytes_in_flight

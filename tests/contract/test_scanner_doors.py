@@ -255,6 +255,26 @@ def test_too_much_at_once_is_not_judged(tmp_path: Path, protocol: Protocol) -> N
     assert second in {"refused", "later", "pass"}
 
 
+@pytest.mark.parametrize(("trusted", "judged"), [((), False), (("127.0.0.0/8",), True)])
+def test_a_stranger_may_have_half_of_what_may_come_at_once(
+    tmp_path: Path, protocol: Protocol, trusted: tuple[str, ...], judged: bool
+) -> None:
+    """Who sends messages but for their ends keeps nobody else's out."""
+
+    async def talk(served: Served) -> str:
+        served.judge.hold = asyncio.Event()
+        first = asyncio.create_task(ask(served, protocol))
+        await until(lambda: served.judge.raws)
+        second = asyncio.create_task(ask(served, protocol))
+        await until(lambda: second.done() or len(served.judge.raws) == 2)
+        served.judge.hold.set()
+        assert await first == "spam"
+        return await second
+
+    limits = ScannerLimits(bytes_in_flight=3 * len(MAIL), message_bytes=len(MAIL) + 100)
+    assert (run(tmp_path, protocol, talk, trusted=trusted, limits=limits) == "spam") is judged
+
+
 def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> str:
         served.judge.hold = asyncio.Event()

@@ -21,7 +21,7 @@ from spamguard.doors.milter.incoming import Incoming
 from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.contract import NOT_JUDGED, REFUSALS
 from spamguard.reception.arriving import Arriving
-from spamguard.reception.clients import Load, Networks
+from spamguard.reception.clients import Load, Networks, sharer
 from spamguard.reception.conversation import Gone
 from spamguard.settings import Action, Scanner
 from spamguard.wire import milter
@@ -76,6 +76,7 @@ class Session:
     def __init__(self, terms: Terms, address: str) -> None:
         self._terms = terms
         self._address = address
+        self._sharer = sharer(address, trusted=terms.asking.trusts(address))
         self._state = State.NEW
         self._agreed = Offer(0, Actions(0), Steps(0))
         self._client = Client()
@@ -214,7 +215,7 @@ class Session:
             terms, limits = self._terms, self._terms.scanner.limits
             gap = b"" if self._agreed.steps & Steps.LEADING_SPACE else b" "
             forged = Forged(terms.scanner.policy.forged)
-            self._message.content = Incoming(Arriving(terms.spool_directory, limits, terms.load), forged, gap)
+            self._message.content = Incoming(Arriving(terms.spool_directory, limits, terms.load, self._sharer), forged, gap)
             self._message.ends = asyncio.get_running_loop().time() + limits.message_seconds
         return self._message.content
 

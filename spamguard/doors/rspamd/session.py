@@ -31,7 +31,7 @@ from spamguard.proxy import heads
 from spamguard.proxy.asking import Asking, Judged
 from spamguard.proxy.lessons import Taught
 from spamguard.reception.arriving import Arriving, NoRoom
-from spamguard.reception.clients import Crowd
+from spamguard.reception.clients import Crowd, sharer
 from spamguard.reception.conversation import Conversation, Gone, House, Late
 from spamguard.relay.threads import finished
 from spamguard.spool import Spool
@@ -94,6 +94,7 @@ class RspamdSession(Conversation):
     def __init__(self, house: House, asking: Asking, spool_directory: Path, statistics: Callable[[], Statistics], address: str) -> None:
         super().__init__(house, address)
         self._asking = asking
+        self._sharer = sharer(address, trusted=asking.trusts(address))
         self._spool_directory = spool_directory
         self._statistics = statistics
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
@@ -193,7 +194,7 @@ class RspamdSession(Conversation):
             raise _Refused(403, _FORBIDDEN)
 
     def _arriving(self) -> closing[Arriving]:
-        return closing(Arriving(self._spool_directory, self._house.limits, self._house.load))
+        return closing(Arriving(self._spool_directory, self._house.limits, self._house.load, self._sharer))
 
     async def _receive(self, message: Arriving) -> None:
         pieces = 0

@@ -20,7 +20,7 @@ from spamguard.doors.smtp.dialogue import State
 from spamguard.doors.smtp.patience import Patience
 from spamguard.doors.smtp.tls import Certificates
 from spamguard.proxy.contract import Message, Proxy
-from spamguard.reception.clients import Crowd, Load, Networks, neighbourhood
+from spamguard.reception.clients import Crowd, Load, Networks, sharer
 from spamguard.reception.conversation import Gone, Late, Leaving
 from spamguard.settings import DoorLimits, OddBytes, Position
 from spamguard.wire.attributes import parse_attributes
@@ -69,7 +69,7 @@ class Session(Connection):
         self._client = self._peer
         self._forwarded: Client | None = None
         self._trusted = address in terms.trusted
-        self._sharer = "" if self._trusted else neighbourhood(address)  # who has a share of the bytes in flight: not who speaks for many
+        self._sharer = sharer(address, trusted=self._trusted)
         self._patience = Patience(terms.limits)
         self._message: Message | None = None
         self._over = False

@@ -19,7 +19,7 @@ from spamguard.proxy import heads, reports
 from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.lessons import Taught
 from spamguard.reception.arriving import Arriving, NoRoom
-from spamguard.reception.clients import Crowd
+from spamguard.reception.clients import Crowd, sharer
 from spamguard.reception.conversation import PIECE, Conversation, Gone, House, Late
 from spamguard.settings import Action
 from spamguard.spool import Content, Spool
@@ -41,6 +41,7 @@ class SpamdSession(Conversation):
     def __init__(self, house: House, asking: Asking, spool_directory: Path, address: str) -> None:
         super().__init__(house, address)
         self._asking = asking
+        self._sharer = sharer(address, trusted=asking.trusts(address))
         self._spool_directory = spool_directory
         self._buffer = bytearray()
         self._ended = False
@@ -79,7 +80,7 @@ class SpamdSession(Conversation):
             self.leave_while_sending()  # some send an empty line behind it, some do not
             await self.say(dialogue.PONG)
         elif request.method is not Method.SKIP:
-            with closing(Arriving(self._spool_directory, self._house.limits, self._house.load)) as message:
+            with closing(Arriving(self._spool_directory, self._house.limits, self._house.load, self._sharer)) as message:
                 await self._receive(request, message)
                 await self._answer(request, message.spool)
 
