@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -171,5 +172,15 @@ class Conversation(ABC):
             async with asyncio.timeout(self._house.limits.data_seconds):
                 await self._writer.drain()
         except OSError:
+            self.abort()
+            raise Gone from None
+
+    async def say_all(self, pieces: Iterable[bytes]) -> None:
+        """A long answer, for which the client has as much time as for a message, however steadily it takes some. Gone."""
+        try:
+            async with asyncio.timeout(self._house.limits.message_seconds):
+                for piece in pieces:
+                    await self.say(piece)
+        except TimeoutError:
             self.abort()
             raise Gone from None

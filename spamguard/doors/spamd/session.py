@@ -164,8 +164,7 @@ class SpamdSession(Conversation):
             await self.say(dialogue.answer(request, spam, len(content.head)) + content.head)
             return
         await self.say(dialogue.answer(request, spam, content.size))
-        for piece in content.chunks():
-            await self.say(piece)
+        await self.say_all(content.chunks())
 
     async def _teach(self, request: Request, question: Question) -> None:
         setting = "local" in request.set

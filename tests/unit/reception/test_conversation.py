@@ -95,3 +95,18 @@ def test_who_takes_no_answer_is_dropped_at_once(tmp_path: Path, protocol: Protoc
                 await until(lambda: not served.door.connections)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_who_takes_a_long_answer_in_drops_has_the_time_of_a_message_for_it(tmp_path: Path) -> None:
+    """Else its message would be in flight for hours, and keep out those of others."""
+
+    async def main() -> None:
+        limits = ScannerLimits(data_seconds=3600.0, message_seconds=2.0)
+        async with serving(tmp_path, Protocol.SPAMD, limits=limits) as served:
+            with socket.create_connection(served.address) as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                await asyncio.to_thread(slow.sendall, b"PROCESS SPAMC/1.5\r\nContent-length: 16777216\r\n\r\n" + b"x" * (16 << 20))
+                await until(lambda: not served.door.connections)
+            assert served.judge.raws
+
+    asyncio.run(asyncio.wait_for(main(), 60))
