@@ -25,6 +25,8 @@ _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img",
 _ODD_CHARACTERS = ("&#", "&colon", "&sol")
 _BEFORE_NO_SCHEME = frozenset("\"'= \t\n")  # in front of two slashes
 _ODD_SCHEME = re.compile(r"https?:(?!//[^/])")
+_BROKEN_VALUE = re.compile(r"=\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")
+_NOT_IN_LINKS = dict.fromkeys(map(ord, "\t\n\r"))
 _LINK = re.compile(r"(?:href|src|action)\s*+=\s*+(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))")
 _ADDRESS = re.compile(r"(?:(https?):[/\\]*+|[/\\]{2,}+)([^\s\"'<>/\\]{3,100}+[^\s\"'<>]{0,300}+).*", re.S)
 _MOST_LINKS = 300
@@ -62,16 +64,22 @@ def read(source: str) -> Page:
 
 
 def _odd_links(attributes: str) -> list[str]:
-    """Links with references to characters, with backslashes, or without a scheme or its slashes, as browsers read them (URL Standard,
-    section 4.4)."""
-    if not _has_odd_signs(attributes) and not _ODD_SCHEME.search(attributes):
+    """Links with references to characters, with backslashes, tabs or line ends within, or without a scheme or its slashes, as browsers
+    read them (URL Standard, section 4.4)."""
+    if not _has_odd_signs(attributes):
         return []
     written = [found[found.lastindex or 0] for found in islice(_LINK.finditer(attributes), _MOST_LINKS)]
-    links = [link for one in written if (link := _ADDRESS.fullmatch(hiding.value(one).lower())) and not _is_plain(one, link)]
+    links = [link for one in written if (link := _ADDRESS.fullmatch(_link(one))) and not _is_plain(one, link)]
     return [f"{link[1] or 'https'}://{link[2]}" for link in links]
 
 
+def _link(written: str) -> str:
+    return hiding.value(written).translate(_NOT_IN_LINKS).strip().lower()
+
+
 def _has_odd_signs(attributes: str) -> bool:
+    if _ODD_SCHEME.search(attributes) or _BROKEN_VALUE.search(attributes):
+        return True
     if "\\" in attributes or ("&" in attributes and any(map(attributes.__contains__, _ODD_CHARACTERS))):
         return True
     return not _BEFORE_NO_SCHEME.isdisjoint([before[-1:] for before in attributes.split("//")[:-1]])
@@ -79,7 +87,7 @@ def _has_odd_signs(attributes: str) -> bool:
 
 def _is_plain(written: str, link: re.Match[str]) -> bool:
     """Whether it is found wherever it stands."""
-    return written.replace("&amp;", "&") == link[0] and written.startswith(f"{link[1]}://{link[2][:1]}")
+    return written.replace("&amp;", "&").strip() == link[0] and written.startswith(f"{link[1]}://{link[2][:1]}")
 
 
 def read_plain(source: str) -> Page:

@@ -348,15 +348,29 @@ def test_text_that_is_called_plain_hides_nothing(before: bytes) -> None:
         b"<a href=https:\\\\evil.example/x>",
         b'<form action="//evil.example/x">',
         b"<img src=' https:/&#47;evil.example'>",
+        b"<a href='ht\ntps://evil.example/x'>",
+        b'<a class="it\'s" href="https://ev\til.\r\nexample/x">',
+        b"<a href='https://&#101;vil.ex&#9;ample/x'>",
+        b"<a href='https://%65vil%2Eexampl%65/x'>",
+        b"<a href='https://shop.example%20@%45vil.example/x'>",
+        b"https://shop.example%40%45vil.example/x",
     ],
 )
 def test_links_are_read_as_browsers_read_them(link: bytes) -> None:
     assert "host:evil_example" in texts(page(b"<p>" + link + b"go"))
 
 
-@pytest.mark.parametrize("link", ["https://a.example/?b&amp;c=&amp;d", "//", "&#47;x/y", "x&#58;//y", "mailto&#58;a@b.example"])
+@pytest.mark.parametrize(
+    "link", ["https://a.example/?b&amp;c=&amp;d", "https://a.example\n", "//", "&#47;x/y", "x&#58;//y", "mailto&#58;a@b.example"]
+)
 def test_links_that_are_written_plainly_or_are_none_are_not_added(link: str) -> None:
     assert not html.read(f"<a title=':\\' href='{link}'>go").links
+
+
+def test_what_a_percent_stands_for_is_one_host_more_or_none() -> None:
+    found = texts(page(b"<a href='https://%/x'>a</a><a href='https://a%2Fb.example/x'>b</a><a href='https://%20%00.example/'>c</a>"))
+    assert "host:a" in found
+    assert "host:b_example" not in found
 
 
 def test_lines_of_calendars_are_put_together() -> None:
