@@ -140,6 +140,9 @@ def _define_classes(spam_filter: Filter, header: Header, labels: set[str]) -> No
     for name, unwanted in header.classes.items():
         if name not in here:
             spam_filter.define_class(name, unwanted=unwanted)
+        elif unwanted != here[name]:  # with the same receipts both would go on saying different things, and nobody would know why
+            side, other, place = ("wanted", "unwanted", "here") if unwanted else ("unwanted", "wanted", "there")
+            rim.say(f"note: {name} is {side} here, and stays so, but {other} there; `learn --unwanted --as {name}` {place} ends that")
 
 
 def _merge(spam_filter: Filter, reader: Reader) -> int:

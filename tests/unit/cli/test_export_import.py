@@ -48,6 +48,20 @@ def keyed(run, taught, file):
     return file
 
 
+@pytest.mark.parametrize(("here", "there"), [(True, False), (False, True)])
+def test_a_class_that_is_unwanted_on_one_side_only_stays_as_it_is_here_and_is_told(run, taught, tmp_path, file, here, there):
+    run(taught, "export", "--with-key", file)
+    run(tmp_path / "new", "import", file)
+    for place, unwanted in [(taught, there), (tmp_path / "new", here)]:
+        with Filter.open(place) as spam_filter:
+            spam_filter.define_class("promo", unwanted=unwanted)
+    run(taught, "export", file)
+    done = run(tmp_path / "new", "import", file)
+    assert "promo" in done.err
+    assert f"`learn --unwanted --as promo` {'there' if here else 'here'} ends that" in done.err
+    assert run(tmp_path / "new", "status", "--json").json["classes"]["promo"]["unwanted"] is here
+
+
 def _interrupted(_: Filter) -> None:
     raise KeyboardInterrupt
 
