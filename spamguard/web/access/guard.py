@@ -31,7 +31,8 @@ from spamguard.web.service.values import Person
 
 AT_ONCE = 64  # requests being answered,
 AT_ONCE_OF_ONE = 16  # those of one person who is no operator,
-NOBODIES = 16  # and those of who has not shown who it is
+NOBODIES = 16  # and those of who has not shown who it is,
+NOBODIES_OF_ONE = 8  # of one address
 FAILURES_PER_MINUTE = 20  # of one address, whose further ones are not looked at
 FORM_BYTES = 256 << 10  # beside the message in a form
 _LOGIN_BYTES = 16 << 10  # of what nobody sends: a link to be burnt
@@ -56,7 +57,7 @@ class Guard:
         self._by_person = Rates(web.limits.requests_per_minute)
         self._by_address = Rates(web.limits.requests_per_minute_of_address)
         self._failures = Rates(FAILURES_PER_MINUTE)
-        self._asking = Counter[Person | None]()  # who has requests being answered; None: all who have not shown who they are
+        self._asking = Counter[Person | str]()  # who has requests being answered; an address: who has not shown who they are
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -74,7 +75,7 @@ class Guard:
     async def _answer(self, scope: Scope, body: Body, answer: _Answer) -> None:
         try:
             self._admit(scope, answer)
-            with self._counted(scope["state"]["visitor"], body):
+            with self._counted(scope["state"]["visitor"], answer.client, body):
                 await self._inside(scope, body.receive, answer.send)
         except ClientDisconnect:
             answer.status = _GONE
@@ -109,13 +110,13 @@ class Guard:
             raise refusal(413, f"more than {self._most:,} bytes")
 
     @contextmanager
-    def _counted(self, found: Visitor | None, body: Body) -> Iterator[None]:
+    def _counted(self, found: Visitor | None, client: str, body: Body) -> Iterator[None]:
         """Nobody takes the place of those who have shown who they are, nor one of these all places, however slowly they send.
         RefusalError: too many at once."""
-        who = found.person if found is not None else None
+        who = found.person if found is not None else neighbourhood(client)
         if self._too_many(who):
             raise refusal(503, "too many requests at once", Retry_After="1")
-        if who is None:
+        if isinstance(who, str):
             body.keep_short(_LOGIN_BYTES, _LOGIN_SECONDS)
         self._asking[who] += 1
         try:
@@ -125,11 +126,11 @@ class Guard:
             if not self._asking[who]:
                 del self._asking[who]
 
-    def _too_many(self, who: Person | None) -> bool:
-        if who is None:
-            return self._asking[who] >= NOBODIES
-        known = self._asking.total() - self._asking[None]
-        return known >= AT_ONCE or (not who.operator and self._asking[who] >= AT_ONCE_OF_ONE)
+    def _too_many(self, who: Person | str) -> bool:
+        nobodies = sum(count for one, count in self._asking.items() if isinstance(one, str))
+        if isinstance(who, str):
+            return nobodies >= NOBODIES or self._asking[who] >= NOBODIES_OF_ONE
+        return self._asking.total() - nobodies >= AT_ONCE or (not who.operator and self._asking[who] >= AT_ONCE_OF_ONE)
 
     def _visitor(self, asking: Asking, now: float) -> Visitor | None:
         """A right token is taken whatever others have tried from there: nobody is to lock anybody out, and nobody guesses 256 bits."""

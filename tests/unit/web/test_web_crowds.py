@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from spamguard.web import server as module
@@ -84,6 +85,18 @@ def test_who_is_somebody_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             time.sleep(0.3)
             slow.sendall(b"x\r\n\r\nxyz")
             assert slow.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_one_address_leaves_others_room_to_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly it sends forms."""
+    monkeypatch.setattr(guard, "NOBODIES", 6)
+    monkeypatch.setattr(guard, "NOBODIES_OF_ONE", 3)
+    with served(tmp_path) as running:
+        login = f"{running.url}/login"
+        with connections(running, 12, LOGIN), httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2")) as other:
+            eventually(lambda: httpx.get(login).status_code == 503, "this one has what it may have")
+            assert other.get(login).status_code == 200
+        eventually(lambda: httpx.get(login).status_code == 200, "it has room again")
 
 
 def test_one_person_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
