@@ -14,7 +14,7 @@ _BACKLOG = 512
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 
-def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+def listening(path: Path, mode: int) -> socket.socket:
     """A socket that listens at a path, there from one moment to the next in the place of an older one. OSError."""
     if path.exists() and not path.is_socket():
         raise _no_socket(path)
@@ -22,7 +22,7 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
         path.parent.mkdir(mode=0o755)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
-    found = socket.socket(socket.AF_UNIX, kind)
+    found = socket.socket(socket.AF_UNIX)
     try:
         found.bind(str(new))
         _open_to_others(new, mode)
@@ -35,9 +35,9 @@ def listening(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREA
     return found
 
 
-def is_served(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> bool:
+def is_served(path: Path) -> bool:
     """Whether somebody listens there; what a process that was killed has left behind only looks so."""
-    with socket.socket(socket.AF_UNIX, kind) as asking:
+    with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
             asking.connect(str(path))

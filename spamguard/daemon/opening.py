@@ -21,11 +21,10 @@ from spamguard import unixsocket
 from spamguard.daemon import capabilities, privileges, signals
 from spamguard.daemon.notify import Notifier
 from spamguard.errors import ConfigError, SpamguardError, StartError, problems
-from spamguard.folders import packets
+from spamguard.folders import protocol
 from spamguard.folders.once import Once
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.packets import PacketError
-from spamguard.folders.reach import patterns
+from spamguard.folders.protocol import ProtocolError
 from spamguard.folders.serve import Session
 from spamguard.settings import Settings
 
@@ -117,7 +116,7 @@ class Opening:
         if refusal:
             with channel, suppress(OSError):
                 channel.setblocking(False)
-                channel.send(packets.refusal(OSError(errno.EACCES, refusal)))
+                channel.send(protocol.refusal(OSError(errno.EACCES, refusal)))
             return
         with self._lock:
             self._sessions.add(channel)
@@ -138,13 +137,12 @@ class Opening:
 
     def _serve(self, channel: socket.socket, settings: Settings) -> None:
         """One client, in a thread of its own."""
-        found = patterns(settings.watch)
         try:
-            with closing(LocalMailboxes(found)) as mailboxes:
-                Session(channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in found))
+            with closing(LocalMailboxes(settings.watch)) as mailboxes:
+                Session(channel, mailboxes).run(protocol.fingerprint(settings.watch))
         except ConnectionError:
             _log.debug("a client has gone while it was waiting")
-        except (PacketError, OSError) as error:
+        except (ProtocolError, OSError) as error:
             _log.warning("a client was sent away: %s", error)
         except Exception:  # a fault of ours ends with this client, who may come again  # noqa: BLE001
             _log.exception("a fault in answering a client")
@@ -164,13 +162,13 @@ def _listening(settings: Settings) -> socket.socket:
     """StartError, ConfigError."""
     if settings.watch_socket is None:
         raise ConfigError("`watch_socket` is not set: say where to listen, as in watch_socket: /run/spamguard-watch/mailboxes.sock")
-    if unixsocket.is_served(settings.watch_socket, socket.SOCK_SEQPACKET):
+    if unixsocket.is_served(settings.watch_socket):
         raise StartError(
             f"{settings.watch_socket}: another `open-mailboxes` listens there: stop that one "
             "(`systemctl stop spamguard-watch` where it is a service)"
         )
     try:
-        found = unixsocket.listening(settings.watch_socket, _MODE, socket.SOCK_SEQPACKET)
+        found = unixsocket.listening(settings.watch_socket, _MODE)
     except OSError as error:
         told = f"{settings.watch_socket}: cannot listen there ({error.strerror or error}): its directory must be there and belong to us"
         raise StartError(told) from error

@@ -17,7 +17,7 @@ from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
 from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import is_maildir, mailboxes, patterns
+from spamguard.folders.reach import is_maildir, mailboxes
 from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
@@ -44,7 +44,7 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
     """How the daemon fares with its user's rights when it opens mailboxes itself; None: we are neither that user nor root, to tell."""
     if os.geteuid() not in (0, account.pw_uid):
         return None
-    with closing(LocalMailboxes(patterns(settings.watch), notify=False)) as found:
+    with closing(LocalMailboxes(settings.watch, notify=False)) as found:
         some = list(islice(found.users(), _MOST))
         wrong = no_maildirs(found, some)
     seen = [one.path for one in some]

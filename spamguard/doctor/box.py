@@ -16,7 +16,6 @@ from pathlib import Path
 
 from spamguard.folders import names
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import patterns
 from spamguard.folders.rules import role_of
 from spamguard.folders.sightings import FILE, Sightings
 from spamguard.folders.values import Kind, Role
@@ -47,7 +46,7 @@ def junk_of(path: Path, watches: tuple[Watch, ...], special: Mapping[tuple[str, 
     watches: of the configuration, if known. special: what Dovecot says about folders (`doveconf`).
     """
     entries = (*watches, Watch(str(path)))
-    with closing(LocalMailboxes(patterns(entries), notify=False)) as mailboxes:
+    with closing(LocalMailboxes(entries, notify=False)) as mailboxes:
         for mailbox in mailboxes.users():
             if mailbox.path == str(path):
                 role = role_of(entries[mailbox.watch], special)

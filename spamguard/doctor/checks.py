@@ -22,7 +22,7 @@ from spamguard.files import KEY, LEDGER
 from spamguard.folders import doveconf, notes
 from spamguard.folders.inotify import Inotify
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import mailboxes_of, patterns
+from spamguard.folders.reach import mailboxes_of
 from spamguard.hostname import hostname
 from spamguard.ledger import SqliteLedger
 from spamguard.metrics import readiness
@@ -182,7 +182,7 @@ def _folders(settings: Settings) -> int:
     if not settings.watch:
         return 0
     count = 0
-    with closing(LocalMailboxes(patterns(settings.watch), notify=False)) as mailboxes:
+    with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
         for mailbox in mailboxes.users():
             with suppress(OSError):
                 count += len(mailboxes.folders(mailbox))

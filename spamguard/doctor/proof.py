@@ -17,7 +17,7 @@ from spamguard.bayes.tables import Tables, counted_state
 from spamguard.doctor.box import Box
 from spamguard.doctor.step import Step, failed, ok
 from spamguard.engine import Filter
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.watcher import Watcher
 from spamguard.model import snapshot
 from spamguard.owner import Owner
@@ -39,7 +39,7 @@ def scratch(spam_filter: Filter) -> Iterator[Box]:
         for directory in (state, *(path / folder / part for folder in ("", _JUNK) for part in ("tmp", "new", "cur"))):
             directory.mkdir(parents=True)
         watch = Watch(str(path), f"doctor-{secrets.token_hex(4)}", we_file=False, debounce_seconds=_DEBOUNCE, lessons_per_day=0)
-        with closing(LocalMailboxes([Pattern(watch.maildir, watch.user)])) as mailboxes:
+        with closing(LocalMailboxes([watch])) as mailboxes:
             with _quiet():
                 watcher = Watcher(spam_filter, Settings(state, (), watch=(watch,)), mailboxes, lambda: None)
             with closing(watcher):

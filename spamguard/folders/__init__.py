@@ -1,7 +1,7 @@
 """Folders teach: people move mail, and that is all the training there is.
 
     disk ── opener ─────────────────────────────────────────────┐  what may be read: `contract`; `watches`, `inotify` and `mounts`
-      └──── opener ── serve ═ packets ═ remote ─────────────────┤  tell what has changed; by way of a process with more rights
+      └──── opener ── serve ═ protocol ═ remote ────────────────┤  tell what has changed; by way of a process with more rights
                                                                 ▼
     watcher ── when, and whose mailbox is first: `schedule` ── looking, at one mailbox
                                                                 │

@@ -83,9 +83,6 @@ class Mailboxes(Protocol):
         FileNotFoundError: there is no such folder any more.
         """
 
-    def expect(self, messages: Iterable[tuple[Place, File]]) -> None:
-        """These are opened next, in this order, most likely: so it may be done before each is asked for."""
-
     def open(self, place: Place, file: File) -> int:
         """A descriptor to read one message from, to be closed by the caller.
 

@@ -1,6 +1,6 @@
 """People's Maildirs on this machine: found by patterns, listed and opened. The only code that touches them, and it only reads.
 
-Parses no mail and needs nothing but the standard library, so that it can be given rights that nothing else should have. Below
+Parses no mail and needs little but the standard library, so that it can be given rights that nothing else should have. Below
 the fixed part of a pattern, which is the operator's own word, no symbolic link is ever followed, at any step: people write there.
 """
 
@@ -13,12 +13,12 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import translate
 
 from spamguard.folders.contract import CLOSED, Changes, File, Mailbox, Place, lies_below
 from spamguard.folders.once import Once
 from spamguard.folders.watches import Watches
+from spamguard.settings import Watch
 
 PARTS = ("new", "cur")  # in this order: a message that is looked at moves on to cur, and must not be missed for that
 _NO_FOLDERS = frozenset(("new", "cur", "tmp"))
@@ -36,20 +36,12 @@ _MOST_KEYWORDS = 64 << 10  # bytes of that file
 _KEYWORD = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # its number, its name
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Where Maildirs are: an absolute path whose parts may have * and ?. user: whose they all are; empty: see `LocalMailboxes`."""
-
-    path: str
-    user: str = ""
-
-
 Target = Place | Mailbox | None
 """Whose change a watched directory tells: a folder's, that of a mailbox's folders, or (None) of the mailboxes there are."""
 
 
 class LocalMailboxes:
-    """`contract.Mailboxes` of this machine.
+    """`contract.Mailboxes` of this machine, where `watches` say.
 
     A mailbox belongs to the user its pattern names; else to what its wildcards stand for; else to the owner of its directory. The last
     of them is the name or the whole address, one above it the domain: the nearest with a dot in it, so that /var/vmail/*/*/*/Maildir is
@@ -57,8 +49,8 @@ class LocalMailboxes:
     notify: as in `Watches`.
     """
 
-    def __init__(self, patterns: Sequence[Pattern], *, notify: bool = True) -> None:
-        self._patterns = [(_split(pattern.path), pattern.user) for pattern in patterns]
+    def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
+        self._patterns = [(_split(watch.maildir), watch.user) for watch in watches]
         self._watches: Watches[Target] = Watches(notify=notify, at=self._mounted)
         self._known: list[Mailbox] = []
         self._closed: dict[str, str] = {}
@@ -105,9 +97,6 @@ class LocalMailboxes:
         """Of both parts; one that is missing has none."""
         with self._opened(place.mailbox, _parts(place)) as folder:
             return {part: _listed(folder, part) for part in PARTS}
-
-    def expect(self, messages: Iterable[tuple[Place, File]]) -> None:
-        """Here nobody has to be asked."""
 
     def open(self, place: Place, file: File) -> int:
         """See `contract.Mailboxes.open`. A pipe is no reason to wait."""

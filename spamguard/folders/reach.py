@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard.folders import names
 from spamguard.folders.contract import Mailbox, Mailboxes
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.settings import Settings, Watch
-
-
-def patterns(watches: Iterable[Watch]) -> list[Pattern]:
-    """Where the Maildirs are."""
-    return [Pattern(watch.maildir, watch.user) for watch in watches]
 
 
 def mailboxes(settings: Settings) -> Mailboxes:
@@ -22,10 +17,9 @@ def mailboxes(settings: Settings) -> Mailboxes:
     return mailboxes_of(settings.watch, settings.watch_socket)
 
 
-def mailboxes_of(watches: Iterable[Watch], opener: Path | None, *, notify: bool = True) -> Mailboxes:
+def mailboxes_of(watches: Sequence[Watch], opener: Path | None, *, notify: bool = True) -> Mailboxes:
     """To be closed by the caller. Does not fail: whoever opens them may come later. opener: the socket; notify: as in `LocalMailboxes`."""
-    found = patterns(watches)
-    return LocalMailboxes(found, notify=notify) if opener is None else RemoteMailboxes(opener, found)
+    return LocalMailboxes(watches, notify=notify) if opener is None else RemoteMailboxes(opener, watches)
 
 
 def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, closed: bool) -> bool:

@@ -161,7 +161,6 @@ class Scanner:
 
         `looked` gets where to look again. Some of it is held for `message`.
         """
-        self._mailboxes.expect((one.place, one.file) for one in found)
         return (self._arrival(one, looked) for one in found)
 
     def let_go(self) -> None:

@@ -11,12 +11,11 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
 from os import close
 
-from spamguard.folders import packets
+from spamguard.folders import protocol
 from spamguard.folders.contract import Changes, Mailbox, Mailboxes, Place
-from spamguard.folders.packets import PacketError
+from spamguard.folders.protocol import ProtocolError
 
 LONGEST_WAIT = 3600.0  # seconds for changes
 _SLICE = 5.0  # seconds between two looks whether a client that waits for changes is still there
@@ -35,86 +34,86 @@ class Session:
         self._known: frozenset[Mailbox] | None = None
 
     def run(self, fingerprint: str) -> None:
-        """Until the client goes. PacketError: it says what makes no sense. OSError: it does not listen."""
-        self._send([fingerprint])
-        while question := self._channel.recv(packets.LONGEST_QUESTION + 1):
-            if len(question) > packets.LONGEST_QUESTION:
-                raise PacketError("the question is too long")
-            verb, *values = packets.unpack(question) or [""]
-            if verb not in _VERBS:
-                raise PacketError("it is no question")
-            self._answer(_VERBS[verb], values)
+        """Until the client goes. ProtocolError: it says what makes no sense. OSError: it does not listen."""
+        self._say(fingerprint)
+        with self._channel.makefile("rb") as lines:
+            while line := lines.readline(protocol.LONGEST_QUESTION + 1):
+                if len(line) > protocol.LONGEST_QUESTION:
+                    raise ProtocolError("the question is too long")
+                self._answer(protocol.unpack(line))
 
-    def _answer(self, find: _Find, values: Sequence[str]) -> None:
+    def _answer(self, question: list[object]) -> None:
         try:
-            found = find(self, values)
+            found = self._found(question)
         except ConnectionError:
             raise
         except OSError as error:
-            self._channel.send(packets.refusal(error))
+            self._channel.sendall(protocol.refusal(error))
             return
         if isinstance(found, int):
             self._hand_over(found)
         else:
-            self._send(found)
+            self._say(found)
 
-    def _send(self, values: Sequence[str]) -> None:
-        for packet in packets.answer(values):
-            self._channel.send(packet)
+    def _say(self, found: object) -> None:
+        self._channel.sendall(protocol.answer(found))
 
     def _hand_over(self, descriptor: int) -> None:
         try:
-            socket.send_fds(self._channel, list(packets.answer([])), [descriptor])
+            socket.send_fds(self._channel, [protocol.answer(None)], [descriptor])
         finally:
             close(descriptor)
 
     # ---- questions
 
-    def _users(self, values: Sequence[str]) -> list[str]:
-        _none(values)
+    def _found(self, question: list[object]) -> object:
+        """The answer; a number: the descriptor to be handed over. OSError: there is none. ProtocolError: it is no question."""
+        ours = self._mailboxes
+        found: object
+        match question:
+            case ["users"]:
+                found = self._users()
+            case ["closed"]:
+                found = dict(ours.closed())
+            case ["folders", mailbox]:
+                found = [place.directory for place in ours.folders(self._checked(protocol.mailbox(mailbox)))]
+            case ["names", place]:
+                found = dict(ours.names(self._place(place)))
+            case ["keywords", place]:
+                found = dict(ours.keywords(self._place(place)))
+            case ["open", place, file]:
+                found = ours.open(self._place(place), protocol.file(file))
+            case ["changes", int(milliseconds)]:
+                found = protocol.of_changes(self._changes(min(milliseconds, LONGEST_WAIT * 1000) / 1000))
+            case _:
+                raise ProtocolError("it is no question")
+        return found
+
+    def _users(self) -> list[Mailbox]:
         found = list(self._mailboxes.users())
         self._known = frozenset(found)
-        return packets.of_mailboxes(found)
+        return found
 
-    def _closed(self, values: Sequence[str]) -> list[str]:
-        _none(values)
-        return packets.of_pairs(self._mailboxes.closed())
-
-    def _folders(self, values: Sequence[str]) -> list[str]:
-        mailbox = self._checked(packets.mailbox(values))
-        return [place.directory for place in self._mailboxes.folders(mailbox)]
-
-    def _names(self, values: Sequence[str]) -> list[str]:
-        return packets.of_names(self._mailboxes.names(self._place(values)).items())
-
-    def _keywords(self, values: Sequence[str]) -> list[str]:
-        return packets.of_pairs(self._mailboxes.keywords(self._place(values)))
-
-    def _open(self, values: Sequence[str]) -> int:
-        place, file = packets.message(values)
-        self._checked(place.mailbox)
-        return self._mailboxes.open(place, file)
-
-    def _changes(self, values: Sequence[str]) -> list[str]:
-        until = time.monotonic() + min(_milliseconds(values) / 1000, LONGEST_WAIT)
+    def _changes(self, seconds: float) -> Changes:
+        until = time.monotonic() + seconds
         while True:
             left = max(0.0, until - time.monotonic())
             found = self._mailboxes.changes(min(left, _SLICE))
             if found != Changes() or left <= _SLICE:
-                return packets.of_changes(found)
+                return found
             if self._gone():
                 raise ConnectionResetError("the client has gone")
 
-    def _place(self, values: Sequence[str]) -> Place:
-        place = packets.place(values)
+    def _place(self, value: object) -> Place:
+        place = protocol.place(value)
         self._checked(place.mailbox)
         return place
 
     def _checked(self, mailbox: Mailbox) -> Mailbox:
         """A path below the fixed part of a pattern is not enough: it must be one of those that were found there."""
         if self._known is None:
-            self._known = frozenset(self._mailboxes.users())
-        if mailbox not in self._known:
+            self._users()
+        if mailbox not in (self._known or ()):
             raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
         return mailbox
 
@@ -122,27 +121,3 @@ class Session:
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)  # who waits for an answer says nothing: it can only be the end
         return bool(poller.poll(0))
-
-
-def _none(values: Sequence[str]) -> None:
-    if values:
-        raise PacketError("values where none are expected")
-
-
-def _milliseconds(values: Sequence[str]) -> int:
-    if len(values) != 1:
-        raise PacketError("one time is expected")
-    return packets.number(values[0])
-
-
-_Find = Callable[[Session, Sequence[str]], list[str] | int]
-_VERBS: Mapping[str, _Find] = {
-    "users": Session._users,
-    "closed": Session._closed,
-    "folders": Session._folders,
-    "names": Session._names,
-    "keywords": Session._keywords,
-    "open": Session._open,
-    "changes": Session._changes,
-}
-"""What can be asked, and what finds the answer: values, or a descriptor to be handed over."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -17,11 +16,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from spamguard import unixsocket
-from spamguard.folders import packets, watches
+from spamguard.folders import protocol, watches
 from spamguard.folders.contract import Changes, File, Mailbox, Mailboxes, Place, files
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
+from spamguard.settings import Watch
 from tests.support.disks import mounted
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
@@ -32,22 +32,22 @@ Opened = Callable[..., AbstractContextManager[Mailboxes]]
 
 
 @contextmanager
-def local(*patterns: Pattern | str | Path, notify: bool = True) -> Iterator[LocalMailboxes]:
-    with closing(LocalMailboxes([one if isinstance(one, Pattern) else Pattern(str(one)) for one in patterns], notify=notify)) as found:
+def local(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[LocalMailboxes]:
+    with closing(LocalMailboxes([one if isinstance(one, Watch) else Watch(str(one)) for one in patterns], notify=notify)) as found:
         yield found
 
 
 @contextmanager
-def served(*patterns: Pattern | str | Path, notify: bool = True) -> Iterator[RemoteMailboxes]:
+def served(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[RemoteMailboxes]:
     """By way of a socket, at whose other end a thread answers."""
-    told = [one if isinstance(one, Pattern) else Pattern(str(one)) for one in patterns]
+    told = [one if isinstance(one, Watch) else Watch(str(one)) for one in patterns]
     with TemporaryDirectory() as directory, local(*patterns, notify=notify) as mailboxes, ExitStack() as stack:
         path = Path(directory) / "socket"  # tmp_path is too long for one
-        listening = stack.enter_context(unixsocket.listening(path, 0o600, socket.SOCK_SEQPACKET))
+        listening = stack.enter_context(unixsocket.listening(path, 0o600))
 
         def serve() -> None:
             with listening.accept()[0] as channel:
-                Session(channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in told))
+                Session(channel, mailboxes).run(protocol.fingerprint(told))
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -109,7 +109,7 @@ def test_of_many_wildcards_the_user_is_an_address(opened, tmp_path, pattern, pat
 
 def test_users_without_wildcards(opened, tmp_path):
     one, other = maildir(tmp_path / "one"), maildir(tmp_path / "[other]")
-    with opened(one, Pattern(str(other), "anna"), tmp_path / "missing") as mailboxes:
+    with opened(one, Watch(str(other), "anna"), tmp_path / "missing") as mailboxes:
         assert [mailbox.user for mailbox in mailboxes.users()] == [getpass.getuser(), "anna"]
 
 
@@ -224,33 +224,6 @@ def test_keywords_of_a_folder_by_their_letters(opened, tmp_path):
                 mailboxes.keywords(Place(mailbox, folder))
         with pytest.raises(FileNotFoundError):
             mailboxes.keywords(Place(mailbox, ".Missing"))
-
-
-def test_what_is_expected_is_opened_as_anything_else(opened, tmp_path):
-    """In this order or not, all of it or not, and whatever has become of it."""
-    box = maildir(tmp_path / "anna", ".Junk")
-    messages = [deliver(box if number % 3 else box / ".Junk", b"%d" % number, "cur") for number in range(100)]
-    with opened(box) as mailboxes:
-        (mailbox,) = mailboxes.users()
-        asked = [(Place(mailbox, "" if number % 3 else ".Junk"), File("cur", message.name)) for number, message in enumerate(messages)]
-        before = descriptors()
-        mailboxes.expect(asked)
-        assert [content(mailboxes, *one) for one in asked] == [b"%d" % number for number in range(100)]
-        mailboxes.expect(iter(asked))
-        assert [content(mailboxes, *asked[number]) for number in (0, 1, 5, 2, 3, 99)] == [b"0", b"1", b"5", b"2", b"3", b"99"]
-        mailboxes.expect(asked)
-        messages[40].unlink()
-        assert [content(mailboxes, *one) for one in asked[:40]] == [b"%d" % number for number in range(40)]
-        mailboxes.expect(asked[40:])
-        with pytest.raises(FileNotFoundError):
-            mailboxes.open(*asked[40])
-        assert content(mailboxes, *asked[41]) == b"41"
-        assert len(mailboxes.names(Place(mailbox))["cur"]) == 65
-        assert content(mailboxes, *asked[42]) == b"42"
-        mailboxes.expect(asked)
-        content(mailboxes, *asked[0])
-        assert mailboxes.changes(0.0).everything is False
-        assert descriptors() == before
 
 
 def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):

@@ -14,7 +14,7 @@ import pytest
 from spamguard import Filter
 from spamguard.folders.contract import Changes
 from spamguard.folders.names import encode
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.watcher import Watcher
 from spamguard.settings import Settings, Watch
 from tests.e2e import dovecot
@@ -63,7 +63,7 @@ class Looking:
 
     def _open(self) -> None:
         self.filter = self._opened.enter_context(Filter.open(self._state, bits=14, durable=False))
-        mailboxes = self._opened.enter_context(closing(LocalMailboxes([Pattern(self._watch.maildir)])))
+        mailboxes = self._opened.enter_context(closing(LocalMailboxes([self._watch])))
         settings = Settings(self._state, (), watch=(self._watch,))
         self._watcher = self._opened.enter_context(closing(Watcher(self.filter, settings, mailboxes, lambda: None)))
 

@@ -16,7 +16,7 @@ from spamguard import Filter, secret, signature
 from spamguard.folders.contract import Mailbox
 from spamguard.folders.first import filed, first_lessons
 from spamguard.folders.once import Once
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.rules import role_of
 from spamguard.folders.scan import Scanner
 from spamguard.settings import Action, Watch
@@ -34,7 +34,7 @@ def spam_filter(tmp_path: Path) -> Iterator[Filter]:
 def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
     """Folder, class and number of each message that teaches."""
     numbers = {raw[raw.find(b"Message-ID") :]: number for number, raw in enumerate(MAIL)}
-    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+    with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
         found = filed(mailboxes, Mailbox("anna", str(box)), role_of(Watch(str(box)), {}))
         scanner = Scanner(mailboxes, spam_filter.key, Once())
         taught = list(first_lessons(scanner, found, spam_filter.unwanted))
@@ -67,7 +67,7 @@ def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch
     for folder in (".Junk", ".Junk.old"):
         deliver(box / folder, MAIL[0], "cur", "S")
     role, anna = role_of(Watch(str(box)), {}), Mailbox("anna", str(box))
-    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+    with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
         there = mailboxes.folders(anna)
         shutil.rmtree(box / ".Junk.old")
         with monkeypatch.context() as late:
@@ -82,7 +82,7 @@ def test_a_folder_that_may_not_be_looked_at_keeps_the_others_from_nothing(tmp_pa
     for folder in (".Junk", ".Archive"):
         deliver(box / folder, MAIL[0], "cur", "S")
     forbid(monkeypatch, box / ".Junk" / "cur")
-    with closing(LocalMailboxes([Pattern(str(box))], notify=False)) as mailboxes:
+    with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
         found = filed(mailboxes, Mailbox("anna", str(box)), role_of(Watch(str(box)), {}))
     assert [one.place.directory for one in found] == [".Archive"]
     assert caplog.text.count("Junk: cannot be looked at (Permission denied)") == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from spamguard.folders import opener, watches
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
+from spamguard.settings import Watch
 from tests.contract.test_mailboxes import drained, everything, told
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -15,7 +16,7 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
     monkeypatch.setattr(opener, "_MOST_DIRECTORIES", 5)
     box = maildir(tmp_path / "anna", *(f".f{number}" for number in range(4)))
     (box / "empty" / "deeper" / "deepest").mkdir(parents=True)
-    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
         (anna,) = mailboxes.users()
         before = len(mailboxes._watches._watched)
         assert [place.directory for place in mailboxes.folders(anna)] == ["", ".f0", ".f1", ".f2", ".f3"]
@@ -26,7 +27,7 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
 def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
     """Else whoever renames a thousand folders again and again has all memory."""
     box = maildir(tmp_path / "anna", ".Junk")
-    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
         (anna,) = mailboxes.users()
         mailboxes.folders(anna)
         before = ".Junk"
@@ -42,7 +43,7 @@ def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path
 def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
     monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
     box = maildir(tmp_path / "state" / "Maildir", ".Junk")
-    with closing(LocalMailboxes([Pattern(str(box))])) as mailboxes:
+    with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
         assert len(next(iter(everything(mailboxes).values()))) == 2
         box.rename(tmp_path / "away")
         assert mailboxes.users() == []
@@ -58,7 +59,7 @@ def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force
     maildir(tmp_path / "anna", ".Lists.sieve")
     (tmp_path / "anna/.dovecot.sieve").symlink_to("sieve/rules.sieve")
     (tmp_path / "anna/.Old").symlink_to(tmp_path)
-    with closing(LocalMailboxes([Pattern(f"{tmp_path}/*")])) as mailboxes:
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
         (anna,) = mailboxes.users()
         assert [place.directory for place in mailboxes.folders(anna)] == ["", ".Lists.sieve"]
     (told,) = [record.getMessage() for record in caplog.records]

@@ -14,11 +14,12 @@ import pytest
 
 from spamguard import unixsocket
 from spamguard.errors import MailboxesError
-from spamguard.folders import packets
+from spamguard.folders import protocol
 from spamguard.folders.contract import Changes, File, Mailbox, Place
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
+from spamguard.settings import Watch
 from tests.unit.folders.maildirs import deliver, maildir
 
 
@@ -31,17 +32,17 @@ class Opener:
         self._channel: socket.socket | None = None
         self._threads: list[threading.Thread] = []
 
-    def start(self, patterns: Sequence[Pattern]) -> None:
-        self._listening = unixsocket.listening(self.path, 0o600, socket.SOCK_SEQPACKET)
-        self._threads.append(threading.Thread(target=self._serve, args=(self._listening, patterns)))
+    def start(self, watches: Sequence[Watch]) -> None:
+        self._listening = unixsocket.listening(self.path, 0o600)
+        self._threads.append(threading.Thread(target=self._serve, args=(self._listening, watches)))
         self._threads[-1].start()
 
-    def _serve(self, listening: socket.socket, patterns: Sequence[Pattern]) -> None:
+    def _serve(self, listening: socket.socket, watches: Sequence[Watch]) -> None:
         with suppress(OSError):  # it is shut down
             while True:
                 self._channel, _ = listening.accept()
-                with self._channel, closing(LocalMailboxes(patterns)) as mailboxes:
-                    Session(self._channel, mailboxes).run(packets.fingerprint((one.path, one.user) for one in patterns))
+                with self._channel, closing(LocalMailboxes(watches)) as mailboxes:
+                    Session(self._channel, mailboxes).run(protocol.fingerprint(watches))
 
     def end(self) -> None:
         for one in (self._listening, self._channel):
@@ -63,12 +64,12 @@ def opener() -> Iterator[Opener]:
 
 
 def test_it_may_come_later(opener, tmp_path):
-    patterns = [Pattern(str(maildir(tmp_path / "anna")))]
-    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+    watches = [Watch(str(maildir(tmp_path / "anna")))]
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
         with pytest.raises(MailboxesError, match=r"nobody opens mailboxes there .*No such file.*: start spamguard-watch\.service"):
             mailboxes.users()
         assert mailboxes.changes(0.01) == Changes()
-        opener.start(patterns)
+        opener.start(watches)
         assert mailboxes.changes(5.0) == Changes(everything=True)
         assert len(mailboxes.users()) == 1
         assert mailboxes.changes(0.01) == Changes()
@@ -76,9 +77,9 @@ def test_it_may_come_later(opener, tmp_path):
 
 def test_it_may_go_and_come_back(opener, tmp_path):
     box = maildir(tmp_path / "anna")
-    message, patterns = deliver(box, b"one"), [Pattern(str(box))]
-    opener.start(patterns)
-    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+    message, watches = deliver(box, b"one"), [Watch(str(box))]
+    opener.start(watches)
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
         (mailbox,) = mailboxes.users()
         place = Place(mailbox)
         assert mailboxes.changes(0.01) == Changes()
@@ -93,7 +94,7 @@ def test_it_may_go_and_come_back(opener, tmp_path):
         for ask in questions:
             with pytest.raises(MailboxesError):
                 ask()
-        opener.start(patterns)
+        opener.start(watches)
         with pytest.raises(MailboxesError, match="it has ended"):
             mailboxes.names(place)  # whoever did not say what is watched would be told that it is not there
         assert mailboxes.users() == [mailbox]
@@ -103,19 +104,19 @@ def test_it_may_go_and_come_back(opener, tmp_path):
 
 
 def test_it_goes_in_the_middle_of_a_question(opener, tmp_path):
-    patterns = [Pattern(str(maildir(tmp_path / "anna")))]
-    opener.start(patterns)
-    with closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+    watches = [Watch(str(maildir(tmp_path / "anna")))]
+    opener.start(watches)
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
         (mailbox,) = mailboxes.users()
         opener.end()
         with pytest.raises(MailboxesError):
             mailboxes.names(Place(mailbox))
-        opener.start(patterns)
+        opener.start(watches)
         assert mailboxes.changes(5.0).everything
 
 
-def test_it_must_have_the_same_patterns(opener, tmp_path):
-    one, other = Pattern(str(maildir(tmp_path / "one"))), Pattern(str(maildir(tmp_path / "other")))
+def test_it_must_have_the_same_watches(opener, tmp_path):
+    one, other = Watch(str(maildir(tmp_path / "one"))), Watch(str(maildir(tmp_path / "other")))
     opener.start([other, one])
     for ours in ([one, other], [one], []):
         with closing(RemoteMailboxes(opener.path, ours)) as mailboxes:
@@ -124,13 +125,26 @@ def test_it_must_have_the_same_patterns(opener, tmp_path):
             assert mailboxes.changes(0.01) == Changes()
 
 
-@pytest.mark.parametrize("answer", [b"", b"?", b".x", b"!", b"!1\0x\0", b".1\0anna\0", b".x\0anna\0/\0"], ids=repr)
+NONSENSE = (
+    b"",
+    b"?\n",
+    b'["answer", []]',
+    b'["answer"]\n',
+    b'["error", 2, "no"]\n',
+    b'["answer", [["anna", "/"]]]\n',
+    b'["answer", [["anna", "/", "0"]]]\n',
+    b'["answer", [["anna", "/\\u0000", 0]]]\n',
+    b"[" * 50_000 + b"\n",
+)
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=lambda one: repr(one[:40]))
 def test_an_answer_that_makes_no_sense(opener, answer):
-    listening = unixsocket.listening(opener.path, 0o600, socket.SOCK_SEQPACKET)
+    listening = unixsocket.listening(opener.path, 0o600)
 
     def serve() -> None:
         with listening.accept()[0] as channel:
-            channel.send(packets.LAST + packets.pack([packets.fingerprint([])]))
+            channel.send(protocol.answer(protocol.fingerprint([])))
             channel.recv(100)
             channel.send(answer)
 
@@ -142,14 +156,14 @@ def test_an_answer_that_makes_no_sense(opener, answer):
         thread.join()
 
 
-@pytest.mark.parametrize("answers", [[b"?"], [b".x"], [b"!2\0no\0"], [packets.MORE, packets.LAST]], ids=repr)
+@pytest.mark.parametrize("answers", [[b"?\n"], [b'["error", 2, "no", ""]\n'], [b'["answer",', b" null]\n"]], ids=repr)
 def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, answers):
-    listening = unixsocket.listening(opener.path, 0o600, socket.SOCK_SEQPACKET)
+    listening = unixsocket.listening(opener.path, 0o600)
     given, ours = os.pipe()
 
     def serve() -> None:
         with listening.accept()[0] as channel:
-            channel.send(packets.LAST + packets.pack([packets.fingerprint([])]))
+            channel.send(protocol.answer(protocol.fingerprint([])))
             channel.recv(100)
             for answer in answers:
                 socket.send_fds(channel, [answer], [given])
@@ -173,23 +187,23 @@ def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
 
     box = maildir(tmp_path / "anna", ".Junk")
     message = deliver(box, b"Subject: offer\n\ncheap watches for you\n", "cur", "S")
-    patterns = [Pattern(str(box), "anna")]
+    watches = [Watch(str(box), "anna")]
     hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "none"))
     listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop)
     watch = (Watch(str(box), "anna", debounce_seconds=0.01),)
     settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
-    with Filter.open(settings.state, bits=8, durable=False) as spam_filter, closing(RemoteMailboxes(opener.path, patterns)) as mailboxes:
+    with Filter.open(settings.state, bits=8, durable=False) as spam_filter, closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
         with closing(Watcher(spam_filter, settings, mailboxes, lambda: None)) as watcher:
             for _ in range(3):
                 watcher.turn(0.1)
-            opener.start(patterns)
+            opener.start(watches)
             _turned(watcher)
             assert spam_filter.ledger.last_seq() == 0
             opener.end()
             message.rename(box / ".Junk" / "cur" / message.name)
             for _ in range(3):
                 watcher.turn(0.1)
-            opener.start(patterns)
+            opener.start(watches)
             _turned(watcher)
         assert spam_filter.ledger.last_seq() == 1
     told = [record.getMessage() for record in caplog.records if "nobody opens mailboxes" in record.getMessage()]

@@ -9,8 +9,9 @@ import numpy as np
 from spamguard.folders import scan
 from spamguard.folders.contract import Place
 from spamguard.folders.once import Once
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.scan import Looked, Scanner
+from spamguard.settings import Watch
 from tests.unit.folders.maildirs import deliver, maildir
 
 
@@ -19,7 +20,7 @@ def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path,
     monkeypatch.setattr(scan, "_NAMES", 4)
     box = maildir(tmp_path / "anna")
     messages = [deliver(box, b"one") for _ in range(10)]
-    with closing(LocalMailboxes([Pattern(str(box))])) as mailboxes:
+    with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
         place = Place(*mailboxes.users())
         scanner, first, second = Scanner(mailboxes, b"k" * 32, Once()), Looked(), Looked()
         assert len(list(scanner.look(place, np.empty(0, np.int64), first))) == 2

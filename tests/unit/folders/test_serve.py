@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders import packets, serve
+from spamguard.folders import protocol, serve
 from spamguard.folders.contract import Changes, File, Mailbox, Place
-from spamguard.folders.opener import LocalMailboxes, Pattern
-from spamguard.folders.packets import PacketError
+from spamguard.folders.opener import LocalMailboxes
+from spamguard.folders.protocol import ProtocolError
 from spamguard.folders.serve import Session
+from spamguard.settings import Watch
 from tests.unit.folders.maildirs import deliver, maildir
 
 SECONDS = 20.0  # generous
@@ -30,49 +31,52 @@ class Client:
         self.channel = channel
         channel.settimeout(SECONDS)
 
-    def hear(self) -> tuple[bytes, int]:
-        """A whole answer with its last mark, and how many descriptors came with it, which are closed."""
-        data, count, mark = b"", 0, packets.MORE
-        while mark == packets.MORE:
-            packet, descriptors, _, _ = socket.recv_fds(self.channel, packets.LONGEST_ANSWER, 4)
+    def hear(self) -> tuple[object, int]:
+        """A whole answer, the error in its place, and how many descriptors came with it, which are closed."""
+        line, count = b"", 0
+        while not line.endswith(b"\n"):
+            piece, descriptors, _, _ = socket.recv_fds(self.channel, 1 << 16, 4)
             count += len(descriptors)
             for one in descriptors:
                 os.close(one)
-            assert packet, "it has hung up"
-            mark, data = packet[:1], data + packet[1:]
-        return mark + data, count
+            assert piece, "it has hung up"
+            line += piece
+        try:
+            return protocol.found(line), count
+        except OSError as error:
+            return error, count
 
-    def ask(self, *values: str) -> tuple[bytes, int]:
-        self.channel.send(packets.pack(values))
+    def ask(self, *question: object) -> tuple[object, int]:
+        self.channel.send(protocol.pack(*question))
         return self.hear()
 
 
 @contextmanager
 def served(pattern: Path | str) -> Iterator[tuple[Client, list[Exception]]]:
     """A client, greeted, and what has ended its session."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
     ended: list[Exception] = []
 
     def run() -> None:
-        with theirs, closing(LocalMailboxes([Pattern(str(pattern))])) as mailboxes:
+        with theirs, closing(LocalMailboxes([Watch(str(pattern))])) as mailboxes:
             try:
                 Session(theirs, mailboxes).run("greeting")
-            except (PacketError, OSError) as error:
+            except (ProtocolError, OSError) as error:
                 ended.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     with ours:
         client = Client(ours)
-        assert client.hear() == (packets.LAST + b"greeting\0", 0)
+        assert client.hear() == ("greeting", 0)
         yield client, ended
         ours.shutdown(socket.SHUT_WR)
         thread.join(SECONDS)
         assert not thread.is_alive()
 
 
-def says_no(answer: tuple[bytes, int]) -> bool:
-    return answer[0][:1] == packets.ERROR and answer[1] == 0
+def says_no(answer: tuple[object, int]) -> bool:
+    return isinstance(answer[0], OSError) and answer[1] == 0
 
 
 def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
@@ -82,17 +86,18 @@ def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
     mine, theirs = deliver(box, b"mine", "cur"), deliver(secret, b"secret", "cur")
     (box / "private").write_text("x")
     with served(tmp_path / "home/*/Maildir") as (client, ended):
-        named = "anna", str(box)
-        assert client.ask("open", "0", *named, "", "cur", mine.name) == (packets.LAST, 1)
+        mailbox = Mailbox("anna", str(box), 0)
+        assert client.ask("open", Place(mailbox), File("cur", mine.name)) == (None, 1)
         for user, path in (("anna", str(secret)), ("anna", f"{box}/../secret"), ("ben", str(box)), ("anna", f"{box}/")):
-            assert says_no(client.ask("open", "0", user, path, "", "cur", theirs.name))
+            other = Mailbox(user, path, 0)
+            assert says_no(client.ask("open", Place(other), File("cur", theirs.name)))
             for verb in ("names", "keywords"):
-                assert says_no(client.ask(verb, "0", user, path, ""))
-            assert says_no(client.ask("folders", "0", user, path))
-        assert says_no(client.ask("open", "1", *named, "", "cur", mine.name))
-        assert says_no(client.ask("open", "0", *named, "../secret", "cur", theirs.name))
+                assert says_no(client.ask(verb, Place(other)))
+            assert says_no(client.ask("folders", other))
+        assert says_no(client.ask("open", Place(mailbox._replace(watch=1)), File("cur", mine.name)))
+        assert says_no(client.ask("open", Place(mailbox, "../secret"), File("cur", theirs.name)))
         for part, name in (("", "private"), (".", "private"), ("cur/..", "private"), ("cur", "../private"), ("..", "secret")):
-            assert says_no(client.ask("open", "0", *named, "", part, name))
+            assert says_no(client.ask("open", Place(mailbox), File(part, name)))
     assert ended == []
 
 
@@ -100,9 +105,8 @@ def test_what_is_handed_over_can_only_be_read(tmp_path):
     box = maildir(tmp_path / "anna")
     message = deliver(box, b"mine")
     with served(box) as (client, _):
-        client.channel.send(packets.pack(["users"]))
-        (mailbox,) = packets.mailboxes(packets.unpack(client.hear()[0][1:]))
-        client.channel.send(packets.pack(["open", *packets.of_message(Place(mailbox), File("new", message.name))]))
+        (mailbox,) = protocol.mailboxes(client.ask("users")[0])
+        client.channel.send(protocol.pack("open", Place(mailbox), File("new", message.name)))
         _, (descriptor,), _, _ = socket.recv_fds(client.channel, 100, 4)
         with os.fdopen(descriptor, "rb") as file:
             assert file.read() == b"mine"
@@ -113,19 +117,23 @@ def test_what_is_handed_over_can_only_be_read(tmp_path):
 @pytest.mark.parametrize(
     "question",
     [
-        b"users",
-        b"\0",
-        b"nonsense\0",
-        b"users\0more\0",
-        b"changes\0",
-        b"changes\0-1\0",
-        b"changes\0nan\0",
-        b"changes\0" + b"9" * 5000 + b"\0",
-        b"open\0x\0anna\0/\0\0cur\0name\0",
-        b"open\0",
-        b"names\x000\0",
-        b"x" * (packets.LONGEST_QUESTION + 1),
-        b"folders\0" + "１".encode() + b"\0anna\0/\0",
+        b"\n",
+        b"\0\n",
+        b"users\n",
+        b'"users"\n',
+        b"[" * 30_000 + b"\n",
+        b'["nonsense"]\n',
+        b'["users", "more"]\n',
+        b'["changes"]\n',
+        b'["changes", "1"]\n',
+        b'["changes", NaN]\n',
+        b'["changes", ' + b"9" * 5000 + b"]\n",
+        b'["open", [["anna", "/", "0"], ""], ["cur", "name"]]\n',
+        b'["open", [["anna", "/", 0], "\\u0000"], ["cur", "name"]]\n',
+        b'["open"]\n',
+        b'["names", 0]\n',
+        b'["folders", {"anna": "/"}]\n',
+        b"x" * (protocol.LONGEST_QUESTION + 1),
     ],
     ids=lambda one: repr(one[:20]),
 )
@@ -133,14 +141,14 @@ def test_who_says_what_makes_no_sense_is_sent_away(tmp_path, question):
     with served(maildir(tmp_path / "anna")) as (client, ended):
         client.channel.send(question)
         assert client.channel.recv(100) == b""
-    assert isinstance(ended[0], PacketError)
+    assert isinstance(ended[0], ProtocolError)
 
 
 def test_descriptors_that_a_client_sends_are_not_taken(tmp_path):
     with served(maildir(tmp_path / "anna")) as (client, _), (tmp_path / "file").open("w") as file:
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(5):
-            socket.send_fds(client.channel, [packets.pack(["users"])], [file.fileno()])
+            socket.send_fds(client.channel, [protocol.pack("users")], [file.fileno()])
             client.hear()
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -148,7 +156,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(tmp_path):
 def test_a_client_that_goes_while_it_waits_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "_SLICE", 0.05)
     with served(maildir(tmp_path / "anna")) as (client, ended):
-        client.channel.send(packets.pack(["changes", "3600000"]))
+        client.channel.send(protocol.pack("changes", 3_600_000))
     assert isinstance(ended[0], ConnectionError)
 
 
@@ -159,13 +167,12 @@ def test_an_answer_of_any_size(tmp_path):
     for name in names:
         (box / "cur" / name).touch()
     with served(box) as (client, _):
-        client.channel.send(packets.pack(["users"]))
-        (mailbox,) = packets.mailboxes(packets.unpack(client.hear()[0][1:]))
-        found = packets.names(packets.unpack(client.ask("names", *packets.of_place(Place(mailbox)))[0][1:]))
+        (mailbox,) = protocol.mailboxes(client.ask("users")[0])
+        found = protocol.names(client.ask("names", Place(mailbox))[0])
         assert {part: set(some) for part, some in found.items()} == {"new": set(), "cur": names}
 
 
-# ---- packets
+# ---- what is said
 
 quick = settings(derandomize=True, deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NAMES = st.binary(max_size=20).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))
@@ -173,29 +180,40 @@ MAILBOXES = st.builds(Mailbox, NAMES, NAMES, st.integers(0, 999_999))
 PLACES = st.builds(Place, MAILBOXES, NAMES)
 
 
+def told(value: object) -> object:
+    return protocol.found(protocol.answer(value))
+
+
 @quick
 @given(st.builds(Changes, st.frozensets(PLACES), st.frozensets(MAILBOXES), st.booleans(), st.booleans()))
 def test_changes_come_through(changes):
-    assert packets.changes(packets.unpack(packets.pack(packets.of_changes(changes)))) == changes
+    assert protocol.changes(told(protocol.of_changes(changes))) == changes
 
 
 @quick
 @given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
 def test_names_come_through(names, keywords, mailboxes):
-    assert packets.names(packets.unpack(packets.pack(packets.of_names(names.items())))) == names
-    assert packets.pairs(packets.unpack(packets.pack(packets.of_pairs(keywords)))) == keywords
-    assert packets.mailboxes(packets.unpack(packets.pack(packets.of_mailboxes(mailboxes)))) == mailboxes
+    assert protocol.names(told(names)) == names
+    assert protocol.words(told(keywords)) == keywords
+    assert protocol.mailboxes(told(mailboxes)) == mailboxes
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)
+)
+LINES = st.binary() | st.builds(protocol.answer, VALUES.filter(lambda one: "\\ud" not in ascii(one)))
 
 
 @quick
-@given(st.binary(), st.sampled_from([packets.changes, packets.names, packets.pairs, packets.mailboxes, packets.refused]))
-def test_nonsense_is_an_error_and_nothing_else(data: bytes, understand: Callable[[Sequence[str]], object]):
-    with suppress(PacketError):
-        understand(packets.unpack(data))
+@given(LINES, st.sampled_from([protocol.changes, protocol.names, protocol.words, protocol.mailboxes, protocol.file, protocol.place]))
+def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):
+    with suppress(ProtocolError):
+        understand(protocol.found(line))
 
 
-def test_both_sides_must_mean_the_same_patterns():
-    one = [("/home/*/Maildir", ""), ("/var/vmail", "anna")]
-    assert packets.fingerprint(one) == packets.fingerprint(list(one))
-    others = [one[::-1], one[:1], [("/home/*/Maildir", "/var/vmail"), ("", "anna")], [("/home/*/Maildir", "anna"), ("/var/vmail", "")], []]
-    assert packets.fingerprint(one) not in map(packets.fingerprint, others)
+def test_both_sides_must_mean_the_same_watches():
+    one = [Watch("/home/*/Maildir"), Watch("/var/vmail", "anna")]
+    assert protocol.fingerprint(one) == protocol.fingerprint(list(one))
+    others = [one[::-1], one[:1], [Watch("/home/*/Maildir", "/var/vmail"), Watch("", "anna")], []]
+    others.append([Watch("/home/*/Maildir", "anna"), Watch("/var/vmail")])
+    assert protocol.fingerprint(one) not in map(protocol.fingerprint, others)

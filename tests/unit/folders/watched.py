@@ -8,7 +8,7 @@ from pathlib import Path
 from corpora import synthetic
 from spamguard import Filter, secret, signature
 from spamguard.folders.contract import File, Place
-from spamguard.folders.opener import LocalMailboxes, Pattern
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.watcher import Watcher
 from spamguard.settings import Action, Listener, Settings, Watch
 from tests.unit.folders.maildirs import maildir
@@ -35,7 +35,7 @@ class Watched:
         self.filter = Filter.open(self.state, bits=14, durable=False)
 
     def start(self) -> None:
-        self.mailboxes = LocalMailboxes([Pattern(self.watch.maildir, self.watch.user)])
+        self.mailboxes = LocalMailboxes([self.watch])
         self._open = self.mailboxes.open
         self.mailboxes.open = self._opening  # type: ignore[method-assign]
         self.watcher = Watcher(self.filter, Settings(self.state, self.listeners, watch=(self.watch,)), self.mailboxes, self._settle)
