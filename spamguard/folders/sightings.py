@@ -7,13 +7,13 @@ as it was. Whoever learns from it has it mended: a damaged one is set aside, and
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,37 +30,18 @@ GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear els
 
 Names = NDArray[np.int64]
 
-_SELECT = "SELECT folder, name, digest, delivery, origin, waiting, followed, seen, gone FROM sightings"
+_FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
+_FOLDER = f"SELECT f.id {_FOLDERS} AND f.name = ?"
+_SELECT = (
+    "SELECT f.name, s.name, digest, delivery, origin, waiting, followed, seen, gone "
+    "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
+)
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
-_OF_NAMED = "folder IN (SELECT f.id FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?)"
 
 
 class BegunAnewError(SightingsError):
     """They were damaged, which is mended, and know nothing now."""
-
-
-class Marks(NamedTuple):
-    """Keys of names, sorted, and for each the mark: 0, or seconds since 1970."""
-
-    names: Names
-    since: Names
-
-    def of(self, name: int) -> int | None:
-        """The mark of one; None: it has none."""
-        at = int(np.searchsorted(self.names, name))
-        return int(self.since[at]) if at < len(self.names) and self.names[at] == name else None
-
-    def changed(self, marks: Mapping[int, int], removed: Collection[int]) -> Marks:
-        """Some made or replaced, others removed."""
-        stay = ~np.isin(self.names, np.array([*marks, *removed], np.int64))
-        names = np.concatenate((self.names[stay], np.array([*marks], np.int64)))
-        since = np.concatenate((self.since[stay], np.array([*marks.values()], np.int64)))
-        order = np.argsort(names)
-        return Marks(names[order], since[order])
-
-
-_NO_MARKS = Marks(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Sightings:
@@ -76,9 +57,7 @@ class Sightings:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._folders: dict[str, dict[str, int]] = {}  # of a mailbox, to their number
         self._names: dict[int, Names] = {}  # of a folder, by its number
-        self._marks: dict[int, Marks] = {}  # likewise
 
     @classmethod
     def open(cls, path: Path, *, mend: bool = False) -> Sightings:
@@ -117,24 +96,25 @@ class Sightings:
     def folders(self, mailbox: str) -> list[str]:
         """Those in which messages were when they were last scanned."""
         with self._explained():
-            return sorted(folder for folder, number in self._numbers(mailbox).items() if len(self._present(number)))
+            query = f"SELECT f.name {_FOLDERS} AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"  # noqa: S608  words of our own
+            return sorted(os.fsdecode(name) for (name,) in self._db.execute(query, (os.fsencode(mailbox),)))
 
     def names(self, mailbox: str, folder: str) -> Names:
         """Keys of the base names that were in a folder when it was last scanned, sorted. Not to be written to."""
         with self._explained():
-            number = self._numbers(mailbox).get(folder)
+            number = self._known(mailbox, folder)
             return np.empty(0, np.int64) if number is None else self._present(number)
 
     def copies(self, mailbox: str, digests: Iterable[bytes], gone: Iterable[tuple[str, int]]) -> list[Copy]:
         """All sightings of these digests, of these files (folder, key), and of the digests of those files."""
+        of_file = f"{_SELECT} = ({_FOLDER}) AND s.name = ?"
+        of_digest = f"{_SELECT} IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
+        box = os.fsencode(mailbox)
         with self._explained():
-            numbers = self._numbers(mailbox)
-            missed = [(numbers[folder], name) for folder, name in gone if folder in numbers]
-            rows = [row for key in missed for row in self._db.execute(f"{_SELECT} WHERE folder = ? AND name = ?", key)]
+            rows = [row for folder, name in gone for row in self._db.execute(of_file, (box, os.fsencode(folder), name))]
             wanted = {row[2] for row in rows}.union(digests) - {b""}
-            query, name = f"{_SELECT} WHERE digest = ? AND digest != x'' AND {_OF_NAMED}", os.fsencode(mailbox)
-            rows += [row for digest in wanted for row in self._db.execute(query, (digest, name))]
-            return _copies(rows, {number: folder for folder, number in numbers.items()})
+            rows += [row for digest in wanted for row in self._db.execute(of_digest, (box, digest))]
+        return list({copy.key: copy for copy in itertools.starmap(_copy, rows)}.values())
 
     def known(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
         """Those of which there are sightings."""
@@ -143,7 +123,7 @@ class Sightings:
     def digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """Of files that are there, by their keys, as far as their messages could be read and nothing about them is waiting."""
         with self._explained():
-            number = self._numbers(mailbox).get(folder)
+            number = self._known(mailbox, folder)
             query = "SELECT digest FROM sightings WHERE folder = ? AND name = ? AND gone = 0 AND waiting = 0 AND digest != x''"
             found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
             return {name: row[0] for name, row in found if row}
@@ -158,11 +138,19 @@ class Sightings:
             rows = [(digest, row) for digest in digests for row in self._db.execute(query, (digest, most))]
         return [(digest, (os.fsdecode(mailbox), os.fsdecode(folder), name)) for digest, (mailbox, folder, name) in rows]
 
-    def marks(self, mailbox: str, folder: str) -> Marks:
-        """What is known about evidence in a folder. Not to be written to."""
+    def marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
+        """What is known about evidence of some messages, by their keys: 0, or seconds since 1970."""
         with self._explained():
-            number = self._numbers(mailbox).get(folder)
-            return _NO_MARKS if number is None else self._marks_of(number)
+            number = self._known(mailbox, folder)
+            query = "SELECT since FROM marks WHERE folder = ? AND name = ?"
+            found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
+            return {name: row[0] for name, row in found if row}
+
+    def marked_before(self, mailbox: str, folder: str, when: float) -> bool:
+        """Whether any message has a mark of a time that is so long ago."""
+        with self._explained():
+            query = f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"  # noqa: S608  words of our own
+            return self._db.execute(query, (os.fsencode(mailbox), os.fsencode(folder), when)).fetchone() is not None
 
     def weighed(self, mailbox: str) -> str:
         """The evidence that has been asked for since all of a mailbox was looked at for it; empty: it never was."""
@@ -181,9 +169,6 @@ class Sightings:
             number = self._number(mailbox, folder)
             self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", ((number, name) for name in removed))
             self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", ((number, *mark) for mark in marks.items()))
-        self._folders.pop(mailbox, None)
-        if number in self._marks:
-            self._marks[number] = self._marks[number].changed(marks, removed)
 
     def mark_weighed(self, mailbox: str, asked: str) -> None:
         """All of a mailbox was looked at for this evidence."""
@@ -202,13 +187,9 @@ class Sightings:
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)  # noqa: S608  words of our own
             self._db.executemany(_PUT, (_row(copy, numbers[copy.folder]) for copy in kept))
             self._forget_empty({number for number, _ in away})
-        self._folders.pop(mailbox, None)
         for folder, number in numbers.items():
-            over = [name for other, name in away if other == number]
             if number in self._names:
-                self._change(number, [copy for copy in kept if copy.folder == folder], over)
-            if number in self._marks and over:
-                self._marks[number] = self._marks[number].changed({}, over)
+                self._change(number, [copy for copy in kept if copy.folder == folder], [name for other, name in away if other == number])
 
     def mark_scanned(self, mailbox: str) -> None:
         """Its first scan is finished."""
@@ -220,15 +201,15 @@ class Sightings:
         """Remove all that is known of a mailbox."""
         with self._transaction():
             number = self._mailbox(mailbox)
+            folders = [folder for (folder,) in self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))]
             for table in ("sightings", "marks"):
                 self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
             for table in ("weighed", "missing"):
                 self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))  # noqa: S608  words of our own
             self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
-        for folder in self._folders.pop(mailbox, {}).values():
+        for folder in folders:
             self._names.pop(folder, None)
-            self._marks.pop(folder, None)
 
     def prune(self, now: int) -> int:
         """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
@@ -239,10 +220,6 @@ class Sightings:
             self._db.execute(f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before)  # noqa: S608
             forgotten = self._db.execute(f"DELETE {old}", before).rowcount
             self._forget_empty(folders)
-        if folders:
-            self._folders.clear()
-        for number in folders:
-            self._marks.pop(number, None)
         return forgotten
 
     def miss(self, there: Collection[str], now: int, closed: Collection[str] = ()) -> list[str]:
@@ -265,12 +242,10 @@ class Sightings:
             self.forget(name)
         return over
 
-    def _numbers(self, mailbox: str) -> dict[str, int]:
-        if mailbox not in self._folders:
-            query = "SELECT f.name, f.id FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
-            rows = self._db.execute(query, (os.fsencode(mailbox),))
-            self._folders[mailbox] = {os.fsdecode(name): number for name, number in rows}
-        return self._folders[mailbox]
+    def _known(self, mailbox: str, folder: str) -> int | None:
+        """The number of a folder of which anything is known."""
+        row = self._db.execute(_FOLDER, (os.fsencode(mailbox), os.fsencode(folder))).fetchone()
+        return row and int(row[0])
 
     def _number(self, mailbox: str, folder: str) -> int:
         """Of a folder, known from now on."""
@@ -290,20 +265,12 @@ class Sightings:
             if self._db.execute(empty, (number,)).rowcount:
                 self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))  # else the next folder of this number would have them
                 self._names.pop(number, None)
-                self._marks.pop(number, None)
 
     def _present(self, number: int) -> Names:
         if number not in self._names:
             rows = self._db.execute("SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name", (number,))
             self._names[number] = np.fromiter((name for (name,) in rows), np.int64)
         return self._names[number]
-
-    def _marks_of(self, number: int) -> Marks:
-        if number not in self._marks:
-            rows = self._db.execute("SELECT name, since FROM marks WHERE folder = ? ORDER BY name", (number,))
-            table = np.fromiter((value for row in rows for value in row), np.int64).reshape(-1, 2)
-            self._marks[number] = Marks(table[:, 0].copy(), table[:, 1].copy())
-        return self._marks[number]
 
     def _change(self, number: int, kept: Collection[Copy], removed: Collection[int]) -> None:
         away = np.array([*removed, *(copy.name for copy in kept if copy.gone)], np.int64)
@@ -344,14 +311,8 @@ def _row(copy: Copy, folder: int) -> tuple[object, ...]:
     return folder, copy.name, copy.digest, copy.delivery, origin, copy.waiting, copy.followed, copy.seen, copy.gone
 
 
-_Row = tuple[int, int, bytes, int, bytes | None, int, int, int, int]
-
-
-def _copies(rows: Iterable[_Row], folders: dict[int, str]) -> list[Copy]:
-    """Each once; those of other mailboxes are passed over."""
-    found = {}
-    for folder, name, digest, delivery, origin, waiting, followed, seen, gone in rows:
-        if folder in folders:
-            came = None if origin is None else os.fsdecode(origin)
-            found[folder, name] = Copy(folders[folder], name, digest, delivery, came, bool(waiting), bool(followed), seen, gone)
-    return list(found.values())
+def _copy(
+    folder: bytes, name: int, digest: bytes, delivery: int, origin: bytes | None, waiting: int, followed: int, seen: int, gone: int
+) -> Copy:
+    came = None if origin is None else os.fsdecode(origin)
+    return Copy(os.fsdecode(folder), name, digest, delivery, came, bool(waiting), bool(followed), seen, gone)

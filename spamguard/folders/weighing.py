@@ -56,8 +56,8 @@ class Weigher:
 
     def prepare(self, place: Place, what: Asked) -> None:
         """Before a look: where messages were read long enough ago, all names are to be told."""
-        marks = self._sightings.marks(place.mailbox.path, place.directory)
-        if Sign.READ in what.signs and np.any((marks.since != _DONE) & (marks.since <= time.time() - what.read_after)):
+        long_ago = time.time() - what.read_after
+        if Sign.READ in what.signs and self._sightings.marked_before(place.mailbox.path, place.directory, long_ago):
             self._scanner.look_anew(place)
 
     def weigh(
@@ -81,7 +81,8 @@ class Weigher:
 
     def done(self, mailbox: Mailbox, copies: Iterable[Copy]) -> set[bytes]:
         """Of which messages the evidence teaches nothing any more, by what is remembered of them."""
-        return {copy.digest for copy in copies if self._sightings.marks(mailbox.path, copy.folder).of(copy.name) == _DONE} - {b""}
+        marks = self._sightings.marks
+        return {one.digest for one in copies if marks(mailbox.path, one.folder, [one.name]).get(one.name) == _DONE} - {b""}
 
     def follow(self, mailbox: Mailbox, done: Collection[bytes], kept: Iterable[Copy]) -> None:
         """Nor does it where they have come since: what was there before evidence was asked for stays so wherever it is moved."""
@@ -94,16 +95,17 @@ class Weigher:
 
     def _shown(self, place: Place, found: Sequence[Found], into: Into, what: Asked) -> Iterator[_Shown]:
         """Those of which anything may be learnt yet."""
-        there = self._sightings.names(place.mailbox.path, place.directory)
-        marks = self._sightings.marks(place.mailbox.path, place.directory)
         last = {one.name: one for one in found}  # of a name in `new` and in `cur` the latter
         keywords = self._keywords(place, last.values(), what)
-        over: set[int] = set()  # marks that are of no more use
-        waiting = set(marks.names[marks.since != _DONE].tolist()) & last.keys()
         keys = np.fromiter(last, np.int64, len(last))
-        for key in keys[np.isin(keys, there) & ~np.isin(keys, marks.names[marks.since == _DONE])].tolist():
+        there = keys[np.isin(keys, self._sightings.names(place.mailbox.path, place.directory))].tolist()
+        marks = self._sightings.marks(place.mailbox.path, place.directory, there)
+        over: set[int] = set()  # marks that are of no more use
+        for key in there:
+            if marks.get(key) == _DONE:
+                continue
             shows = frozenset(sign for sign in signs(_flags(last[key]), keywords, what) if (sign, into) in EVIDENCE)
-            if Sign.READ not in shows and key in waiting:
+            if Sign.READ not in shows and key in marks:
                 over.add(key)
             if shows:
                 yield _Shown(last[key], shows)
@@ -157,9 +159,7 @@ class Weigher:
     def _read_since(self, place: Place, shown: Sequence[_Shown], now: int) -> dict[int, int]:
         """When those that are read were first seen so; a clock that was wrong makes none wait for longer than it has to."""
         names_read = {one.found.name for one in shown if Sign.READ in one.signs}
-        marks = self._sightings.marks(place.mailbox.path, place.directory)
-        of_these = np.isin(marks.names, np.fromiter(names_read, np.int64, len(names_read)))
-        known = dict(zip(marks.names[of_these].tolist(), marks.since[of_these].tolist(), strict=True))
+        known = self._sightings.marks(place.mailbox.path, place.directory, names_read)
         return {name: min(known.get(name, now), now) for name in names_read}
 
 

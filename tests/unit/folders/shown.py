@@ -36,7 +36,6 @@ def age(one: Watched, seconds: float) -> None:
     """As if so much time had passed since messages were read."""
     with one.watcher._sightings._transaction():
         one.watcher._sightings._db.execute("UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),))
-    one.watcher._sightings._marks.clear()
 
 
 def look(one: Watched) -> None:
