@@ -295,6 +295,10 @@ class SqliteLedger:
                 counts.update(taught.label for taught in lessons(votes, extractor))
         return {label: count for label, count in counts.items() if label is not None and count}
 
+    def size(self) -> int:
+        """Bytes of the file, with what is still in its log."""
+        return int(self._ask("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")[0][0])
+
     # Classes and notes
 
     def classes(self) -> dict[str, bool]:

@@ -22,7 +22,7 @@ def status(place: Path, ledger: SqliteLedger, store: TableStore, unwanted: froze
         dict(zip(TOKEN_SETS, (tables.vocabulary / quarter).tolist(), strict=True)),
         ledger.last_seq(),
         store.unsettled,
-        ledger.path.stat().st_size,
+        ledger.size(),
         bytes_of_tables(place),
         EXTRACTOR,
         ledger.fingerprint,
