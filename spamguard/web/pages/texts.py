@@ -102,7 +102,7 @@ def signed(part: float) -> str:
 
 
 def moment(seconds: float, *, exact: bool = False) -> Markup:
-    """A point in time, in UTC; the script puts it into the reader's own zone. seconds: since 1970."""
+    """A point in time, in UTC; the script puts it into the reader's own zone, with the seconds where there are any. seconds: since 1970."""
     when = utc(seconds)
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)

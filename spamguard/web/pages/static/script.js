@@ -12,14 +12,16 @@
   const same = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const other = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
   const older = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
   function local(root) {
     const now = new Date();
+    const shape = (when) => (when.toDateString() === now.toDateString() ? same : when.getFullYear() === now.getFullYear() ? other : older);
     for (const time of root.querySelectorAll("time[datetime]:not([title])")) {
       const when = new Date(time.dateTime);
       time.title = time.textContent;
-      time.textContent = (when.toDateString() === now.toDateString() ? same : when.getFullYear() === now.getFullYear() ? other : older).format(when);
+      time.textContent = (/:\d\d:/.test(time.title) ? exact : shape(when)).format(when);
     }
     for (const text of root.querySelectorAll("svg text[data-time]")) {
       text.textContent = (Number(text.dataset.span) >= 172800 ? days : same).format(new Date(1000 * Number(text.dataset.time)));
