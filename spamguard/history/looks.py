@@ -31,7 +31,9 @@ _TABLES = (
 _BY_HOUR = "SELECT CAST((time - ?) / 3600 AS INTEGER), {}, count(*) FROM judgements"
 _SAID = """
 SELECT judgements.label, taught.label, {}, count(*) FROM judgements CROSS JOIN temp.taught ON taught.digest = judgements.digest"""
-_WITH_DIGESTS = "SELECT digest, label, personal FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
+_ASKED_FOR = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
+_WITH_DIGESTS = f"SELECT digest, label, personal {_ASKED_FOR}"
+_ROWS_OF = f"SELECT {', '.join(SMALL)} {_ASKED_FOR} ORDER BY id DESC LIMIT ?"
 
 
 class Wanted(NamedTuple):
@@ -99,12 +101,22 @@ class Looks:
         with self._explained():
             return [(*head, tuple(json.loads(recipients or "[]")), number) for *head, recipients, number in rows]
 
+    def rows_of(self, digests: Iterable[bytes], limit: int) -> list[Row]:
+        """The rows of these messages, at most so many, newest first, without features and words."""
+        self._ask_for(digests)
+        rows = self._ask(_ROWS_OF, (limit,))
+        with self._explained():
+            return [from_columns(row) for row in map(_light, rows)]
+
     def of_digests(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
         """Of the rows of these messages: the digest, what was said, and what was said to users of whom it was decided otherwise."""
-        self._write(("DELETE FROM temp.asked", [()]), ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]))
+        self._ask_for(digests)
         rows = self._ask(_WITH_DIGESTS, ())
         with self._explained():
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
+
+    def _ask_for(self, digests: Iterable[bytes]) -> None:
+        self._write(("DELETE FROM temp.asked", [()]), ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]))
 
     def tell(self, taught: Mapping[bytes, str | None], *, anew: bool = False) -> None:
         """What messages are taught as now, for `Wanted.taught`, beside what was told before. anew: forget that. None: not taught.

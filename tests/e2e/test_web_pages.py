@@ -159,6 +159,7 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     browser.get(f"{shared.url}/history")
     seen(browser, subject(1))
     press(browser, subject(1))
+    press(browser, "All that adds up to the score")
     shows(browser, "By expert")
     shows(browser, "What would change it")
     press(browser, "Spam", ".say-it")
@@ -169,8 +170,9 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     assert then.split()[1:] != now.split()[1:]
     browser.get(f"{shared.url}/model")
     shows(browser, who)
-    press(browser, "Undo…")
+    press(browser, "See, undo…")
     shows(browser, "1 lesson would be taken back: 1 spam")
+    shows(browser, subject(1), "td, th")
     press(browser, "Take back 1 lesson")
     shows(browser, f"Taken back: 1 lesson of {who}.", "#notice")
     assert complaints(browser) == []
@@ -296,7 +298,7 @@ def test_hostile_mail_is_shown_harmlessly(shared: Site, who: str, browser: Chrom
     assert "\u202e" not in browser.page_source
     assert "\x1b" not in browser.page_source
     browser.find_element("css selector", ".mail .subject").click()
-    shows(browser, "By expert")
+    shows(browser, "By word")
     assert text(browser, "h1").startswith("<script>alert(1)</script>")
     press(browser, "Spam", ".say-it")
     shows(browser, "Learnt as spam.", "#notice")

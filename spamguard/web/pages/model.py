@@ -23,7 +23,7 @@ SPANS = {"1": "in the last hour", "24": "in the last 24 hours", "168": "in the l
 }
 """By hours."""
 _LONGEST = 320  # characters of a user's name
-_MOST_USERS = 200  # rows
+_MOST_USERS = _MOST_LESSONS = 200  # rows
 
 
 async def shown(house: House, request: Request) -> Response:
@@ -49,7 +49,19 @@ async def asked(house: House, request: Request) -> Response:
     since = float(int(time.time() - int(hours) * 3600)) if hours else 0.0
     found = await house.service.undo(person, user, since, dry=True)
     sums = Counter(receipt.was for receipt in found)
-    return page(request, "undo.html", user=user, hours=hours, spans=SPANS, since=since, receipts=found, sums=sums)
+    return page(
+        request,
+        "undo.html",
+        user=user,
+        hours=hours,
+        spans=SPANS,
+        since=since,
+        receipts=found,
+        sums=sums,
+        first=found[:_MOST_LESSONS],
+        passed=await house.service.passed(person, [receipt.digest for receipt in found[:_MOST_LESSONS]]),
+        classes=await house.classes(person),
+    )
 
 
 async def undone(house: House, request: Request) -> Response:

@@ -16,6 +16,7 @@ from spamguard.web.service.values import (
     Counted,
     Found,
     HeldBack,
+    Judgement,
     Known,
     Model,
     Opinion,
@@ -53,6 +54,9 @@ class Service(Protocol):
 
     async def judgement(self, person: Person, name: str) -> Known:
         """One of them, with its words."""
+
+    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
+        """Of the messages of these digests, as receipts have them, those that passed and are theirs."""
 
     async def why(self, person: Person, name: str) -> Why:
         """Then and now, as `explain` tells it."""

@@ -194,6 +194,9 @@ class LocalService:
     async def judgement(self, person: Person, name: str) -> Known:
         return (await self._row(person, name))[1]
 
+    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
+        return await self._look(lambda reading: self._passed.of_digests(reading, person, digests))
+
     async def why(self, person: Person, name: str) -> Why:
         row, judgement = await self._row(person, name)
         return Why(judgement, await self._explained(person, lambda found: lesson_of(found, row), row.words))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.history import Row
@@ -15,7 +15,7 @@ from spamguard.settings import History as Kept
 from spamguard.web.service.paging import AFTER_ALL, beginning, page
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import Found, Judgement, Known, Person, Search, WordPart
+from spamguard.web.service.values import MOST, Found, Judgement, Known, Person, Search, WordPart
 
 
 class Passed:
@@ -94,6 +94,12 @@ class Passed:
             can_teach=can_teach(row, fingerprint),
             words=[WordPart(word.text, word.part) for word in row.words],
         )
+
+    def of_digests(self, reading: Reading, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
+        """As in `contract.Service`."""
+        found = reading.history.looks.rows_of(map(bytes.fromhex, digests), MOST)
+        newest = {row.digest.hex(): row for row in reversed(found) if self._scope.may_see(person, row.recipients)}
+        return dict(zip(newest, self.judgements(reading, person, list(newest.values())), strict=True))
 
     def latest(self, reading: Reading, person: Person, number: int) -> Iterator[tuple[Judgement, bytes]]:
         """The last messages that they may see and whose features can still be used, with these."""

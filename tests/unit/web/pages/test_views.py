@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -19,7 +19,7 @@ from spamguard.policy import missing
 from spamguard.web import pages
 from spamguard.web.pages import drawing
 from spamguard.web.pages.routing import VIEWS
-from spamguard.web.service.values import Model, Person
+from spamguard.web.service.values import Judgement, Model, Person
 from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
 
 MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
@@ -167,13 +167,13 @@ def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
 @pytest.mark.parametrize(("label", "action", "there"), [("ham", "quarantine", True), ("spam", "quarantine", False), ("ham", "tag", False)])
 def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, service: Fixed, label: str, action: str, there: bool) -> None:
     """Whoever says that it is not spam waits for it; teaching hands nothing on."""
-    service.judgements = [judgement(action=action)]
+    service.judgements = [judgement(action=action, own=label)]
 
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": label})
 
-    found = followed(service, tmp_path, steps).text
-    assert ("Release it</a>" in found) == there
+    beside = followed(service, tmp_path, steps).text.partition(f'<li id="m-{NAME}">')[2]  # the notice may be far above
+    assert ("Release it</a>" in beside) == there
 
 
 def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
@@ -383,6 +383,18 @@ def test_undo_is_shown_before_it_is_done(tmp_path: Path, service: Fixed) -> None
     assert "1 lesson</strong> would be taken back: 1 spam" in page.text
     post(service, tmp_path, "/model/undo", {"user": "anna", "since": since}, person=OPERATOR)
     assert [call[2:] for call in service.calls] == [("anna", float(since), True), ("anna", float(since), False)]
+
+
+def test_who_may_undo_sees_which_messages_were_taught(tmp_path: Path, service: Fixed) -> None:
+    known, other = (get(one, tmp_path, "/model/undo?user=anna&hours=168", person=OPERATOR)[0].text for one in (service, _Forgotten()))
+    assert f'<a href="/history/{OTHER}"><bdi>Solar panels</bdi></a>' in known
+    assert DIGEST[:12] not in known
+    assert f"<code>{DIGEST[:12]}</code>" in other
+
+
+class _Forgotten(Fixed):
+    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
+        return {}
 
 
 def test_any_name_comes_back_as_it_was(tmp_path: Path, service: Fixed) -> None:

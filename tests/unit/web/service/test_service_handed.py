@@ -20,7 +20,22 @@ from spamguard.web.service import scanning
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import Flip, Opinion, Person, Search
 from tests.unit.filters import opened, teach
-from tests.unit.web.service.office import ANNA, BEN, MAIL, OPERATOR, PASSED, asked, digest, name, serving, settings, spooled, votes
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    MAIL,
+    OPERATOR,
+    PASSED,
+    TO,
+    asked,
+    digest,
+    name,
+    serving,
+    settings,
+    spooled,
+    votes,
+)
 
 NEW = [raw for _, raw in MAIL[100:]]
 
@@ -285,6 +300,20 @@ def test_undo_takes_back_what_one_has_said(state: Path) -> None:
     asked(state, work)
     with opened(state) as one:
         assert {vote.origin for vote in one.ledger.votes() if vote.label is None and vote.user == "anna"} == {ORIGIN}
+
+
+def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
+    """Whoever may see it: the second of the messages went to both, the first to anna."""
+
+    async def work(service: Service) -> None:
+        taught = [(await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)]
+        asked_for = [*taught, "00" * 16]
+        for person, numbers in ((OPERATOR, (0, 1)), (ANNA, (0, 1)), (BEN, (1,)), (CARL, ())):
+            found = await service.passed(person, asked_for)
+            assert {digest: one.id for digest, one in found.items()} == {taught[number]: name(number) for number in numbers}
+        assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
+
+    asked(state, work)
 
 
 @pytest.mark.parametrize(
