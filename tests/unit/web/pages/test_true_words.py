@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spamguard.errors import NotAllowedError, UsageError
+from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.policy import missing
 from spamguard.records import Clue
 from spamguard.settings import Action
 from spamguard.web.pages.texts import done
 from spamguard.web.pages.today import mistakes
-from spamguard.web.service.values import Class, Counted, Hour, Model, Person, Today, User, Wrong
-from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, OTHER, Fixed, judgement
+from spamguard.web.service.values import Class, Counted, Hour, Model, Person, Shown, Today, User, Wrong
+from tests.unit.web.pages.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_views import get
 
 
@@ -155,6 +155,32 @@ def test_what_was_done_is_told_in_words(tmp_path: Path) -> None:
     assert "<dt>Answer</dt><dd><bdi>451 Later</bdi></dd>" in unjudged
     for action in Action:
         assert done(action) != str(action)
+
+
+def test_who_sees_their_own_is_told_of_nobody_else(tmp_path: Path) -> None:
+    """Of the lessons there are, others may have taught all; and of the inside nothing that only who runs it can use."""
+
+    class Untaught(Fixed):
+        async def model(self, person: Person) -> Model:
+            return replace(await super().model(person), users=())
+
+    own, all_of_it = (get(Untaught(), tmp_path, "/model", person=person)[0].text for person in (ANNA, OPERATOR))
+    assert "You have not taught anything yet." in own
+    assert "Nobody has taught anything yet." in all_of_it
+    assert [words in own for words in ("Nobody", "Who taught", "Buckets in use", "extractor")] == [False] * 4
+    held = [get(Fixed(held_back=[]), tmp_path, "/quarantine", person=person)[0].text for person in (ANNA, OPERATOR)]
+    assert ["action: quarantine" in page for page in held] == [False, True]
+
+
+def test_what_is_held_no_longer_is_not_looked_for_in_a_circle(tmp_path: Path) -> None:
+    """The history still leads to what was deleted from the quarantine."""
+
+    class Deleted(Fixed):
+        async def held(self, person: Person, name: str) -> Shown:
+            raise NotThereError("no message with that id is held here, or it is not yours")
+
+    page = get(Deleted(), tmp_path, f"/quarantine/{NAME}")[0].text
+    assert "It may have been deleted." in page
 
 
 def test_tables_of_nothing_are_left_out(tmp_path: Path) -> None:
