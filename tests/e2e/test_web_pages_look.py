@@ -231,6 +231,23 @@ def test_who_is_logged_out_meanwhile_is_told(tmp_path: Path, browser: Chrome) ->
         complaints(browser)
 
 
+def test_who_teaches_while_nobody_answers_stays_and_is_told(tmp_path: Path, browser: Chrome) -> None:
+    """As while the daemon is started anew."""
+    with served(tmp_path, service=Fixed([judgement()])) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        browser.execute_cdp_cmd("Network.enable", {})
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/teach"]})
+        for _ in range(2):
+            press(browser, "Not spam")
+            shows(browser, "No answer, the filter may be starting anew: try again in a moment.", ".mail form")
+        assert len(browser.find_elements("css selector", "[role=alert]")) == 1
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+        press(browser, "Not spam")
+        shows(browser, "Learnt as not spam.", "#notice")
+        complaints(browser)
+
+
 def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> None:
     """Which is to the left where one writes from right to left."""
     subject = "\u05d0 " + "\u05d1" * 150 + " \u05d2"

@@ -35,7 +35,8 @@
   async function send(form, button) {
     const data = new FormData(form, button);
     const body = form.enctype === "multipart/form-data" ? data : new URLSearchParams(data);
-    const answer = await fetch(form.action, { method: "POST", body });
+    const answer = await fetch(form.action, { method: "POST", body }).catch(() => null);
+    if (!answer) { unanswered(form); button?.removeAttribute("aria-busy"); return; } // the plain way would leave for a page of the browser's own
     if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it was done, only the page after it cannot be shown
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
@@ -46,6 +47,12 @@
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
     $("notice").replaceChildren(...notice.childNodes);
     if (row) { row.replaceWith(next); (next.querySelector("button") || next.querySelector("a")).focus(); }
+  }
+
+  function unanswered(form) {
+    const told = form.querySelector("[role=alert]") || form.appendChild(document.createElement("p"));
+    told.setAttribute("role", "alert");
+    told.textContent = "No answer, the filter may be starting anew: try again in a moment.";
   }
 
   const sent = new WeakMap(); // forms, and when
