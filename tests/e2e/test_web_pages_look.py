@@ -208,14 +208,15 @@ def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:
 
 
 def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
+    mail = tmp_path / "dropped.eml"
+    mail.write_bytes(b"Subject: dropped\n\nx")
     with served(tmp_path) as server:
         enter(browser, server)
         browser.get(f"{server.url}/teach")
-        browser.execute_script(
-            """const data = new DataTransfer(); data.items.add(new File(["Subject: dropped\\n\\nx"], "dropped.eml"));
-            document.getElementById("drop").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));"""
-        )
-        shows(browser, "Chosen: dropped.eml")
+        place = browser.find_element("id", "file").rect
+        over = {"x": place["x"] + place["width"] - 5, "y": place["y"] + 5, "data": {"items": [], "files": [str(mail)], "dragOperationsMask": 1}}
+        for step in ("dragEnter", "dragOver", "drop"):
+            browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
         browser.find_element("css selector", "input[value=ham]").click()
         press(browser, "Preview")
         shows(browser, "If it is taught as not spam")

@@ -5,7 +5,6 @@
   const MOST = 500; // rows of a list that grows
   const TWICE = 1000; // milliseconds in which a second click is meant to be none
   const $ = (id, root = document) => root.getElementById(id);
-  document.documentElement.classList.add("js");
 
   // ---- times in the reader's own zone
 
@@ -123,22 +122,7 @@
     again();
   }
 
-  // ---- a message dropped on the form
-
-  function drops(place) {
-    const file = $("file"), name = $("dropped");
-    const over = (on) => (event) => { event.preventDefault(); place.classList.toggle("over", on); };
-    place.addEventListener("dragover", over(true));
-    place.addEventListener("dragleave", over(false));
-    place.addEventListener("drop", (event) => {
-      over(false)(event);
-      if (event.dataTransfer.files.length) { file.files = event.dataTransfer.files; file.dispatchEvent(new Event("change")); }
-    });
-    file.addEventListener("change", () => { if (file.files.length) name.textContent = `Chosen: ${file.files[0].name}`; });
-  }
-
   local(document);
   const list = $("mail");
   if (list?.dataset.live) watch(list);
-  if ($("drop")) drops($("drop"));
 })();
