@@ -21,7 +21,7 @@ ON_THE_MESSAGE = "message"
 
 
 async def listed(house: House, request: Request) -> Response:
-    """The page, with a form for searching."""
+    """The page, with a form for searching; 204 for the script, when all is as it has seen it."""
     person = access.person(request)
     query, wrong, found = Query.of(request.query_params), "", Found(())
     if await _is_there(house, person, query.name):
@@ -30,6 +30,9 @@ async def listed(house: House, request: Request) -> Response:
         found = await house.service.history(person, query.search())
     except UsageError as error:
         wrong = str(error)
+    now = seen(found.judgements)
+    if request.query_params.get("seen") == now:
+        return Response(status_code=204)
     return page(
         request,
         "history.html",
@@ -37,20 +40,9 @@ async def listed(house: House, request: Request) -> Response:
         query=query,
         wrong=wrong,
         found=found,
-        seen=seen(found.judgements),
+        seen=now,
         classes=await house.classes(person),
     )
-
-
-async def rows(house: House, request: Request) -> Response:
-    """For the script: the rows alone, or 204 when they are as it has seen them."""
-    person = access.person(request)
-    query = Query.of(request.query_params)
-    found = await house.service.history(person, query.search())
-    now = seen(found.judgements)
-    if request.query_params.get("seen") == now:
-        return Response(status_code=204)
-    return page(request, "rows.html", query=query, found=found, seen=now, classes=await house.classes(person))
 
 
 async def taught(house: House, request: Request) -> Response:

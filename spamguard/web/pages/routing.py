@@ -21,7 +21,6 @@ View = Callable[[House, Request], Awaitable[Response]]
 VIEWS: tuple[tuple[str, str, View], ...] = (
     ("GET", "/", today.shown),
     ("GET", "/history", history.listed),
-    ("GET", "/history/rows", history.rows),
     ("GET", "/history/{name}", message.shown),
     ("POST", "/history/{name}/teach", history.taught),
     ("POST", "/history/{name}/forget", history.forgotten),

@@ -18,10 +18,10 @@ def test_a_page_that_is_left_open_fills_no_log(tmp_path: Path, caplog: pytest.Lo
         caplog.set_level(logging.INFO, "spamguard.web")
         seen = re.search(r'data-seen="(\w+)"', browser.get("/history").text)
         assert seen is not None
-        assert [browser.get("/history/rows", params={"seen": text}).status_code for text in (seen[1], seen[1], "other")] == [204, 204, 200]
+        assert [browser.get("/history", params={"seen": text}).status_code for text in (seen[1], seen[1], "other")] == [204, 204, 200]
 
         def told() -> list[list[str]]:
             lines = [record.getMessage().partition(" anna ")[2].split()[:3] for record in caplog.records if record.name == "spamguard.web"]
             return [line for line in lines if line and line[1].startswith("/history")]
 
-        eventually(lambda: told() == [["GET", "/history", "200"], ["GET", "/history/rows", "200"]], "one line for each but those")
+        eventually(lambda: told() == [["GET", "/history", "200"], ["GET", "/history", "200"]], "one line for each but those")
