@@ -214,7 +214,8 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         enter(browser, server)
         browser.get(f"{server.url}/teach")
         place = browser.find_element("id", "file").rect
-        over = {"x": place["x"] + place["width"] - 5, "y": place["y"] + 5, "data": {"items": [], "files": [str(mail)], "dragOperationsMask": 1}}
+        carried = {"items": [], "files": [str(mail)], "dragOperationsMask": 1}
+        over = {"x": place["x"] + place["width"] - 5, "y": place["y"] + 5, "data": carried}
         for step in ("dragEnter", "dragOver", "drop"):
             browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
         browser.find_element("css selector", "input[value=ham]").click()
