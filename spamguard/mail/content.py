@@ -293,17 +293,16 @@ def _add_links(content: Content) -> list[str]:
     if not urls:
         return []
     content.sections.append((b"url", decode.fold(" ".join(urls), lower=True).encode("utf-8", "replace")))
-    hosts = list(dict.fromkeys([host for url in urls if (host := _host(url))]))
+    written = dict.fromkeys([match.group(1) for url in urls if (match := _HOST.match(url))])
+    hosts = list(dict.fromkeys([_decoded(host) if "%" in host else host for host in written]))
     content.sections.append((b"host", decode.fold(" ".join(map(_domains, hosts)), lower=True).encode("utf-8", "replace")))
     return hosts
 
 
-def _host(url: str) -> str | None:
-    """The host that a link leads to, without what is said before "@"; percent-encoded as browsers decode it (URL Standard, section 3.5)."""
-    found = _HOST.match(url)
-    if found and "%" in found[1]:
-        found = _HOST.match(unquote(found[1]).lower())
-    return found[1] if found else None
+def _decoded(host: str) -> str:
+    """A percent-encoded one as browsers decode it (URL Standard, section 3.5), without what is then said before "@"."""
+    found = _HOST.match(unquote(host).lower())
+    return found.group(1) if found else host
 
 
 @lru_cache(maxsize=4096)

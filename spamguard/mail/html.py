@@ -25,7 +25,7 @@ _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img",
 _ODD_CHARACTERS = ("&#", "&colon", "&sol")
 _BEFORE_NO_SCHEME = frozenset("\"'= \t\n")  # in front of two slashes
 _ODD_SCHEME = re.compile(r"https?:(?!//[^/])")
-_BROKEN_VALUE = re.compile(r"=\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")
+_BROKEN_LINK = re.compile(r"=(?<=[fcn\s]=)\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")  # of href, src, action, and seldom of others
 _NOT_IN_LINKS = dict.fromkeys(map(ord, "\t\n\r"))
 _LINK = re.compile(r"(?:href|src|action)\s*+=\s*+(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))")
 _ADDRESS = re.compile(r"(?:(https?):[/\\]*+|[/\\]{2,}+)([^\s\"'<>/\\]{3,100}+[^\s\"'<>]{0,300}+).*", re.S)
@@ -78,7 +78,7 @@ def _link(written: str) -> str:
 
 
 def _has_odd_signs(attributes: str) -> bool:
-    if _ODD_SCHEME.search(attributes) or _BROKEN_VALUE.search(attributes):
+    if _ODD_SCHEME.search(attributes) or _BROKEN_LINK.search(attributes):
         return True
     if "\\" in attributes or ("&" in attributes and any(map(attributes.__contains__, _ODD_CHARACTERS))):
         return True
