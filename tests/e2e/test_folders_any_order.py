@@ -20,6 +20,7 @@ from spamguard.settings import Settings, Watch
 from tests.e2e import dovecot
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import append, copy, mail_program, move, needs_dovecot, ok, sibling, uid
+from tests.unit.folders.watched import rest
 
 STEPS = 80
 NESTED = "mail_location = maildir:{root}/mail/%n:LAYOUT=fs\nnamespace inbox {{\n  separator = /\n}}\n"
@@ -75,9 +76,7 @@ class Looking:
         self._watcher._note(Changes(everything=True))
 
     def rest(self) -> None:
-        quiet = 0
-        while quiet < 3:
-            quiet = 0 if self._watcher.turn(0.02) else quiet + 1
+        rest(self._watcher)
 
     def said(self) -> dict[bytes, str]:
         last = {vote.digest: vote.label for vote in self.filter.ledger.votes()}

@@ -21,6 +21,7 @@ from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
 from spamguard.settings import Watch
 from tests.unit.folders.maildirs import deliver, maildir
+from tests.unit.folders.watched import rest
 
 
 class Opener:
@@ -197,21 +198,14 @@ def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
             for _ in range(3):
                 watcher.turn(0.1)
             opener.start(watches)
-            _turned(watcher)
+            rest(watcher)
             assert spam_filter.ledger.last_seq() == 0
             opener.end()
             message.rename(box / ".Junk" / "cur" / message.name)
             for _ in range(3):
                 watcher.turn(0.1)
             opener.start(watches)
-            _turned(watcher)
+            rest(watcher)
         assert spam_filter.ledger.last_seq() == 1
     told = [record.getMessage() for record in caplog.records if "nobody opens mailboxes" in record.getMessage()]
     assert len(told) == 2
-
-
-def _turned(watcher) -> None:
-    """Until there is nothing more to do."""
-    quiet = 0
-    while quiet < 5:
-        quiet = 0 if watcher.turn(0.3) else quiet + 1

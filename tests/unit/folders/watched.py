@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,19 @@ from tests.unit.folders.maildirs import maildir
 
 MAIL = [raw for _, raw in synthetic.generate(60, 5)]
 DEBOUNCE = 0.05
+SOON = 3 * DEBOUNCE
+
+
+def rest(watcher: Watcher) -> None:
+    """Until there is nothing to do, now or soon: what the disk has to tell is there when whoever changed it goes on."""
+    while watcher.turn(_left(watcher)) or _left(watcher):
+        pass
+
+
+def _left(watcher: Watcher) -> float:
+    """Seconds until there is something to look at; 0: not soon."""
+    left = min(watcher._users_due, watcher._schedule.next(), watcher._renewer.due) - time.monotonic()
+    return max(left, 0.001) if left < SOON else 0.0
 
 
 class Watched:
@@ -48,10 +62,8 @@ class Watched:
         self.settled += 1
 
     def rest(self) -> None:
-        """Until there is nothing to do."""
-        quiet = 0
-        while quiet < 3:
-            quiet = 0 if self.watcher.turn(DEBOUNCE) else quiet + 1
+        """As `rest`."""
+        rest(self.watcher)
 
     def stop(self) -> None:
         self.watcher.close()
