@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from starlette.requests import Request
@@ -16,8 +16,8 @@ from spamguard.web.pages.house import House, name_of
 from spamguard.web.pages.query import Query
 from spamguard.web.service.values import Found, Judgement, Person
 
-ON_THE_MESSAGE = "message"
-"""Value of the field `back` in forms that stand on the page of one message."""
+_ON_THE_MESSAGE = "?back=message"
+"""End of the address of forms that stand on the page of one message, and lead back there."""
 
 
 async def listed(house: House, request: Request) -> Response:
@@ -54,17 +54,16 @@ async def taught(house: House, request: Request) -> Response:
         raise UsageError("choose what the message is: there is no such class")
     held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
     receipt = await house.service.learn_passed(person, name, label)  # the last that can fail: who is told of an error has taught nothing
-    back = {"back": ON_THE_MESSAGE} if _on_the_message(form) else {}
-    notice = notices.learnt(receipt, f"/history/{name}/forget{_shown(request)}", back, held)
-    return _back(request, form, name, house.tell(person, notice))
+    notice = notices.learnt(receipt, f"/history/{name}/forget{_whence(request)}", held)
+    return _back(request, name, house.tell(person, notice))
 
 
 async def forgotten(house: House, request: Request) -> Response:
     """Undo."""
     person, name = access.person(request), name_of(request)
-    form = await access.posted(request)
+    await access.posted(request)
     receipt = await house.service.forget_passed(person, name)
-    return _back(request, form, name, house.tell(person, notices.taken_back(receipt)))
+    return _back(request, name, house.tell(person, notices.taken_back(receipt)))
 
 
 async def _is_there(house: House, person: Person, name: str) -> bool:
@@ -81,17 +80,13 @@ def seen(found: Sequence[Judgement]) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _back(request: Request, form: Mapping[str, str], name: str, told: str) -> Response:
-    """To where the form stood: an address of ours, whatever the form says."""
-    if _on_the_message(form):
-        return see(f"/history/{name}", told)
-    return see(f"/history{_shown(request)}", told, f"m-{name}")
+def _back(request: Request, name: str, told: str) -> Response:
+    """To where the form stood: an address of ours, whatever was asked for."""
+    whence = _whence(request)
+    return see(f"/history/{name}", told) if whence == _ON_THE_MESSAGE else see(f"/history{whence}", told, f"m-{name}")
 
 
-def _on_the_message(form: Mapping[str, str]) -> bool:
-    return form.get("back") == ON_THE_MESSAGE
-
-
-def _shown(request: Request) -> str:
-    """What of the history is shown, as the end of an address."""
-    return Query.of(request.query_params).ending()
+def _whence(request: Request) -> str:
+    """Where the form stood, as the end of an address: on the page of the message, or what of the history was shown."""
+    query = request.query_params
+    return _ON_THE_MESSAGE if query.get("back") == "message" else Query.of(query).ending()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spamguard.web.pages.texts import counted, named
 from spamguard.web.service.values import Receipt, Released
@@ -11,23 +10,22 @@ from spamguard.web.service.values import Receipt, Released
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """words: a sentence. undo: path of the form that takes it back, "" if none does, with the fields it carries. held: id of a message
-    that was held back and is good by what has been said, "" for none."""
+    """words: a sentence. undo: address of the form that takes it back, "" if none does. held: id of a message that was held back and is
+    good by what has been said, "" for none."""
 
     words: str
     receipt: Receipt | None = None
     released: Released | None = None
     undo: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict)
     held: str = ""
 
 
-def learnt(receipt: Receipt, undo: str, fields: Mapping[str, str], held: str = "") -> Notice:
-    """A message was taught. undo, fields, held: as of a notice; what has changed nothing is not undone."""
+def learnt(receipt: Receipt, undo: str, held: str = "") -> Notice:
+    """A message was taught. undo, held: as of a notice; what has changed nothing is not undone."""
     if not receipt.changed:
         return Notice(f"You had said so already: {named(receipt.label)}. Nothing has changed.", receipt, held=held)
     before = f" You had said {named(receipt.was)} before." if receipt.was else ""
-    return Notice(f"Learnt as {named(receipt.label)}.{before}", receipt, undo=undo, fields=fields, held=held)
+    return Notice(f"Learnt as {named(receipt.label)}.{before}", receipt, undo=undo, held=held)
 
 
 def taken_back(receipt: Receipt) -> Notice:

@@ -71,14 +71,14 @@ async def learnt(house: House, request: Request) -> Response:
     name, draft = _kept(house, request)
     receipt = await house.service.learn(person, draft.message, draft.label)
     house.drafts.take(person, name)
-    return see("/teach", house.tell(person, notices.learnt(receipt, "/teach/forget", {"digest": receipt.digest})))
+    return see("/teach", house.tell(person, notices.learnt(receipt, f"/teach/forget?digest={receipt.digest}")))
 
 
 async def forgotten(house: House, request: Request) -> Response:
     """Take back what was said about a message, by its digest."""
     person = access.person(request)
-    given = await access.posted(request)
-    receipt = await house.service.forget(person, given.get("digest", ""))
+    await access.posted(request)
+    receipt = await house.service.forget(person, request.query_params.get("digest", ""))
     return see("/teach", house.tell(person, notices.taken_back(receipt)))
 
 
