@@ -179,7 +179,6 @@ class Looker:
             yield from self._teacher.teach(box.mailbox, outcome, looked, before, first=first)
             self._weigher.follow(box.mailbox, done, outcome.kept)
             yield
-        self._scanner.let_go()
         self._once.over(OURS)
 
     def _pieces(self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[Key]) -> Iterator[tuple[list[Copy], list[Arrival]]]:

@@ -29,7 +29,6 @@ from spamguard.prepare import Preparer
 from spamguard.signature import Signed
 
 _NAMES = 50_000  # taken apart at a step: some tenths of a second
-_HELD_BYTES = 32 << 20  # of messages that may have to be taught, so that most are read once
 _HEAD_BYTES = 64 << 10
 _DAY = 86_400
 _STAYS = (errno.ENOENT, errno.ELOOP, errno.EINVAL)  # what is not there, a link, no regular file: no reason to come back for it
@@ -101,8 +100,6 @@ class Scanner:
         self._verdict_key = secret.derived(key, b"verdict")
         self._once = once
         self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
-        self._held: dict[bytes, bytes] = {}
-        self._held_bytes = 0
 
     def look(self, place: Place, known: NDArray[np.int64], looked: Looked, *, weighed: bool = False) -> Iterator[None]:
         """Compare a folder with what is known of it, keys of base names, in steps; `looked` gets what has changed."""
@@ -159,13 +156,9 @@ class Scanner:
     def arrivals(self, found: Sequence[Found], looked: Looked) -> Iterator[Arrival | None]:
         """What was found, each read when it is asked for; None: it has moved on, or cannot be read now, or is not whole yet.
 
-        `looked` gets where to look again. Some of it is held for `message`.
+        `looked` gets where to look again.
         """
         return (self._arrival(one, looked) for one in found)
-
-    def let_go(self) -> None:
-        """Hold no messages any more."""
-        self._held, self._held_bytes = {}, 0
 
     def _arrival(self, found: Found, looked: Looked) -> Arrival | None:
         folder = found.place.directory
@@ -178,9 +171,6 @@ class Scanner:
             self._tell(found.place, found.file, error)
             looked.closed = looked.closed or (isinstance(error, OSError) and error.errno not in _STAYS)
             return Arrival(folder, found.name, b"") if isinstance(error, UnreadableError) else None
-        if self._held_bytes + len(message.raw) <= _HELD_BYTES:
-            self._held[message.digest] = message.raw
-            self._held_bytes += len(message.raw)
         return Arrival(folder, found.name, message.digest, message.signed, message.received)
 
     def _tell(self, place: Place, file: File, error: UnreadableError | OSError) -> None:
@@ -204,10 +194,7 @@ class Scanner:
             return None
 
     def message(self, place: Place, file: File, digest: bytes) -> bytes | None:
-        """The message of this digest, read now unless it was held; None: it is not there any more."""
-        held = self._held.get(digest)
-        if held is not None:
-            return held
+        """The message of this digest; None: it is not there any more."""
         try:
             message = self._read(place, file)
         except (OSError, UnreadableError, UnfinishedError):

@@ -203,7 +203,6 @@ class Watcher:
         """What is under way: the same lessons, and the same evidence, are found at the next look."""
         box.work = None
         box.next_rescan = again
-        self._scanner.let_go()
         self._scanner.forget(box.mailbox)
 
     def _go_on(self, box: Box, now: float) -> None:
