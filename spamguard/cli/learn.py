@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -59,47 +60,35 @@ def run(options: argparse.Namespace) -> int:
     found = rim.with_progress(rim.messages(options.paths), rim.expected(options.paths))
     with rim.open_filter(options) as spam_filter:
         lessons = [bulk.Ready(options.label, lesson(spam_filter, row)) for row in rows]
-        classes = _Classes(spam_filter, options)
-        taught, known, outvoted = _teach(spam_filter, chain(lessons, bulk.ready(spam_filter.key, classes.of(found))), options.user)
+        check = cache(lambda label: _make_known(spam_filter, label, options))
+        if options.label is not None:
+            check(options.label)
+        ready = bulk.ready(spam_filter.key, _with_class(found, options.label, check))
+        taught, known, outvoted = _teach(spam_filter, chain(lessons, ready), options.user)
         settled = rim.settle_if_due(spam_filter)
     values = {"taught": taught, "known": known, "outvoted": outvoted, "settled": settled}
     rim.answer(options, _summary(taught, known, outvoted), values)
     return 0
 
 
-class _Classes:
-    """What each message is taught as; a class is looked at, and made known, when its first message comes."""
-
-    def __init__(self, spam_filter: Filter, options: argparse.Namespace) -> None:
-        self._filter = spam_filter
-        self._options = options
-        self._checked: set[str] = set()
-        if options.label is not None:
-            self._check(options.label)
-
-    def of(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """The messages, each with its class."""
-        for message in messages:
-            label = self._label(message)
-            if label not in self._checked:
-                self._check(label)
-            yield replace(message, label=label)
-
-    def _label(self, message: Message) -> str:
-        said: str | None = self._options.label
+def _with_class(messages: Iterable[Message], said: str | None, check: Callable[[str], None]) -> Iterator[Message]:
+    """The messages, each with its class. said: by the command line. check: is told each class before its first message is taught."""
+    for message in messages:
         if said is None and message.label is None:
             raise UsageError(f"{message.name}: say what it is with --as CLASS; only a TREC index tells that by itself")
         if said and message.label not in (None, said):
             raise UsageError(f"{message.name}: its index calls it {message.label}, --as says {said}: leave --as out, or name the files")
-        return said or message.label or ""
+        label = said or message.label or ""
+        check(label)
+        yield replace(message, label=label)
 
-    def _check(self, label: str) -> None:
-        self._filter.check_class(label, new=self._options.new)
-        if self._options.unwanted:
-            self._filter.define_class(label, unwanted=True)
-        else:
-            self._filter.make_known(label)
-        self._checked.add(label)
+
+def _make_known(spam_filter: Filter, label: str, options: argparse.Namespace) -> None:
+    spam_filter.check_class(label, new=options.new)
+    if options.unwanted:
+        spam_filter.define_class(label, unwanted=True)
+    else:
+        spam_filter.make_known(label)
 
 
 def _teach(spam_filter: Filter, lessons: Iterable[Ready], user: str) -> tuple[dict[str, int], dict[str, int], int]:
