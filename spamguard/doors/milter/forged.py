@@ -10,6 +10,8 @@ from spamguard.wire.milter import remove_field
 
 MOST = 1000
 """Fields of one message that are removed: the server looks for each from the top, so some 100,000 would keep it busy for very long."""
+LONGEST = 998
+"""Bytes of a name, as of a line (RFC 5322, section 2.1.1): longer ones are read by nobody, and would be kept here, and sent back, in whole."""
 
 
 class Forged:
@@ -23,7 +25,7 @@ class Forged:
     def see(self, name: bytes) -> None:
         """The next field of the header has this name."""
         lower = name.strip(b" \t").lower()
-        if len(self._found) < MOST and lower in self._names:
+        if len(self._found) < MOST and len(lower) <= LONGEST and lower in self._names:
             self._counts[lower] += 1
             self._found.append((lower, self._counts[lower]))
 

@@ -42,3 +42,11 @@ def test_nobody_keeps_the_server_busy_with_them():
     for number in range(10_000):
         found.see(b"X-Spam-%d" % number)
     assert len(found.removals()) == forged.MOST
+
+
+def test_names_that_no_line_has_room_for_are_not_kept():
+    """Each may be as long as a packet, and a message has many."""
+    found = forged.Forged(FORGED)
+    for more in (0, 1, 100_000):
+        found.see(b"X-Spam-".ljust(forged.LONGEST + more, b"a"))
+    assert found.removals() == [remove_field(b"x-spam-".ljust(forged.LONGEST, b"a"), 1)]
