@@ -11,7 +11,7 @@ from spamguard.wire.milter import remove_field
 MOST = 1000
 """Fields of one message that are removed: the server looks for each from the top, so some 100,000 would keep it busy for very long."""
 LONGEST = 998
-"""Bytes of a name, as of a line (RFC 5322, section 2.1.1): longer ones are read by nobody, and would be kept here, and sent back, in whole."""
+"""Bytes of a name, as of a line (RFC 5322, section 2.1.1): nobody reads longer ones, and they would be kept here, and sent back, whole."""
 
 
 class Forged:
