@@ -11,7 +11,9 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TextIO
 
 _PLAIN = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
@@ -21,6 +23,7 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ER
 _ONE_WORD = re.compile(r'[^ "=]+')
 _FOLDERS = ("from", "to")
 _LONGEST = 16_384  # characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
+_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
@@ -31,6 +34,9 @@ def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None
     else:
         handler.setFormatter(ForPeople(colours=has_colours(sys.stderr, environment)))
     logging.basicConfig(level=level, handlers=[handler])
+    # Nothing of this is told, and each message costs looking for it (Logging HOWTO, "Optimization").
+    logging._srcfile = None
+    logging.logThreads = logging.logMultiprocessing = False
 
 
 def is_terminal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -51,7 +57,7 @@ def mark(environment: Mapping[str, str], level: int) -> str:
 def word(text: str) -> str:
     """A text of a line, as in key=value: as JSON has it where it would be several or none, or have letters that act."""
     harmless = text.isprintable()
-    return text if harmless and _ONE_WORD.fullmatch(text) else json.dumps(text, ensure_ascii=not harmless)
+    return text if harmless and _ONE_WORD.fullmatch(text) else _json(text) if harmless else json.dumps(text)
 
 
 def lesson(to: logging.Logger, user: str, way: Mapping[str, str], label: str, digest: bytes, what: str) -> None:
@@ -92,7 +98,10 @@ class ForPeople(logging.Formatter):
         super().__init__(_PLAIN)
         self._colours = colours
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class calls it so
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002  # the base class calls it so
+        return f"{_time(int(record.created))},{int(record.msecs):03}"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = _printable(super().formatMessage(record))
         code = _COLOURS.get(record.levelno) if self._colours else None
         return f"\x1b[{code}m{line}\x1b[m" if code else line
@@ -116,7 +125,13 @@ class ForJournal(logging.Formatter):
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         told = {key: _bounded(value) if isinstance(value, str) else value for key, value in (facts | found).items()}
-        return f"{_mark(record.levelno)}{_printable(json.dumps(_order(told), ensure_ascii=False), _as_json)}"
+        return f"{_mark(record.levelno)}{_printable(_json(_order(told)), _as_json)}"
+
+
+@lru_cache(maxsize=1)
+def _time(second: int) -> str:
+    """As it is for all events of a second."""
+    return time.strftime(logging.Formatter.default_time_format, time.localtime(second))
 
 
 def _order(told: dict[str, object]) -> dict[str, object]:

@@ -49,6 +49,15 @@ def test_lines_with_the_time(tmp_path: Path) -> None:
     assert all(one.startswith("  ") and one.isprintable() for one in traceback)
 
 
+def test_the_time_is_that_of_each_event() -> None:
+    lines = []
+    for seconds in (1_790_000_000.0, 1_790_000_000.25, 1_790_000_001.999):
+        event = record("x")
+        event.created, event.msecs = seconds, 1000 * (seconds % 1)
+        lines.append((log.ForPeople(colours=False).format(event), logging.Formatter("%(asctime)s").format(event)))
+    assert [line[:23] for line, _ in lines] == [told for _, told in lines]
+
+
 def test_objects_for_the_journal(tmp_path: Path) -> None:
     first, second = logged(tmp_path / "log").splitlines()
     assert first.startswith("<6>{")
