@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -118,11 +118,16 @@ def _columns(row: Row) -> Columns:
         printable(row.action, _SHORT),
         printable(row.reply, _REPLY),
         row.packed,
-        _json([(int(token), readable(text, _SHORT), round(float(part), 6)) for token, text, part in row.words[:_WORDS]]),
+        _told(row.words[:_WORDS]),
         row.extractor,
         row.fingerprint,
         _json({printable(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
     )
+
+
+def _told(words: Sequence[Word]) -> str:
+    """As JSON, put together by hand: each number is rounded and written in one step, which halves what a row costs."""
+    return "[" + ", ".join([f"[{token}, {_json(readable(text, _SHORT))}, {part:.6f}]" for token, text, part in words]) + "]"
 
 
 def from_columns(values: Columns) -> Row:
