@@ -6,12 +6,14 @@ Pure: the clock and the dice are the caller's. Must never let anything pass for 
 from __future__ import annotations
 
 import re
-from base64 import b32hexdecode, b32hexencode
+from base64 import b32hexdecode
+from itertools import product
 
 RANDOM_BYTES = 4
 _TIME_BYTES = 6
 LAST = 2.0**47 / 1000
 """Seconds since 1970 up to which names are surely made."""
+_PAIRS = ["".join(pair) for pair in product("0123456789abcdefghijklmnopqrstuv", repeat=2)]
 _NAME = re.compile(r"[0-9a-v]{16}")
 
 
@@ -23,7 +25,8 @@ def new_id(now: float, random: bytes) -> str:
     """
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"a name takes {RANDOM_BYTES} random bytes, not {len(random)}")
-    return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode("ascii").lower()
+    number = int.from_bytes(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random, "big")
+    return "".join([_PAIRS[number >> bits & 1023] for bits in range(70, -1, -10)])
 
 
 def time_of(name: str) -> float:

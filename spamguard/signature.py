@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
 from math import exp
@@ -73,6 +74,7 @@ def verify(key: bytes, value: bytes, digest: bytes) -> Signed | None:
     return Signed(label.decode(), steps / _STEPS, _ACTIONS[code], name.decode()) if code in _ACTIONS else None
 
 
+@lru_cache(maxsize=4)
 def key_name(key: bytes) -> bytes:
     """Eight characters that tell which key signed, and nothing else about it."""
     return blake2b(b"", key=key, digest_size=4, person=b"key name").hexdigest().encode()

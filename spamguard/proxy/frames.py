@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
 
@@ -16,9 +16,7 @@ from spamguard.records import Scan, Verdict, Word
 REQUEST = struct.Struct(">BHIQ")  # whether the message is a file; bytes on top, of users, of the message
 _ANSWER = struct.Struct(">BII")  # kind; bytes of the verdict, of packed features
 _SCAN = struct.Struct(">ddd?16sHHH")  # probability, log-odds, threshold, settle, digest; how many classes, words, users
-_CLASS = struct.Struct(">d")  # probability
-_WORD = struct.Struct(">Id")  # token, part
-_OWN = struct.Struct(">dd")  # probability and log-odds for a user; those of the classes follow
+_NUMBERS = ">{}d{}I"  # of the classes, of the words, of each user (probability, log-odds, classes); then the tokens of the words
 READY, SCANNED, NOT_SCANNED = range(3)
 MOST_ON_TOP = (1 << 16) - 1  # bytes
 MOST_USERS = 200  # that a scorer is asked about; each of at most 255 bytes
@@ -79,48 +77,36 @@ def scanned(scan: Scan) -> bytes:
     verdict, words, personal = scan.verdict, scan.words[:_MOST_WORDS], scan.personal
     shares = verdict.probabilities
     head = (verdict.probability, verdict.log_odds, scan.threshold, scan.settle, scan.digest, len(shares), len(words), len(personal))
+    numbers = [*shares.values(), *[word.part for word in words], *[number for own in personal.values() for number in _numbers(own, shares)]]
+    packed = struct.pack(_NUMBERS.format(len(numbers), len(words)), *numbers, *[word.token for word in words])
     told = [word.text[:_MOST_TEXT].replace("\0", " ") for word in words]
     texts = [verdict.label, *shares, *told, *personal, *[own.label for own in personal.values()]]
-    parts = (
-        _SCAN.pack(*head),
-        *map(_CLASS.pack, shares.values()),
-        *[_WORD.pack(word.token, word.part) for word in words],
-        *[part for own in personal.values() for part in (_OWN.pack(own.probability, own.log_odds), *_shares_as(verdict, own))],
-        "\0".join(texts).encode("utf-8", "replace"),
-    )
-    return answer(SCANNED, b"".join(parts), scan.packed)
+    return answer(SCANNED, _SCAN.pack(*head) + packed + "\0".join(texts).encode("utf-8", "replace"), scan.packed)
 
 
-def _shares_as(verdict: Verdict, own: Verdict) -> list[bytes]:
-    """The probabilities of the classes in the order of another verdict."""
-    return [_CLASS.pack(own.probabilities[name]) for name in verdict.probabilities]
+def _numbers(own: Verdict, classes: Iterable[str]) -> list[float]:
+    """What is told of a verdict for a user."""
+    return [own.probability, own.log_odds, *[own.probabilities[name] for name in classes]]
 
 
 def scan_of(found: Answer, users: Collection[str] = ()) -> Scan:
     """The scan that an answer holds; ValueError when it is none. users: who was asked about."""
     try:
         probability, log_odds, threshold, settle, digest, classes, words, people = _SCAN.unpack_from(found.text)
-        first = _SCAN.size + classes * _CLASS.size
-        second = first + words * _WORD.size
-        last = second + people * (_OWN.size + classes * _CLASS.size)
-        shares = _doubles(found.text[_SCAN.size : first])
-        weights = list(_WORD.iter_unpack(found.text[first:second]))
-        owned = _doubles(found.text[second:last])
+        form = _NUMBERS.format(classes + words + people * (classes + 2), words)
+        numbers = struct.unpack_from(form, found.text, _SCAN.size)
     except struct.error as error:
         raise ValueError("not a scan") from error
-    label, *texts = found.text[last:].decode("utf-8").split("\0")
-    if len(found.text) < last or len(texts) != classes + words + 2 * people:
+    label, *texts = found.text[_SCAN.size + struct.calcsize(form) :].decode("utf-8").split("\0")
+    if len(texts) != classes + words + 2 * people:
         raise ValueError("not a scan")
-    told = tuple([Word(token, text, part) for (token, part), text in zip(weights, texts[classes:], strict=False)])
-    verdict = Verdict(label, probability, log_odds, dict(zip(texts[:classes], shares, strict=True)))
-    personal = _personal(texts[:classes], texts[classes + words :], owned) if people else {}
+    owned, tokens = classes + words, len(numbers) - words
+    told = tuple(map(Word, numbers[tokens:], texts[classes:], numbers[classes:owned]))
+    verdict = Verdict(label, probability, log_odds, dict(zip(texts[:classes], numbers, strict=False)))
+    personal = _personal(texts[:classes], texts[owned:], numbers[owned:tokens]) if people else {}
     _check(verdict, threshold, told)
     _check_personal(personal, people, users)
     return Scan(verdict, digest, found.packed, told, threshold, settle, personal)
-
-
-def _doubles(packed: bytes) -> list[float]:
-    return [value for (value,) in _CLASS.iter_unpack(packed)]
 
 
 def _personal(classes: Sequence[str], texts: Sequence[str], numbers: Sequence[float]) -> dict[str, Verdict]:
