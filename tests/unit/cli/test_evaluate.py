@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 
 import pytest
 
@@ -85,8 +87,8 @@ def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path
 
 @pytest.fixture
 def three(corpus, tmp_path):
-    """An index in which half of the spam is fraud."""
-    lines = [line.split() for line in (corpus / "index").read_text().splitlines()]
+    """An index of some of it, in which half of the spam is fraud."""
+    lines = [line.split() for line in (corpus / "index").read_text().splitlines()[:60]]
     labels = ("fraud" if label == "spam" and number % 2 else label for number, (label, _) in enumerate(lines))
     (tmp_path / "index").write_text("".join(f"{label} {corpus / path}\n" for label, (_, path) in zip(labels, lines, strict=True)))
     return tmp_path / "index"
@@ -96,18 +98,17 @@ def counted(done):
     return next((run["ham"], run["spam"]) for run in done.json["runs"].values())
 
 
-def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(run, state, corpus, counts, three, tmp_path):
-    frauds = three.read_text().count("fraud")
-    as_wanted = counted(run(state, "evaluate", three, "--json"))
-    assert as_wanted == (counts["ham"] + frauds, counts["spam"] - frauds)
-    assert run(state, "learn", "--as", "fraud", "--unwanted", corpus / "spam").status == 0
+def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(run, state, corpus, three, tmp_path):
+    held = Counter(line.split()[0] for line in three.read_text().splitlines())
+    assert counted(run(state, "evaluate", three, "--json")) == (held["ham"] + held["fraud"], held["spam"])
+    assert run(state, "learn", "--as", "fraud", "--unwanted", next((corpus / "spam").iterdir())).status == 0
     done = run(state, "evaluate", three, "--json", "--scores", tmp_path / "scores.csv")
-    assert counted(done) == (counts["ham"], counts["spam"])
+    assert counted(done) == (held["ham"], held["spam"] + held["fraud"])
     assert run(state, "evaluate", three, "--against", tmp_path / "scores.csv").out.endswith("no evidence of a difference\n")
 
 
-def test_without_a_filter_classes_of_ones_own_are_wanted(run, counts, three, tmp_path):
-    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] > counts["ham"]
+def test_without_a_filter_classes_of_ones_own_are_wanted(run, three, tmp_path):
+    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] == len(re.findall(r"(?m)^(?:ham|fraud) ", three.read_text()))
     assert not (tmp_path / "none").exists()
 
 
