@@ -109,10 +109,8 @@ def _seconds(text: str) -> int:
 
 def _list(store: Store, options: argparse.Namespace) -> int:
     found = [one for one in store.valid(int(time.time())) if one.kind != "link"]
-    if options.json:
-        rim.answer(options, "", [_values(one) for one in found])
-    for one in [] if options.json else found:
-        print(rim.printable(_line(one)))
+    if found or options.json:
+        rim.answer(options, "\n".join(rim.printable(_line(one)) for one in found), [_values(one) for one in found])
     if not found:
         rim.say("note: there are neither tokens nor sessions")
     return 0

@@ -11,7 +11,7 @@ import pwd
 import shlex
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -41,23 +41,32 @@ _SHOWN = 5  # troubles
 def installation(state: Path) -> Iterator[Step]:
     """The state directory and the key in it; whether there is room, and whether the clock goes right."""
     try:
-        found = state.stat()
-        written = _written(state)
-    except PermissionError as error:
-        yield failed("state directory", f"{state}: {error.strerror}", "run this as root, or as the user of the daemon")
-        return
+        found, files = state.stat(), _files(state)
     except OSError as error:
-        yield failed("state directory", f"{state}: {error.strerror}", "name it with --state, or start the daemon once, which makes it")
+        remedy = "name it with --state, or start the daemon once, which makes it"
+        if isinstance(error, PermissionError):
+            remedy = "run this as root, or as the user of the daemon"
+        yield failed("state directory", f"{state}: {error.strerror}", remedy)
         return
-    yield _directory(state, found)
+    yield _directory(state, found, files)
     begun = (state / KEY).exists() or (state / LEDGER).exists()
     yield _key(state / KEY) if begun else skipped("key", "there is none yet: the daemon makes it, or the first lesson")
     yield _room(state)
-    yield _clock(max(written, default=(0.0, "")), time.time())
+    yield _clock(max(((one.st_mtime, name) for name, one in files.items()), default=(0.0, "")), time.time())
 
 
-def _directory(state: Path, found: os.stat_result) -> Step:
-    """Who may write into it."""
+def _files(state: Path) -> dict[str, os.stat_result]:
+    """All that lies there, by name. A daemon makes and removes some all the time."""
+    found = {}
+    with os.scandir(state) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = entry.stat(follow_symlinks=False)
+    return found
+
+
+def _directory(state: Path, found: os.stat_result, files: Mapping[str, os.stat_result]) -> Step:
+    """Who may write into it, and read what lies there: files, for sockets may be meant for everybody."""
     told = f"{state}, of {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_mode & 0o022:
         return failed("state directory", f"{told}: others may write into it", f"chmod go-w {state}")
@@ -70,21 +79,10 @@ def _directory(state: Path, found: os.stat_result) -> Step:
         )
     if not found.st_mode & 0o005:
         return ok("state directory", told)
-    if readable := _readable_by_others(state):
+    if readable := sorted(name for name, one in files.items() if stat.S_ISREG(one.st_mode) and one.st_mode & 0o004):
         closing_them = shlex.join(["chmod", "o=", *(f"{state}/{name}" for name in readable)])
         return failed("state directory", f"{told}: others may read {', '.join(readable)}", closing_them)
     return ok("state directory", f"{told}: others may see what its files are called, but read none of them")
-
-
-def _readable_by_others(state: Path) -> list[str]:
-    """Names of files; sockets there may be meant for everybody."""
-    found = []
-    with os.scandir(state) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & 0o004:
-                    found.append(entry.name)
-    return sorted(found)
 
 
 def is_closed(state: Path) -> bool:
@@ -94,16 +92,6 @@ def is_closed(state: Path) -> bool:
     except OSError as error:
         return isinstance(error, PermissionError)
     return False
-
-
-def _written(state: Path) -> list[tuple[float, str]]:
-    """When each file there was written, and its name. A daemon makes and removes some all the time."""
-    found = []
-    with os.scandir(state) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
-    return found
 
 
 def _room(state: Path) -> Step:

@@ -38,8 +38,4 @@ class Mounts:
         text = b"".join(iter(lambda: os.read(self._descriptor, _AT_ONCE), b""))
         # of all that ends a line elsewhere the kernel escapes only this: whoever mounts, as users may by FUSE, chooses the rest
         fields = (line.split(b" ", 5) for line in text.split(b"\n") if line)
-        return {(number, os.fsdecode(_ESCAPED.sub(_meant, place))) for number, _, _, _, place, _ in fields}
-
-
-def _meant(escaped: re.Match[bytes]) -> bytes:
-    return bytes([int(escaped[1], 8)])
+        return {(number, os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place))) for number, _, _, _, place, _ in fields}

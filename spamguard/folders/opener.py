@@ -51,7 +51,7 @@ class LocalMailboxes:
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
         self._patterns = [(_split(watch.maildir), watch.user) for watch in watches]
-        self._watches: Watches[Target] = Watches(notify=notify, at=self._mounted)
+        self._watches = Watches(notify=notify, at=self._mounted)
         self._known: list[Mailbox] = []
         self._closed: dict[str, str] = {}
         self._once = Once()

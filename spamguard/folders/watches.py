@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from spamguard.folders.inotify import IGNORED, IS_DIRECTORY, OVERFLOW, Inotify
 from spamguard.folders.mounts import Mounts
@@ -22,8 +21,6 @@ POLL_SECONDS = 2.0
 _GONE = -1
 _COARSE = 2.0  # seconds; a directory that changed just before may change again without its time telling
 
-Target = TypeVar("Target", bound=Hashable)
-
 _REASONS = {
     errno.ENOSPC: "the limit of watched directories is reached; raise it with sysctl fs.inotify.max_user_watches",
     errno.EMFILE: "the limit of inotify descriptors is reached; raise it with sysctl fs.inotify.max_user_instances",
@@ -31,45 +28,45 @@ _REASONS = {
 
 
 @dataclass(slots=True)
-class _Polled(Generic[Target]):
+class _Polled:
     """A directory without a watch. time: when it last changed, in nanoseconds; -1: it is not there any more."""
 
     time: int
     fresh: bool
-    targets: set[Target]
+    targets: set[Hashable]
 
 
 @dataclass(frozen=True, slots=True)
-class _Awaited(Generic[Target]):
+class _Awaited:
     """A directory that may come in place of what is there. before: which that is. target: who waits."""
 
     before: tuple[int, int] | None
     links: bool
-    target: Target
+    target: Hashable
 
 
 @dataclass(slots=True)
-class _Watched(Generic[Target]):
+class _Watched:
     """targets: told when a name comes or goes, by whose they are. above: those told for names of directories alone."""
 
-    targets: dict[Hashable, Target] = field(default_factory=dict)
-    above: set[Target] = field(default_factory=set)
+    targets: dict[Hashable, Hashable] = field(default_factory=dict)
+    above: set[Hashable] = field(default_factory=set)
 
 
-class Watches(Generic[Target]):
+class Watches:
     """Directories, each with what the caller knows it by. notify: use inotify, if there is any.
 
     at: who is to be told when something is mounted at a place, which hides what is watched there, and below it.
     """
 
-    def __init__(self, *, notify: bool = True, at: Callable[[str], Iterable[Target]] = lambda _: ()) -> None:
+    def __init__(self, *, notify: bool = True, at: Callable[[str], Iterable[Hashable]] = lambda _: ()) -> None:
         self._once = Once()
         self._at = at
         self._inotify: Inotify | None = None
         self._mounts: Mounts | None = None
-        self._watched: dict[int, _Watched[Target]] = {}
-        self._polled: dict[str, _Polled[Target]] = {}
-        self._awaited: dict[str, _Awaited[Target]] = {}  # by path
+        self._watched: dict[int, _Watched] = {}
+        self._polled: dict[str, _Polled] = {}
+        self._awaited: dict[str, _Awaited] = {}  # by path
         self._next_poll = 0.0
         if notify:
             try:
@@ -79,7 +76,7 @@ class Watches(Generic[Target]):
             with suppress(OSError):
                 self._mounts = Mounts()
 
-    def add(self, directory: int, path: str, target: Target, *, above: bool = False, whose: Hashable = None) -> None:
+    def add(self, directory: int, path: str, target: Hashable, *, above: bool = False, whose: Hashable = None) -> None:
         """Tell of an open directory from now on. above: only what becomes of directories in it.
 
         whose: the directory had another name if it was known by another target of theirs, which is not told any more.
@@ -98,20 +95,20 @@ class Watches(Generic[Target]):
             self._cannot(error)
         self._look_at(path, target)
 
-    def wait_for(self, path: str, target: Target, *, links: bool = False) -> None:
+    def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
         """Tell once of another directory there: of the first, or of one that is mounted over what is there now, which no event tells.
 
         links: whether the path may be one to it; not where people may have put it.
         """
         self._awaited[path] = _Awaited(_identity(path, links=links), links, target)
 
-    def _look_at(self, path: str, target: Target) -> None:
+    def _look_at(self, path: str, target: Hashable) -> None:
         found = self._polled.get(path)
         if found is None:
             found = self._polled[path] = _Polled(*_looked_at(path), set())
         found.targets.add(target)
 
-    def wait(self, timeout: float) -> tuple[set[Target], bool]:
+    def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
         """What may have changed, and whether events were lost; waits for so many seconds at most while nothing has."""
         until, left = time.monotonic() + timeout, 0.0
         while True:
@@ -145,8 +142,8 @@ class Watches(Generic[Target]):
         told = {descriptor for descriptor, _ in poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)}
         return self._mounts.new() if self._mounts is not None and self._mounts.fileno() in told else set()
 
-    def _read(self) -> tuple[set[Target], bool]:
-        told: set[Target] = set()
+    def _read(self) -> tuple[set[Hashable], bool]:
+        told: set[Hashable] = set()
         lost = False
         for event in self._inotify.read() if self._inotify is not None else ():
             lost = lost or bool(event.mask & OVERFLOW)
@@ -159,7 +156,7 @@ class Watches(Generic[Target]):
                 self._watched.pop(event.watch, None)
         return told, lost
 
-    def _poll(self) -> set[Target]:
+    def _poll(self) -> set[Hashable]:
         now = time.monotonic()
         if not (self._polled or self._awaited) or now < self._next_poll:
             return set()

@@ -80,7 +80,7 @@ def test_a_lost_event_makes_everything_suspect(tmp_path, monkeypatch):
             yield inotify.Event(-1, OVERFLOW)
 
     monkeypatch.setattr(watches, "Inotify", Overflown)
-    one: Watches[str] = Watches()
+    one = Watches()
     assert one.wait(5) == (set(), True)
     one.close()
 
@@ -92,7 +92,7 @@ def test_without_inotify_it_is_said_once_and_polled(tmp_path, monkeypatch, caplo
 
     monkeypatch.setattr(watches, "Inotify", Missing)
     monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
-    one: Watches[str] = Watches()
+    one = Watches()
     descriptor = os.open(tmp_path, os.O_RDONLY)
     one.add(descriptor, str(tmp_path), "target")
     os.close(descriptor)
@@ -104,7 +104,7 @@ def test_without_inotify_it_is_said_once_and_polled(tmp_path, monkeypatch, caplo
 
 
 def test_waiting_ends_in_time(tmp_path):
-    one: Watches[str] = Watches()
+    one = Watches()
     assert one.wait(0) == (set(), False)
     assert one.wait(0.05) == (set(), False)
     one.close()
