@@ -16,17 +16,9 @@ from spamguard.web.service.contract import Monitor, Service
 from spamguard.web.service.values import (
     MOST,
     Found,
-    HeldBack,
-    Known,
-    Model,
-    Opinion,
     Person,
     Preview,
-    Receipt,
-    Released,
     Search,
-    Shown,
-    Today,
     Why,
 )
 
@@ -76,39 +68,36 @@ class Operation:
     @property
     def answer(self) -> Any:
         """Type of the answer, as the handler declares it; Text: no JSON."""
-        return get_type_hints(self.run)["return"]
+        return get_type_hints(self.run.call if isinstance(self.run, Plain) else self.run)["return"]
 
 
 # ---- handlers
 
 
-async def _judge(asked: Asked) -> Opinion:
-    return await asked.service.judge(asked.person, asked.message)
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What a method of the service tells, as it is: it is given who asks, then what there is of id, message and query, in this order."""
+
+    call: Callable[..., Awaitable[Any]]
+
+    async def __call__(self, asked: Asked) -> Any:
+        """Ask."""
+        named = [asked.name] if asked.name else []
+        handed = [] if asked.spool is None else [asked.spool]
+        return await getattr(asked.service, self.call.__name__)(asked.person, *named, *handed, *asked.given.values())
 
 
 async def _explain(asked: Asked) -> shapes.WhyTold:
     return _why_told(await asked.service.explain(asked.person, asked.message))
 
 
-async def _learn(asked: Asked) -> Receipt:
-    return await asked.service.learn(asked.person, asked.message, asked.given["class"])
-
-
 async def _preview(asked: Asked) -> Preview:
     return (await asked.service.preview(asked.person, asked.message, asked.given["class"])).preview
-
-
-async def _forget(asked: Asked) -> Receipt:
-    return await asked.service.forget(asked.person, asked.given["digest"])
 
 
 async def _history(asked: Asked) -> Found:
     asked_for = {_FIELDS.get(name, name): value for name, value in asked.given.items()}
     return await asked.service.history(asked.person, Search(**asked_for))
-
-
-async def _judgement(asked: Asked) -> Known:
-    return await asked.service.judgement(asked.person, asked.name)
 
 
 async def _why(asked: Asked) -> shapes.WhyTold:
@@ -119,43 +108,15 @@ def _why_told(found: Why) -> shapes.WhyTold:
     return shapes.WhyTold(found.then, shapes.explained_by(found.now))
 
 
-async def _learn_passed(asked: Asked) -> Receipt:
-    return await asked.service.learn_passed(asked.person, asked.name, asked.given["class"])
-
-
-async def _forget_passed(asked: Asked) -> Receipt:
-    return await asked.service.forget_passed(asked.person, asked.name)
-
-
 async def _undo(asked: Asked) -> shapes.Undone:
     user, since, dry = asked.given["user"], asked.given["since"], asked.given["dry_run"]
     done = await asked.service.undo(asked.person, user, since, dry=dry)
     return shapes.Undone(user, since, dry, len(done), done)
 
 
-async def _quarantine(asked: Asked) -> HeldBack:
-    return await asked.service.quarantine(asked.person, asked.given["before"], asked.given["limit"])
-
-
-async def _held(asked: Asked) -> Shown:
-    return await asked.service.held(asked.person, asked.name)
-
-
-async def _release(asked: Asked) -> Released:
-    return await asked.service.release(asked.person, asked.name)
-
-
 async def _delete(asked: Asked) -> shapes.Deleted:
     await asked.service.delete(asked.person, asked.name)
     return shapes.Deleted(asked.name, deleted=True)
-
-
-async def _today(asked: Asked) -> Today:
-    return await asked.service.today(asked.person, asked.given["hours"])
-
-
-async def _model(asked: Asked) -> Model:
-    return await asked.service.model(asked.person)
 
 
 async def _words(asked: Asked) -> shapes.Words:
@@ -164,10 +125,6 @@ async def _words(asked: Asked) -> shapes.Words:
 
 async def _classes(asked: Asked) -> shapes.Classes:
     return shapes.Classes(await asked.service.classes(asked.person))
-
-
-async def _status(asked: Asked) -> dict[str, Any]:
-    return dict(await asked.service.status(asked.person))
 
 
 async def _metrics(asked: Asked) -> Text:
@@ -214,26 +171,26 @@ _UNDO = (
 _HOURS = given.Parameter("hours", given.HOURS, "How many of the last hours", 24)
 
 OPERATIONS = (
-    Operation("POST", "/judge", "judge", "What the filter thinks of a message", _judge, takes_message=True),
+    Operation("POST", "/judge", "judge", "What the filter thinks of a message", Plain(Service.judge), takes_message=True),
     Operation("POST", "/explain", "explain", "Why it thinks so", _explain, takes_message=True),
-    Operation("POST", "/learn", "learn", "Teach a message", _learn, (_CLASS,), takes_message=True),
+    Operation("POST", "/learn", "learn", "Teach a message", Plain(Service.learn), (_CLASS,), takes_message=True),
     Operation("POST", "/preview", "preview", "What that would change", _preview, (_CLASS,), takes_message=True),
-    Operation("POST", "/forget", "forget", "Take back what you have said of a message", _forget, (_DIGEST,)),
+    Operation("POST", "/forget", "forget", "Take back what you have said of a message", Plain(Service.forget), (_DIGEST,)),
     Operation("GET", "/history", "history", "Messages that passed", _history, _SEARCH),
-    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", _judgement),
+    Operation("GET", "/history/{id}", "judgement", "One of them, with its words", Plain(Service.judgement)),
     Operation("GET", "/history/{id}/why", "why", "Why, then and now", _why),
-    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", _learn_passed, (_CLASS,)),
-    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", _forget_passed),
+    Operation("POST", "/history/{id}/learn", "learnPassed", "Teach one of them", Plain(Service.learn_passed), (_CLASS,)),
+    Operation("POST", "/history/{id}/forget", "forgetPassed", "Take that back", Plain(Service.forget_passed)),
     Operation("POST", "/undo", "undo", "Take back all that a user has said since then", _undo, _UNDO),
-    Operation("GET", "/quarantine", "quarantine", "What is held back", _quarantine, _PAGE),
-    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", _held),
+    Operation("GET", "/quarantine", "quarantine", "What is held back", Plain(Service.quarantine), _PAGE),
+    Operation("GET", "/quarantine/{id}", "held", "One of these, with its header", Plain(Service.held)),
     Operation("DELETE", "/quarantine/{id}", "delete", "Throw it away, for good", _delete, operators=True),
-    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", _release),
-    Operation("GET", "/today", "today", "The last hours", _today, (_HOURS,)),
-    Operation("GET", "/model", "model", "What has been learnt", _model),
+    Operation("POST", "/quarantine/{id}/release", "release", "Hand it on, and learn it as ham", Plain(Service.release)),
+    Operation("GET", "/today", "today", "The last hours", Plain(Service.today), (_HOURS,)),
+    Operation("GET", "/model", "model", "What has been learnt", Plain(Service.model)),
     Operation("GET", "/words", "words", "How a word counts", _words, (_WORD,)),
     Operation("GET", "/classes", "classes", "What mail may be taught as", _classes),
-    Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", _status, operators=True),
+    Operation("GET", "/status", "status", "The daemon and the filter, as `spamguard status`", Plain(Service.status), operators=True),
     Operation("GET", "/metrics", "metrics", "For Prometheus", _metrics, operators=True),
     Operation("GET", "/health", "health", "Whether all processes live", _health),
     Operation("GET", "/openapi.json", "openapi", "This description", _described),
