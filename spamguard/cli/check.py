@@ -102,7 +102,5 @@ def _mailboxes(settings: Settings) -> Iterator[str]:
     with suppress(StartError):  # the user is on another machine, or yet to come
         account = privileges.service_account(settings)
         found = access.of_user(settings, account)
-        if found is not None and found.closed:
-            yield f"{found.told(account.pw_name)}: moving mail there teaches nothing; {access.REMEDY}"
-        elif found is not None and found.wrong:
-            yield f"{found.wrong}; {access.NAME_MAILDIRS}"
+        if found is not None and (trouble := found.trouble(account.pw_name)):
+            yield "; ".join(trouble)

@@ -35,9 +35,12 @@ class Access(NamedTuple):
     closed: Sequence[str]
     wrong: str = ""
 
-    def told(self, name: str) -> str:
-        """In words; name: of the user who cannot."""
-        return f"{len(self.closed):,} of {len(self.seen):,} mailboxes cannot be read by {name}, such as {self.closed[0]}"
+    def trouble(self, name: str) -> tuple[str, str] | None:
+        """What is wrong, and what to do about it. name: of the user."""
+        if self.closed:
+            told = f"{len(self.closed):,} of {len(self.seen):,} mailboxes cannot be read by {name}, such as {self.closed[0]}"
+            return f"{told}: moving mail there teaches nothing", REMEDY
+        return (self.wrong, NAME_MAILDIRS) if self.wrong else None
 
 
 def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
@@ -79,12 +82,10 @@ def step(settings: Settings, account: pwd.struct_passwd) -> Step:
     if settings.watch_socket is not None:
         return _of_socket(settings)
     found = of_user(settings, account)
-    if found is not None and found.closed:
-        return failed("mailboxes", found.told(account.pw_name), REMEDY)
-    if found is not None and found.wrong:
-        return failed("mailboxes", found.wrong, NAME_MAILDIRS)
     if found is None:
         return ok("mailboxes", "to be read by the daemon itself")
+    if trouble := found.trouble(account.pw_name):
+        return failed("mailboxes", *trouble)
     if not found.seen:
         return _none(settings)
     return ok("mailboxes", f"{len(found.seen):,}, {account.pw_name} can read them")

@@ -44,7 +44,7 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
     assert found.closed == [f"{place}/home/anna"]
     step = access.step(settings(place), NOBODY)
     assert step.outcome is Outcome.FAILED
-    assert step.detail == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna"
+    assert step.detail == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail there teaches nothing"
     assert "spamguard-watch.service" in step.remedy
     assert os.geteuid() == 0
 
