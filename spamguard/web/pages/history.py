@@ -55,7 +55,7 @@ async def taught(house: House, request: Request) -> Response:
     held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
     receipt = await house.service.learn_passed(person, name, label)  # the last that can fail: who is told of an error has taught nothing
     notice = notices.learnt(receipt, f"/history/{name}/forget{_whence(request)}", held)
-    return _back(request, name, house.tell(person, notice))
+    return _back(request, name, house.notices.put(person, notice))
 
 
 async def forgotten(house: House, request: Request) -> Response:
@@ -63,7 +63,7 @@ async def forgotten(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     await access.posted(request)
     receipt = await house.service.forget_passed(person, name)
-    return _back(request, name, house.tell(person, notices.taken_back(receipt)))
+    return _back(request, name, house.notices.put(person, notices.taken_back(receipt)))
 
 
 async def _is_there(house: House, person: Person, name: str) -> bool:

@@ -60,10 +60,6 @@ class House:
             if not self._classes:
                 raise
 
-    def tell(self, person: Person, notice: Notice) -> str:
-        """Keep a notice for the next page; its name there."""
-        return self.notices.put(person, notice)
-
     def notice(self, request: Request) -> Notice | None:
         """The one that the address of a page names."""
         visitor = access.visitor(request)

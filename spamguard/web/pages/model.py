@@ -71,7 +71,7 @@ async def undone(house: House, request: Request) -> Response:
     user, since = unquote(form.get("user", ""))[:_LONGEST], _seconds(form.get("since", ""))
     found = await house.service.undo(person, user, since)
     words = f"Taken back: {counted(len(found), 'lesson')} of {user or 'the site'}. The filter settles in the background."
-    return see("/model", house.tell(person, Notice(words)))
+    return see("/model", house.notices.put(person, Notice(words)))
 
 
 def _seconds(text: str) -> float:

@@ -33,7 +33,7 @@ async def released(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     await access.posted(request)
     done = await house.service.release(person, name)
-    told = house.tell(person, notices.released(done))
+    told = house.notices.put(person, notices.released(done))
     return see("/quarantine" if done.released else f"/quarantine/{name}", told)
 
 
@@ -48,4 +48,4 @@ async def deleted(house: House, request: Request) -> Response:
     person, name = access.person(request), name_of(request)
     await access.posted(request)
     await house.service.delete(person, name)
-    return see("/quarantine", house.tell(person, notices.Notice("Deleted. The message is gone for good.")))
+    return see("/quarantine", house.notices.put(person, notices.Notice("Deleted. The message is gone for good.")))

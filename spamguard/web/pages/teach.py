@@ -71,7 +71,7 @@ async def learnt(house: House, request: Request) -> Response:
     name, draft = _kept(house, request)
     receipt = await house.service.learn(person, draft.message, draft.label)
     house.drafts.take(person, name)
-    return see("/teach", house.tell(person, notices.learnt(receipt, f"/teach/forget?digest={receipt.digest}")))
+    return see("/teach", house.notices.put(person, notices.learnt(receipt, f"/teach/forget?digest={receipt.digest}")))
 
 
 async def forgotten(house: House, request: Request) -> Response:
@@ -79,7 +79,7 @@ async def forgotten(house: House, request: Request) -> Response:
     person = access.person(request)
     await access.posted(request)
     receipt = await house.service.forget(person, request.query_params.get("digest", ""))
-    return see("/teach", house.tell(person, notices.taken_back(receipt)))
+    return see("/teach", house.notices.put(person, notices.taken_back(receipt)))
 
 
 # ---- the message

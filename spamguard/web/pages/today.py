@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,8 +66,7 @@ def mistakes(found: Today) -> Mistakes:
 
 def _totals(found: Today) -> Mapping[str, int]:
     """Messages by label, most first."""
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for hour in found.hours:
-        for label, count in hour.mail.items():
-            sums[label] = sums.get(label, 0) + count
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+        sums.update(hour.mail)
+    return dict(sums.most_common())
