@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from spamguard.folders.sightings import FILE, Sightings
@@ -120,14 +120,16 @@ def test_people_of_several_domains_whatever_they_are_called(state: Path) -> None
     people = ("anna@example.org", "carl o@example.org", "o'brien@b.example", "dörte@b.example", "e+f@b.example")
     names = "auth_username_format = %Lu\nauth_username_chars =\n"
     with dovecot.running(lambda root: f"mail_location = maildir:{root}/mail/%d/%n/Maildir\n{names}") as server:
-        with configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _):
-            for number, user in enumerate(people):
+        with configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _), ExitStack() as stack:
+            clients = [stack.enter_context(mail_program(server, user)) for user in people]
+            for number, client in enumerate(clients):
+                ok(client.append("INBOX", "", "", sibling(number)))
+            for user in people:
                 name, _, domain = user.partition("@")
-                with mail_program(server, user) as client:
-                    ok(client.append("INBOX", "", "", sibling(number)))
-                    all_seen(state, server.root / "mail" / domain / name / "Maildir", 1)
-                    move(client, number, "INBOX", "Junk")
-                    running.lines("class=spam", number + 1)
+                all_seen(state, server.root / "mail" / domain / name / "Maildir", 1)
+            for number, client in enumerate(clients):
+                move(client, number, "INBOX", "Junk")
+            running.lines("class=spam", len(people))
         assert said(state) == dict.fromkeys(people, "spam")
 
 
