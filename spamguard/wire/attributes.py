@@ -73,15 +73,21 @@ def attributes(client: Client, announced: str) -> list[bytes]:
 
     What is unknown, or does not fit, is told as unknown, since a peer keeps the values of the message before otherwise.
     """
-    wanted = frozenset(announced.upper().split())
     lines: list[bytes] = []
     line = b"XFORWARD"
-    for word in [_word(name, getattr(client, FIELDS[name])) for name in _FORWARDED if name in wanted]:
+    for word in [_word(name, getattr(client, FIELDS[name])) for name in _wanted(announced)]:
         if len(line) + 1 + len(word) + 2 > _LONGEST_LINE:
             lines.append(line + b"\r\n")
             line = b"XFORWARD"
         line += b" " + word
     return [*lines, line + b"\r\n"] if line != b"XFORWARD" else []
+
+
+@lru_cache(maxsize=16)
+def _wanted(announced: str) -> tuple[str, ...]:
+    """Of what we can tell."""
+    offered = announced.upper().split()
+    return tuple(name for name in _FORWARDED if name in offered)
 
 
 def _value(name: str, encoded: bytes) -> str | None:
@@ -106,11 +112,13 @@ def _plain_address(text: str) -> str | None:
 
 
 def _word(name: str, value: str) -> bytes:
+    if not value:
+        return f"{name}={_UNKNOWN}".encode("ascii")
     if name == "ADDR" and _is_ipv6(value):
         value = f"IPV6:{value}"
     raw = value.encode("utf-8", "replace")
     encoded = _UNSAFE.sub(lambda match: b"+%02X" % match[0][0], raw)
-    known = value and len(value) <= _LONGEST_VALUE and len(encoded) <= _LONGEST_LINE - 40
+    known = len(value) <= _LONGEST_VALUE and len(encoded) <= _LONGEST_LINE - 40
     return name.encode("ascii") + b"=" + (encoded if known else _UNKNOWN.encode("ascii"))
 
 
