@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
 from math import exp
+from operator import xor
 from typing import NamedTuple
 
 from spamguard.records import Verdict
@@ -83,7 +84,7 @@ def key_name(key: bytes) -> bytes:
 def _masked(key: bytes, name: bytes, payload: bytes) -> bytes:
     """Hides the payload, or shows it again."""
     pad = blake2b(name, key=key, digest_size=_PAYLOAD.size, person=b"mask").digest()
-    return bytes(byte ^ mask for byte, mask in zip(payload, pad, strict=True))
+    return bytes(map(xor, payload, pad))
 
 
 def _tag(key: bytes, label: bytes, name: bytes, payload: bytes, digest: bytes) -> bytes:
