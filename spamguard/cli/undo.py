@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,10 @@ from spamguard.cli import rim, usage, when
 from spamguard.errors import UsageError
 
 if TYPE_CHECKING:
+    from spamguard.engine import Filter
     from spamguard.undo import Chosen, Done
+
+_PLACES = 8  # of a user, those that most was said at: told where another one was meant
 
 ABOUT = """Take back what a user has taught. It is exactly as if it had never been said: what that user had said about a message before is
 in force again. Doing it twice changes nothing. Likewise a word list that was imported.
@@ -57,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         settled = not options.dry_run and bool(done or (found and spam_filter.status().unsettled))
         if settled:
             spam_filter.settle()
+        _warn_of_origin(spam_filter, found, chosen)
     _warn_of_age(chosen, done)
     rim.answer(options, _summary(done, dry=options.dry_run), _values(done, chosen, settled, dry=options.dry_run))
     return 0
@@ -86,6 +90,17 @@ def _told(advance: Callable[[int], object], batches: Iterable[list[Done]]) -> It
     for batch in batches:
         advance(BATCH)
         yield from batch
+
+
+def _warn_of_origin(spam_filter: Filter, digests: Sequence[bytes], chosen: Chosen) -> None:
+    """A slip in the place must not look as if all were taken back."""
+    users = spam_filter.ledger.users
+    if not chosen.origin or users.last_heard(chosen.user, chosen.origin):
+        return
+    anywhere = chosen._replace(origin="")
+    if said := Counter(vote.origin for one in digests for vote in users.votes(chosen.user, one) if anywhere.has(vote)):
+        places = ", ".join(repr(place) for place, _ in said.most_common(_PLACES))
+        rim.say(f"note: this user has said nothing at {chosen.origin!r}, but at: {places}")
 
 
 def _warn_of_age(chosen: Chosen, done: list[Done]) -> None:

@@ -55,6 +55,18 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
     assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
 
 
+def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taught):
+    with Filter.open(taught) as one:
+        for number, place in enumerate(("folder Junk", "folder Junk", "folders, before they were watched")):
+            one.learn_ready([one._preparer.ready(some("spam", 3)[number])], "ham", user="anna", origin=place)
+    slip = run(taught, "undo", "--user", "anna", "--origin", "foldr", "--since", "1h")
+    assert (slip.status, slip.out) == (0, "nothing to take back\n")
+    assert "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
+    for told in ("took back 2 votes\n", "nothing to take back\n"):
+        done = run(taught, "undo", "--user", "anna", "--origin", "folder")
+        assert (done.out, "but at" in done.err) == (told, False)
+
+
 def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
     message = tmp_path / "message"
     message.write_bytes(some("spam")[0])
