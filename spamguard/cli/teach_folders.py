@@ -41,7 +41,7 @@ EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
 def add(commands: usage.Commands) -> None:
     """The command's arguments."""
     parser = usage.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
-    parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
+    parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach who knows none of it yet")
     parser.add_argument("--config", type=usage.file, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
     usage.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
