@@ -95,19 +95,19 @@ class LocalMailboxes:
 
     def names(self, place: Place) -> dict[str, list[str]]:
         """Of both parts; one that is missing has none."""
-        with self._opened(place.mailbox, _parts(place)) as folder:
+        with self._opened(place.mailbox, _parts(place.directory)) as folder:
             return {part: _listed(folder, part) for part in PARTS}
 
     def open(self, place: Place, file: File) -> int:
         """See `contract.Mailboxes.open`. A pipe is no reason to wait."""
         if file.part not in PARTS or "/" in file.name:
             raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
-        with self._opened(place.mailbox, (*_parts(place), file.part)) as part:
+        with self._opened(place.mailbox, (*_parts(place.directory), file.part)) as part:
             return _opened_file(part, file.name)
 
     def keywords(self, place: Place) -> dict[str, str]:
         """See `contract.Mailboxes.keywords`. Lines that make no sense are passed over."""
-        with self._opened(place.mailbox, _parts(place)) as folder:
+        with self._opened(place.mailbox, _parts(place.directory)) as folder:
             found = map(_KEYWORD.fullmatch, _start(folder, _KEYWORDS, _MOST_KEYWORDS).split(b"\n"))
         named = {int(one[1]): one[2].decode() for one in found if one}
         return {chr(ord("a") + number): name for number, name in named.items() if number < _LETTERS}
@@ -226,15 +226,14 @@ class LocalMailboxes:
 
 def _split(path: str) -> tuple[str, tuple[str, ...]]:
     """A pattern's fixed part and the parts below it."""
-    parts = [part for part in path.split("/") if part]
+    parts = _parts(path)
     wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), len(parts))
     return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
 
 
 def _one_way(path: str, other: str) -> bool:
     """Whether one of them leads to the other, or further."""
-    parts, others = ([part for part in one.split("/") if part] for one in (path, other))
-    return all(part == same for part, same in zip(parts, others, strict=False))
+    return all(part == same for part, same in zip(_parts(path), _parts(other), strict=False))
 
 
 def _user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
@@ -261,8 +260,8 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _parts(place: Place) -> Sequence[str]:
-    return [part for part in place.directory.split("/") if part]
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
 
 
 def _fitting(directory: int, part: str) -> list[str]:
