@@ -157,7 +157,7 @@ def reaches(target: Endpoint, listening: Endpoint) -> bool:
 
 def warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    looked = (_slips, _idle_rules, _idle_watches, _same_ports, _changed_subjects, _open_metrics, _idle_aliases)
+    looked = (_slips, _idle_rules, _idle_watches, _users_like_patterns, _same_ports, _changed_subjects, _open_metrics, _idle_aliases)
     return [told for look in looked for told in look(settings)]
 
 
@@ -200,6 +200,13 @@ def _idle_watches(settings: Settings) -> Iterator[str]:
         wider = (one for one in settings.watch[:number] if _names_all_of(one.maildir, watch.maildir))
         if first := next(wider, None):
             yield f"watch: {watch.maildir} never counts, as {first.maildir} stands before it and fits the same: put it first"
+
+
+def _users_like_patterns(settings: Settings) -> Iterator[str]:
+    """Entries that mean whom the wildcards stand for, and name one user of that name."""
+    for watch in settings.watch:
+        if any(sign in watch.user for sign in "*?%$"):
+            yield f"watch: all of {watch.maildir} belongs to one user called {watch.user}: leave `user` out, and the wildcards say whose each is"
 
 
 def _names_all_of(wide: str, narrow: str) -> bool:
