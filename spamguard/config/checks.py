@@ -206,7 +206,7 @@ def _users_like_patterns(settings: Settings) -> Iterator[str]:
     """Entries that mean whom the wildcards stand for, and name one user of that name."""
     for watch in settings.watch:
         if any(sign in watch.user for sign in "*?%$"):
-            yield f"watch: all of {watch.maildir} belongs to one user called {watch.user}: leave `user` out, and the wildcards say whose each is"
+            yield f"watch: all of {watch.maildir} is one user's, {watch.user}: leave `user` out, and the wildcards say whose each is"
 
 
 def _names_all_of(wide: str, narrow: str) -> bool:

@@ -380,6 +380,6 @@ def test_entries_of_watch_that_never_count_are_told(load):
 @pytest.mark.parametrize("name", ["*", "%u", "*@example.org"])
 def test_a_user_of_watch_that_is_a_pattern_is_told(load, name):
     assert config.warnings(load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))) == [
-        f"watch: all of /home/*/Maildir belongs to one user called {name}: leave `user` out, and the wildcards say whose each is"
+        f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the wildcards say whose each is"
     ]
     assert config.warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n"))) == []
