@@ -27,6 +27,9 @@ class ScriptedAsking:
         self.holding = asyncio.Event()
         self.questions, self.raws = [], []
 
+    def trusts(self, peer):
+        return True
+
     async def judge(self, question):
         self.questions.append(question)
         self.holding.set()
