@@ -52,7 +52,7 @@ class Closing(Lost):
     """The next hop has ended the session with a 421. Its text is passed on, but the session with the client goes on."""
 
     def __init__(self, reply: Reply) -> None:
-        super().__init__(repr(reply))
+        super().__init__(str(reply))
         self.reply = _without_closing(reply)
 
 

@@ -46,6 +46,11 @@ def test_a_hop_that_does_not_welcome_us_is_down(step: str, answer: bytes, lmtp: 
     assert not [command for command in fake.commands if command.startswith(("MAIL", "HELO"))]
 
 
+def test_what_a_hop_says_as_it_closes_is_told_as_it_said_it(caplog: pytest.LogCaptureFixture) -> None:
+    talk(FakeHop({"GREETING": b"421-4.3.2 going\r\n421 down\r\n"}), hand_on)
+    assert "421 4.3.2 going down" in caplog.text
+
+
 @pytest.mark.parametrize("refusal", [b"502 5.5.1 what?\r\n", b"500 no\r\n"])
 def test_a_hop_without_ehlo_hears_helo(refusal: bytes) -> None:
     fake = FakeHop({"EHLO": refusal, "HELO": b"250-PIPELINING\r\n250 DSN\r\n"})
