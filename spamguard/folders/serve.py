@@ -45,9 +45,9 @@ class Session:
     def _answer(self, question: list[object]) -> None:
         try:
             found = self._found(question)
-        except ConnectionError:
-            raise
         except OSError as error:
+            if isinstance(error, ConnectionError) and self._gone():
+                raise
             self._channel.sendall(protocol.refusal(error))
             return
         if isinstance(found, int):
@@ -56,7 +56,10 @@ class Session:
             self._say(found)
 
     def _say(self, found: object) -> None:
-        self._channel.sendall(protocol.answer(found))
+        line = protocol.answer(found)
+        if len(line) > protocol.MOST:
+            line = protocol.refusal(OSError(errno.EFBIG, "there is more than an answer may hold"))
+        self._channel.sendall(line)
 
     def _hand_over(self, descriptor: int) -> None:
         try:
@@ -84,7 +87,7 @@ class Session:
             case ["open", place, file]:
                 found = ours.open(self._place(place), protocol.file(file))
             case ["changes", int(milliseconds)]:
-                found = protocol.of_changes(self._changes(min(milliseconds, LONGEST_WAIT * 1000) / 1000))
+                found = protocol.of_changes(self._changes(max(0, min(milliseconds, LONGEST_WAIT * 1000)) / 1000))
             case _:
                 raise ProtocolError("it is no question")
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import getpass
 import os
 import socket
 import threading
@@ -158,6 +160,41 @@ def test_a_client_that_goes_while_it_waits_is_noticed(tmp_path, monkeypatch):
     with served(maildir(tmp_path / "anna")) as (client, ended):
         client.channel.send(protocol.pack("changes", 3_600_000))
     assert isinstance(ended[0], ConnectionError)
+
+
+@pytest.mark.parametrize("milliseconds", [-1, -(10**4000)], ids=["negative", "huge"])
+def test_a_time_that_is_over_is_no_reason_to_wait(tmp_path, milliseconds):
+    with served(maildir(tmp_path / "anna")) as (client, ended):
+        assert client.ask("changes", milliseconds) == ([[], [], False, False], 0)
+    assert ended == []
+
+
+def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
+    """Else whoever has them would end the connection, by which everybody's mail is seen, again and again."""
+    box = maildir(tmp_path / "anna", ".Junk")
+    (box / ".Junk" / "cur" / ("x" * 200)).touch()
+    monkeypatch.setattr(protocol, "MOST", 200)
+    with served(box) as (client, ended):
+        ((_, path, _),) = client.ask("users")[0]
+        junk = Place(Mailbox(getpass.getuser(), path), ".Junk")
+        assert says_no(client.ask("names", junk))
+        assert client.ask("names", junk._replace(directory="")) == ({"new": [], "cur": []}, 0)
+    assert ended == []
+
+
+def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_path, monkeypatch):
+    """As one of FUSE does whose process was killed."""
+    box = maildir(tmp_path / "anna")
+
+    def names(_mailboxes: LocalMailboxes, _place: Place) -> dict[str, list[str]]:
+        raise ConnectionAbortedError(errno.ECONNABORTED, "Software caused connection abort")
+
+    monkeypatch.setattr(LocalMailboxes, "names", names)
+    with served(box) as (client, ended):
+        place = Place(Mailbox(getpass.getuser(), str(box)))
+        assert says_no(client.ask("names", place))
+        assert client.ask("keywords", place) == ({}, 0)
+    assert ended == []
 
 
 def test_an_answer_of_any_size(tmp_path):
