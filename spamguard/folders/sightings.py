@@ -8,6 +8,7 @@ as it was. Whoever learns from it has it mended: a damaged one is set aside, and
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ _SELECT = (
     "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
 )
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_NAMED = "folder = ? AND name IN (SELECT value FROM json_each(?))"  # at once: a question for each takes four times as long
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
 
 
@@ -124,9 +126,8 @@ class Sightings:
         """Of files that are there, by their keys, as far as their messages could be read and nothing about them is waiting."""
         with self._explained():
             number = self._known(mailbox, folder)
-            query = "SELECT digest FROM sightings WHERE folder = ? AND name = ? AND gone = 0 AND waiting = 0 AND digest != x''"
-            found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
-            return {name: row[0] for name, row in found if row}
+            query = f"SELECT name, digest FROM sightings WHERE {_NAMED} AND gone = 0 AND waiting = 0 AND digest != x''"  # noqa: S608
+            return dict(self._db.execute(query, (number, json.dumps(list(names)))))
 
     def lying(self, digests: Iterable[bytes], most: int) -> list[tuple[bytes, tuple[str, str, int]]]:
         """Of messages that are there: mailbox, folder and key of the name, at most so many of each."""
@@ -142,9 +143,7 @@ class Sightings:
         """What is known about evidence of some messages, by their keys: 0, or seconds since 1970."""
         with self._explained():
             number = self._known(mailbox, folder)
-            query = "SELECT since FROM marks WHERE folder = ? AND name = ?"
-            found = ((name, self._db.execute(query, (number, name)).fetchone()) for name in names)
-            return {name: row[0] for name, row in found if row}
+            return dict(self._db.execute(f"SELECT name, since FROM marks WHERE {_NAMED}", (number, json.dumps(list(names)))))  # noqa: S608
 
     def marked_before(self, mailbox: str, folder: str, when: float) -> bool:
         """Whether any message has a mark of a time that is so long ago."""
@@ -214,7 +213,7 @@ class Sightings:
     def prune(self, now: int) -> int:
         """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
         with self._transaction():
-            self._db.execute("UPDATE sightings SET gone = ? WHERE gone > ?", (now, now))
+            self._db.execute("UPDATE sightings SET gone = ? WHERE gone > 0 AND gone > ?", (now, now))
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)
             folders = [number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)]
             self._db.execute(f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before)  # noqa: S608

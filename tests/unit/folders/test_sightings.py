@@ -21,6 +21,7 @@ from spamguard.folders.sightingsfile import ASIDE, SightingsError
 from spamguard.folders.values import Copy
 
 ROOT = Path(__file__).parents[3]
+WORDS = ("SELECT", "UPDATE", "DELETE")
 A, B = b"a" * 16, b"b" * 16
 FULL = Copy(".Junk \udcff", -(1 << 63), A, (1 << 32) - 1, "", True, True, 1_800_000_000, 1_900_000_000)
 PLAIN = Copy("", 7, A)
@@ -320,6 +321,25 @@ def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path:
         sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
         assert sightings.prune(10**9) == 0
         assert sightings.prune(10**9 + GONE_SECONDS + 1) == 1
+
+
+def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
+    """Which is millions of rows where there are many mailboxes."""
+    asked: list[str] = []
+    with opened(tmp_path) as sightings:
+        sightings._db.set_trace_callback(asked.append)
+        sightings.update("anna", [Copy("", 1, A), Copy(".Junk", 2, B)], [("", 7)])
+        sightings.mark("anna", "", {1: 0}, (7,))
+        sightings.copies("anna", [A], [("", 1)])
+        sightings.lying([A], 1)
+        sightings.folders("anna"), sightings.names("anna", ""), sightings.digests("anna", "", [1]), sightings.marks("anna", "", [1])
+        sightings.marked_before("anna", "", 1)
+        sightings.prune(10**9)
+        sightings.forget("anna")
+        sightings._db.set_trace_callback(None)
+        plans = [(one, row[3]) for one in asked if one.startswith(WORDS) for row in sightings._db.execute(f"EXPLAIN QUERY PLAN {one}")]
+    assert len(plans) > 20
+    assert [plan for plan in plans if plan[1] in {f"SCAN {table}" for table in ("s", "sightings", "marks")}] == []
 
 
 def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> None:
