@@ -354,6 +354,8 @@ def test_text_that_is_called_plain_hides_nothing(before: bytes) -> None:
         b"<a href='https://%65vil%2Eexampl%65/x'>",
         b"<a href='https://shop.example%20@%45vil.example/x'>",
         b"https://shop.example%40%45vil.example/x",
+        b"<a href='https://evil.example\\@shop.example/x'>",
+        b"<a href='https://shop.example@shop.example:80@evil.example:443/x'>",
     ],
 )
 def test_links_are_read_as_browsers_read_them(link: bytes) -> None:
