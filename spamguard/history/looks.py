@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from spamguard.history.row import COLUMNS, Columns, Row, fold, from_columns
+from spamguard.history.row import COLUMNS, LOWERED, Columns, Row, fold, from_columns
 from spamguard.history.schema import SMALL
 from spamguard.sqlitefile import transaction
 
@@ -37,7 +37,8 @@ _ROWS_OF = f"SELECT {', '.join(SMALL)} {_ASKED_FOR} ORDER BY id DESC LIMIT ?"
 
 
 class Wanted(NamedTuple):
-    """Which rows: those that fit everything that is not empty. Texts are found anywhere in a field, whatever their case.
+    """Which rows: those that fit everything that is not empty. Texts are found anywhere in a field, whatever their case; a sender in the
+    envelope's or in the author.
 
     since, until: seconds since 1970, the second excluded. first, before: ids between which to look, the second excluded. taught: a
     class, or "any", by what `Looks.tell` was told. parts: of recipients' addresses, as `part` makes them; one of them must be there.
@@ -166,13 +167,20 @@ def _conditions(wanted: Wanted) -> Iterator[tuple[str, Sequence[object]]]:
         yield "time < ?", (wanted.until,)
     if wanted.label:
         yield "judgements.label = ?", (wanted.label,)
-    for column, text in (("sender", fold(wanted.sender)), ("recipients", part(wanted.recipient)), ("subject", fold(wanted.subject))):
-        if text:
-            yield f"instr(ifnull(folded_{column}, {column}), ?)", (text,)
+    if sender := fold(wanted.sender):
+        yield f"({_in('sender')} OR {_in('author')})", (sender, sender)
+    if recipient := part(wanted.recipient):
+        yield _in("recipients"), (recipient,)
+    if subject := fold(wanted.subject):
+        yield _in("subject"), (subject,)
     if 0 < len(wanted.parts) <= _MOST_PARTS:  # else who asks must look at each row; that is never left out
-        one = "instr(ifnull(folded_recipients, recipients), ?)"
-        yield f"({' OR '.join([one] * len(wanted.parts))})", wanted.parts
+        yield f"({' OR '.join([_in('recipients')] * len(wanted.parts))})", wanted.parts
     if wanted.taught == "any":
         yield _ANY, ()
     elif wanted.taught:
         yield _AS, (wanted.taught,)
+
+
+def _in(column: str) -> str:
+    """In SQL, whether a folded text is in that column."""
+    return f"instr(ifnull(folded_{column}, {f'lower({column})' if column in LOWERED else column}), ?)"

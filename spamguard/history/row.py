@@ -13,17 +13,19 @@ from spamguard.records import Word
 
 RECIPIENTS = 50  # that are kept, as many as Postfix names in one transaction; and users for whom a message was judged otherwise
 _WORDS = 50
-_ADDRESS, _SUBJECT, _REPLY, _SHORT = 320, 200, 500, 100  # characters
+_ADDRESS, _SUBJECT, _AUTHOR, _REPLY, _SHORT = 320, 200, 200, 500, 100  # characters
 
 COLUMNS = (
     "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest", "label", "probability", "log_odds",
-    "action", "reply", "packed", "words", "extractor", "fingerprint", "personal",
+    "action", "reply", "packed", "words", "extractor", "fingerprint", "personal", "author",
 )  # fmt: skip
 LARGE = ("packed", "words")
 """What is not read when rows are looked through."""
-FOLDED = ("sender", "recipients", "subject")
+FOLDED = ("sender", "recipients", "subject", "author")
 """What is looked for whatever its case."""
-_PLACES = [COLUMNS.index(name) for name in FOLDED]
+LOWERED = ("subject", "author")
+"""What of it has A to Z folded when it is looked for: nearly all have some, and would be kept twice."""
+_PLACES = [(COLUMNS.index(name), name in LOWERED) for name in FOLDED]
 _JOINERS = frozenset("\u200c\u200d")
 """Unprintable by Unicode's word, yet without them Persian, Hindi and many emoji are not what was written."""
 _OF_SUBJECT = ("subject:",)  # how words begin, that stood there
@@ -37,7 +39,8 @@ class Row:
     recipients: the first `RECIPIENTS` of them are kept. size: bytes. label: of the verdict, or "not-scanned"; then digest and
     packed are b"". packed: the features (`ledger.codec`) that `extractor` took out with the key of that `fingerprint`.
     words: that weighed most, strongest first. personal: users for whom it was decided otherwise than for all, each with the label
-    that it has by what that user has said; the first `RECIPIENTS` are kept. Longer texts than a person reads are cut.
+    that it has by what that user has said; the first `RECIPIENTS` are kept. author: as `mail.author` has it, "" in rows of versions before.
+    Longer texts than a person reads are cut.
     """
 
     id: str
@@ -59,6 +62,7 @@ class Row:
     extractor: int
     fingerprint: str
     personal: Mapping[str, str] = field(default_factory=dict)
+    author: str = ""
 
     @property
     def was_scanned(self) -> bool:
@@ -69,18 +73,19 @@ class Row:
 def without(row: Row, *, subjects: bool, addresses: bool) -> Row:
     """The row as it is kept where either is not to be: nor words that stood there.
 
-    Addresses are those of sender and recipients, users, the client, and what the next hop has said behind its code.
+    Addresses are those of sender, author and recipients, users, the client, and what the next hop has said behind its code.
     """
     left_out = (() if subjects else _OF_SUBJECT) + (() if addresses else _OF_ADDRESSES)
     if left_out:
         row = replace(row, words=tuple(word for word in row.words if not word.text.startswith(left_out)))
     if not subjects:
         row = replace(row, subject="")
-    return row if addresses else replace(row, sender="", recipients=(), client="", reply=row.reply[:3], personal={})
+    return row if addresses else replace(row, sender="", author="", recipients=(), client="", reply=row.reply[:3], personal={})
 
 
 Columns = tuple[Any, ...]
-"""The values of a row as they are kept: those of `COLUMNS`, then those of `FOLDED` as `fold` makes them, None where that is the same."""
+"""The values of a row as they are kept: those of `COLUMNS`, then those of `FOLDED` as `fold` makes them, None where that is the same, or
+is but for A to Z, in subject and author."""
 
 
 def columns(row: Row) -> Columns:
@@ -90,7 +95,11 @@ def columns(row: Row) -> Columns:
 
 def with_folded(values: Columns) -> Columns:
     """The values of `COLUMNS`, and those of `FOLDED` behind them."""
-    return (*values, *[None if (folded := fold(values[place])) == values[place] else folded for place in _PLACES])
+    return (*values, *[_folded(values[place], lowered=lowered) for place, lowered in _PLACES])
+
+
+def _folded(text: str, *, lowered: bool) -> str | None:
+    return None if (lowered and text.isascii()) or (folded := fold(text)) == text else folded
 
 
 def fold(text: str) -> str:
@@ -122,6 +131,7 @@ def _columns(row: Row) -> Columns:
         row.extractor,
         row.fingerprint,
         _json({printable(user, _ADDRESS): label for user, label in islice(row.personal.items(), RECIPIENTS)}),
+        readable(row.author, _AUTHOR),
     )
 
 

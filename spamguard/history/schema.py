@@ -8,6 +8,7 @@ What the versions are:
     1    One table.
     2    `personal` is there.
     3    Features and words have a table of their own; texts stand folded beside themselves, where that differs.
+    4    `author` is there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spamguard.sqlitefile import transaction, use_log
 PAGE = 16384  # bytes; as for the ledger, whose rows have the same size
 SMALL = tuple(name for name in COLUMNS if name not in LARGE)
 _APPLICATION = 0x7367_6869  # "sghi" in the file's header
-_VERSION = 3
+_VERSION = 4
 _BUSY_SECONDS = 5.0
 _STEP_ROWS = 64  # that one transaction moves
 _BEFORE = "judgements_of_version_2"
@@ -36,11 +37,13 @@ CREATE TABLE judgements (
     id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL, sender TEXT NOT NULL,
     recipients TEXT NOT NULL, subject TEXT NOT NULL, folded_sender TEXT, folded_recipients TEXT, folded_subject TEXT,
     listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL, probability REAL NOT NULL, log_odds REAL NOT NULL,
-    action TEXT NOT NULL, reply TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL
+    action TEXT NOT NULL, reply TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
+    author TEXT NOT NULL DEFAULT '', folded_author TEXT
 );
 CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL)
 """
 _FROM_VERSION_1 = "ALTER TABLE judgements ADD COLUMN personal TEXT NOT NULL DEFAULT '{}'"
+_AUTHOR = "ALTER TABLE {} ADD COLUMN author TEXT NOT NULL DEFAULT ''"  # which touches no row
 _OLDEST_BEFORE = f"SELECT rowid, {', '.join(COLUMNS)} FROM {_BEFORE} ORDER BY rowid LIMIT {_STEP_ROWS}"  # noqa: S608
 
 _KEPT = (*SMALL, *(f"folded_{name}" for name in FOLDED))
@@ -90,7 +93,7 @@ def _fill(draft: Path) -> None:
 
 def _bring_up_to_date(db: sqlite3.Connection) -> None:
     """A file of a version before, in place. Nobody has it open for writing before all rows are moved, so that they keep their order."""
-    if _version(db) in (1, 2):
+    if 0 < _version(db) < _VERSION:
         with transaction(db):
             version = _version(db)  # another process may have been faster
             if version == 1:
@@ -99,6 +102,12 @@ def _bring_up_to_date(db: sqlite3.Connection) -> None:
                 db.execute(f"ALTER TABLE judgements RENAME TO {_BEFORE}")
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
+            elif version < _VERSION:
+                db.execute(_AUTHOR.format("judgements"))
+                db.execute("ALTER TABLE judgements ADD COLUMN folded_author TEXT")
+            if version < _VERSION:
+                if _has_old_rows(db):
+                    db.execute(_AUTHOR.format(_BEFORE))
                 db.execute(f"PRAGMA user_version = {_VERSION}")
     db.execute(f"PRAGMA wal_autocheckpoint = {_STEP_ROWS}")  # pages
     while _has_old_rows(db):

@@ -1,5 +1,5 @@
 """What became of one message: one line in the log, one row in the history. Must never hold or tell any of its text but
-addresses, its subject and the words that weighed most."""
+addresses, its subject, the name in its From and the words that weighed most."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from spamguard.history import Row
 from spamguard.log import word
+from spamguard.mail.author import author
 from spamguard.mail.decode import unstructured
 from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.groups import Group
@@ -22,7 +23,9 @@ NOT_SCANNED = "not-scanned"
 _RECIPIENTS = 5  # in the log line, and people who are judged otherwise; the others are counted
 _WORDS = 6
 _SUBJECT_BYTES = 1000
-_SUBJECT = re.compile(rb"^Subject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
+# That these begin with the end of a line makes them six times as fast as `^` does.
+_SUBJECT = re.compile(rb"\nSubject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE)
+_FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 
 
 class Entry:
@@ -44,7 +47,7 @@ class Entry:
         self.time = now
         self.scan: Scan | None = None
         self.reason = ""  # why it was not scanned
-        self.subject = ""
+        self.subject = self.author = ""
         self.verdict: Verdict | None = None
         self.action: Action | None = None
         self.personal: Mapping[str, str] = {}
@@ -54,13 +57,13 @@ class Entry:
         self._started = self._judged = self._finished = time.perf_counter()
 
     def judged(self, found: Scan | NotScanned, header: bytes) -> None:
-        """What the scorer said of it; its header section tells the subject."""
+        """What the scorer said of it; its header section tells the subject and who wrote it."""
         self._judged = time.perf_counter()
         if isinstance(found, NotScanned):
             self.reason = found.reason
         else:
             self.scan, self.verdict = found, found.verdict
-        self.subject = subject_of(header)
+        self.subject, self.author = subject_of(header), author_of(header)
 
     def failed(self, reason: str) -> None:
         """It was not judged after all."""
@@ -122,6 +125,7 @@ class Entry:
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
             personal=self.personal,
+            author=self.author,
         )
 
     def __str__(self) -> str:
@@ -171,8 +175,13 @@ class Entry:
 
 def subject_of(header: bytes) -> str:
     """The subject that a header section tells, decoded, on one line; as strangers wrote it."""
-    match = _SUBJECT.search(header)
+    match = _SUBJECT.search(b"\n" + header)
     return " ".join(unstructured(match[1][:_SUBJECT_BYTES])[0].split()) if match else ""
+
+
+def author_of(header: bytes) -> str:
+    """Who a header section says has written the message, as `mail.author` has it; "" where it says nothing. Several From are one list."""
+    return author(b",".join(_FROM.findall(b"\n" + header)))
 
 
 def _first(texts: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.history import FILE, History
+from spamguard.history.looks import Wanted
 from spamguard.history.row import COLUMNS, columns
 from tests.unit.history.rows import recent, row
 
@@ -22,10 +23,25 @@ CREATE TABLE judgements (
     probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL, packed BLOB NOT NULL,
     words TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL DEFAULT '{}')
 """
+_OLD = COLUMNS[: COLUMNS.index("author")]
+_TABLES = """
+CREATE TABLE judgements (
+    id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL, sender TEXT NOT NULL,
+    recipients TEXT NOT NULL, subject TEXT NOT NULL, folded_sender TEXT, folded_recipients TEXT, folded_subject TEXT,
+    listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL, probability REAL NOT NULL, log_odds REAL NOT NULL,
+    action TEXT NOT NULL, reply TEXT NOT NULL, extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL);
+CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL)
+"""
+_SHARED = [name for name in _OLD if name not in ("packed", "words")]
+_AS_3 = f"""
+INSERT INTO contents SELECT rowid, packed, words FROM former ORDER BY rowid LIMIT :number;
+INSERT INTO judgements (rowid, {", ".join(_SHARED)}, folded_subject)
+    SELECT rowid, {", ".join(_SHARED)}, lower(subject) FROM former ORDER BY rowid LIMIT :number;
+DELETE FROM former WHERE rowid IN (SELECT judgement FROM contents)"""
 
 
 def old(directory: Path, number: int, version: int = 2) -> Path:
-    """As version 2 left it, or 1."""
+    """As version 2 left it, or another; 3 after it was killed while it moved the rows of version 2, of which half are moved."""
     path = directory / FILE
     path.touch(0o600)
     db = sqlite3.connect(path, isolation_level=None)
@@ -34,9 +50,15 @@ def old(directory: Path, number: int, version: int = 2) -> Path:
     db.execute(f"PRAGMA user_version = {version}")
     db.execute(_TABLE)
     db.execute("BEGIN")
-    marks = ", ".join("?" * len(COLUMNS))
-    db.executemany(f"INSERT INTO judgements VALUES ({marks})", (columns(row(at))[: len(COLUMNS)] for at in range(number)))
+    marks = ", ".join("?" * len(_OLD))
+    db.executemany(f"INSERT INTO judgements VALUES ({marks})", (columns(row(at))[: len(_OLD)] for at in range(number)))
     db.execute("COMMIT")
+    if version == 3:
+        db.execute("ALTER TABLE judgements RENAME TO former")
+        db.executescript(_TABLES)
+        for statement in _AS_3.split(";"):
+            db.execute(statement, {"number": number // 2})
+        db.execute("ALTER TABLE former RENAME TO judgements_of_version_2")
     if version == 1:
         db.execute("ALTER TABLE judgements DROP COLUMN personal")
     db.close()
@@ -47,14 +69,16 @@ def opened(path: Path) -> History:
     return History.open(path, 64 << 20, 30)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_every_row_is_there_and_more_follow(tmp_path: Path, version: int) -> None:
     path = old(tmp_path, 200, version)
     with opened(path) as one, opened(path) as other:
         expected = [row(at, **({"personal": {}} if version == 1 else {})) for at in range(199, -1, -1)]
         assert recent(one, 1000) == expected
-        other.append([row(200)])
-        assert recent(one, 1) == [row(200)]
+        other.append([row(200, author="Anna <anna@example.org>")])
+        assert recent(one, 1) == [row(200, author="Anna <anna@example.org>")]
+        assert [found.id for found in one.looks.look(Wanted(sender="ANNA <"), 9).rows] == [row(200).id]
+        assert [found.id for found in one.looks.look(Wanted(subject="GRÜSSE 199"), 9).rows] == [row(199).id]
         assert one.contents([row(3).id]) == [(row(3).id, row(3).packed)]
     assert [found.name for found in tmp_path.iterdir()] == [FILE]
 

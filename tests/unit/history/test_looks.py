@@ -48,6 +48,21 @@ def test_texts_are_found_anywhere_and_in_any_case(history: History) -> None:
     assert numbers(history, sender="ben", subject="köln") == []
 
 
+def test_a_sender_is_found_by_either(history: History) -> None:
+    """In the envelope or in From, whatever the case, in letters beyond A to Z too."""
+    history.append(
+        [
+            row(1, sender="bounce@mailer.example", author="Sunny ROOFS <Hello@roofs.example>"),
+            row(2, sender="Sunny@mailer.example"),
+            row(3, sender="", author="ÄRZTE ohne Grenzen <x@y.example>"),
+        ]
+    )
+    assert numbers(history, sender="sunny roofs <hello@") == numbers(history, sender="BOUNCE") == [1]
+    assert numbers(history, sender="sunny") == numbers(history, sender="mailer") == [2, 1]
+    assert numbers(history, sender="ärzte OHNE") == [3]
+    assert numbers(history, sender="sunny", subject="nothing") == []
+
+
 def test_by_label_and_time(history: History) -> None:
     history.append([row(number, label=("spam", "ham", "unsure")[number % 3]) for number in range(9)])
     assert numbers(history, label="ham") == [7, 4, 1]
@@ -152,9 +167,10 @@ def test_what_is_not_to_be_kept() -> None:
     words = tuple(
         Word(number, text, 1.0) for number, text in enumerate(("offer", "subject:offer", "from:anna", "address:a-at-b b", "to:ben"))
     )
-    whole: Row = row(1, words=words)
+    whole: Row = row(1, words=words, author="Anna <anna@example.org>")
     bare = without(whole, subjects=False, addresses=False)
     assert (bare.subject, bare.sender, bare.recipients, bare.client, bare.reply, dict(bare.personal)) == ("", "", (), "", "250", {})
+    assert bare.author == ""
     assert [word.text for word in bare.words] == ["offer"]
     assert without(whole, subjects=True, addresses=True) == whole
     assert [word.text for word in without(whole, subjects=False, addresses=True).words] == [

@@ -17,8 +17,9 @@ import pytest
 from spamguard.errors import HistoryError
 from spamguard.history import History, Row
 from spamguard.history.looks import Wanted
-from spamguard.history.row import COLUMNS, RECIPIENTS
+from spamguard.history.row import COLUMNS, RECIPIENTS, columns
 from spamguard.history.store import LEAST
+from spamguard.mail.author import author
 from spamguard.records import Word
 from tests.support import disks
 from tests.unit.history.rows import recent, row
@@ -93,6 +94,7 @@ def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
                     subject=odd,
                     client=odd,
                     reply=odd,
+                    author=odd,
                     recipients=(odd,) * 5000,
                     words=words,
                     label=odd,
@@ -107,6 +109,7 @@ def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
     assert len(found.subject) == 200
     for text in (
         found.sender,
+        found.author,
         found.subject,
         found.client,
         found.reply,
@@ -120,6 +123,15 @@ def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
         assert len(text) <= 500
     assert found.words[0].part == pytest.approx(1 / 3, abs=1e-6)
     assert taken(tmp_path) < 200_000
+
+
+def test_an_author_takes_no_more_than_its_letters() -> None:
+    """No second copy for looking it up; a subject has none either."""
+    longest = author(b"Abcdefgh, " * 30 + b"<" + b"a" * 40 + b"@" + b"b" * 40 + b".example>")
+    values = columns(row(1, author=longest, subject="Capital Letters"))
+    assert values[COLUMNS.index("author")] == longest
+    assert values[len(COLUMNS) :] == (None, None, None, None)
+    assert 100 < len(longest.encode()) < 125
 
 
 def test_the_table_has_a_column_for_everything() -> None:

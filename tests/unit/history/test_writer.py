@@ -39,7 +39,16 @@ def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
 
 def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
     one = HistoryWriter(place, 64 << 20, 30, subjects=False, addresses=False)
-    assert one.put(row(1, sender="secretsender@x", subject="secretsubject", recipients=("secretrecipient@x",), client="secretclient"))
+    assert one.put(
+        row(
+            1,
+            sender="secretsender@x",
+            author="secret <secret@x>",
+            subject="secretsubject",
+            recipients=("secretrecipient@x",),
+            client="secret",
+        )
+    )
     assert one.close(30)
     assert kept(place) == 1
     assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())

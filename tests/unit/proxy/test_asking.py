@@ -25,7 +25,7 @@ from spamguard.wire.values import Client
 from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, asking, scanner
 from tests.unit.filters import mail, opened, teach
 
-MAIL = b"Subject: some =?utf-8?q?th=C3=ADng?=\nFrom: a@x.example\n\nhello\n"
+MAIL = b"Subject: some =?utf-8?q?th=C3=ADng?=\nFrom: =?utf-8?q?=C3=81nna?=\n <anna@z.example>\n\nhello\n"
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
 
 
@@ -71,6 +71,7 @@ def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
     (entry,) = asked.entries
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (found.id, "spam", "some thíng", ELSEWHERE, "a@x.example")
+    assert row.author == "Ánna <anna@z.example>"
     assert (row.listener, row.recipients, row.action) == ("rspamd://127.0.0.1:0", ("b@y.example",), "tag")
     assert "queue=Q1" in str(entry)
 

@@ -273,6 +273,7 @@ def test_the_history_row_is_complete(case: Case) -> None:
     case.send()
     row = case.entries[0].row("fingerprint")
     assert (row.subject, row.sender, row.recipients) == ("grüße", "a@example.org", ("b@example.net",))
+    assert row.author == "a@example.org"
     assert (row.digest, row.packed, row.label, row.action) == (DIGEST, b"features", "spam", "tag")
     assert row.reply == "250 2.0.0 taken"
     assert row.words[0].text == "offer"
