@@ -134,6 +134,23 @@ def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chr
             assert open_to_all == [], path
 
 
+@pytest.mark.parametrize("size", [DESK, PHONE, NARROWEST])
+def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[int, int]) -> None:
+    """However long a name is, and whatever it looks like, all of the address can be read, and so can the envelope's."""
+    host = f"{'long-' * 9}host.evil.example"
+    named = [("paypal@paypal.com " * 9)[:48], "W" * 48, "שלום " * 9, "<paypal@paypal.com>"]
+    rows = [judgement(f"06gvk961gretkb{number:02}", author=f"{name} <x@{host}>") for number, name in enumerate(named)]
+    cut = "return [...document.querySelectorAll('.address')].filter((one) => one.scrollWidth > one.clientWidth + 1"
+    with served(tmp_path, service=Fixed([replace(one, sender=f"{'bounce-' * 6}4711@mailer.example") for one in rows])) as server:
+        enter(browser, server)
+        shape(browser, size)
+        browser.get(f"{server.url}/history")
+        assert texts(browser, ".people:not(.envelope) .address") == [f"<x@{host}>"] * len(rows)
+        assert all(one.endswith("4711@mailer.example") for one in texts(browser, ".envelope .address"))
+        assert browser.execute_script(f"{cut} || one.scrollHeight > one.clientHeight + 1).length") == 0
+        assert not too_wide(browser)
+
+
 def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
     """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not touch."""
     with served(tmp_path) as server:

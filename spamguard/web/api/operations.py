@@ -151,7 +151,7 @@ _PAGE = (
     given.Parameter("limit", given.COUNT, f"How many, at most {MOST}", 50),
 )
 _SEARCH = (
-    given.Parameter("from", given.TEXT, "Part of the sender's address", ""),
+    given.Parameter("from", given.TEXT, "Part of the sender's address, or of the author: of the header's From", ""),
     given.Parameter("to", given.TEXT, "Part of a recipient's address", ""),
     given.Parameter("subject", given.TEXT, "Part of the subject", ""),
     given.Parameter("label", given.CLASS, "A class, unsure or not-scanned: what was said", ""),

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from spamguard.mail import author
 from spamguard.web.access import contract as access
 from spamguard.web.pages import charts, texts
 
@@ -107,6 +108,8 @@ def _environment() -> Environment:
         texts.day,
         texts.clock,
         texts.quoted,
+        author.parts,
+        author.is_sender,
     )
     environment.globals.update({function.__name__: function for function in told})
     environment.globals.update(charts=charts, undecided=texts.UNDECIDED, pages=PAGES, version=version())

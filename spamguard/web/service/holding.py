@@ -12,7 +12,7 @@ from spamguard.errors import BusyError, NotAllowedError, NotThereError, Quaranti
 from spamguard.history.row import printable, readable
 from spamguard.hostname import hostname
 from spamguard.log import word
-from spamguard.proxy.journal import subject_of
+from spamguard.proxy.journal import author_of, subject_of
 from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.relay.factory import next_hop
 from spamguard.settings import Hop, Settings
@@ -107,13 +107,15 @@ class Holding:
         raise UsageError(f"it is not known where {entry.id} was to go: `spamguard quarantine release --next-hop` takes it there")
 
     def _held(self, person: Person, entry: Entry) -> Held:
+        head = self._head(entry)
         return Held(
             entry.id,
             entry.when,
             printable(entry.envelope.sender.address, _TEXT),
+            readable(author_of(head), _TEXT),
             tuple(printable(one, _TEXT) for one in self._scope.theirs(person, _recipients(entry))),
             tuple(printable(one, _TEXT) for one in self._scope.theirs(person, _waiting(entry))),
-            readable(subject_of(self._head(entry)), _TEXT),
+            readable(subject_of(head), _TEXT),
             entry.size,
             printable(entry.reason, _TEXT),
             entry.released,

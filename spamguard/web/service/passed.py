@@ -79,6 +79,7 @@ class Passed:
             listener=row.listener,
             client=row.client,
             sender=row.sender,
+            author=row.author,
             recipients=recipients,
             subject=row.subject,
             size=row.size,

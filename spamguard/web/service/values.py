@@ -32,8 +32,9 @@ class Person:
 class Search:
     """What of the history is asked for; everything empty is not asked for. Texts are found anywhere in a field, whatever their case.
 
-    label: a class, "unsure" or "not-scanned"; "spam" is the class alone. taught: a class, or "any": somebody has said so.
-    since, until: seconds since 1970. before: a row's id, for the next page. limit: at most `MOST`.
+    sender: in either of a judgement's from and author. label: a class, "unsure" or "not-scanned"; "spam" is the class alone.
+    taught: a class, or "any": somebody has said so. since, until: seconds since 1970. before: a row's id, for the next page.
+    limit: at most `MOST`.
     """
 
     sender: str = ""
@@ -64,12 +65,15 @@ class WordPart:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a message, as `spamguard explain --json ID` tells it too. label, probability, log_odds: what was said then,
-    personal: to whom something else. next_hop: its answer. to: of others than operators their own addresses only."""
+    personal: to whom something else. next_hop: its answer. from: of the envelope. author: the header's From, in which senders write what
+    they like: "Name <address>" or the address alone, both cut where they are long, "" where it is not known. to: of others than operators
+    their own addresses only."""
 
     time: Moment
     listener: str
     client: str
     sender: str = field(metadata={NAME: "from"})
+    author: str
     recipients: tuple[str, ...] = field(metadata={NAME: "to"})
     subject: str
     size: int
@@ -199,11 +203,12 @@ class Today:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message in quarantine. to: as of a judgement. waiting: those who have not got it. subject: if its header tells."""
+    """A message in quarantine. from, author, to: as of a judgement. waiting: those who have not got it. subject: if its header tells."""
 
     id: str
     time: Moment
     sender: str = field(metadata={NAME: "from"})
+    author: str
     recipients: tuple[str, ...] = field(metadata={NAME: "to"})
     waiting: tuple[str, ...]
     subject: str

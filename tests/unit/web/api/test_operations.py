@@ -306,7 +306,7 @@ def test_names_are_those_of_the_commands(server: Served) -> None:
     """Where both tell the same."""
     client = server.client(ANNA)
     found = client.get(f"{ROOT}/history/{NAME}/why").json()
-    assert {"time", "listener", "client", "from", "to", "subject", "size", "label", "probability", "log_odds", "personal"} <= set(
+    assert {"time", "listener", "client", "from", "author", "to", "subject", "size", "label", "probability", "log_odds", "personal"} <= set(
         found["then"]
     )
     assert {"action", "next_hop", "words"} <= set(found["then"])

@@ -62,7 +62,8 @@ DIGEST = "31b1a3cbc2f1" + "0" * 20
 
 def judgement(name: str = NAME, **changes: Any) -> Known:
     usual = Known(
-        NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "hello@roofs.example", ("anna@example.net",), "Solar panels", 5321,
+        NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "bounce-4711@mailer.example", "Sunny Roofs <hello@roofs.example>",
+        ("anna@example.net",), "Solar panels", 5321,
         "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", name, "", "", True, [WordPart("solar", 2.5)],
     )  # fmt: skip
     return replace(usual, **changes)
@@ -99,7 +100,9 @@ class Fixed:
 
     judgements: list[Known] = field(default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()])
     held_back: list[Held] = field(
-        default_factory=lambda: [Held(NAME, NOW, "a@b.example", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)]
+        default_factory=lambda: [
+            Held(NAME, NOW, "a@b.example", "Ann <a@b.example>", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)
+        ]
     )
     following: str = ""
     header: str = "Subject: Held\r\nFrom: a@b.example"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -58,10 +59,10 @@ class Hostile(Fixed):
     def __init__(self) -> None:
         people = (WORDS, *EVIL)
         one = judgement(
-            subject=WORDS, sender=WORDS, recipients=people, client=WORDS, listener=WORDS, reply=WORDS, action=WORDS, label=WORDS,
-            taught=WORDS, words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
+            subject=WORDS, sender=WORDS, author=f"{WORDS} <{WORDS}>", recipients=people, client=WORDS, listener=WORDS, reply=WORDS,
+            action=WORDS, label=WORDS, taught=WORDS, words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
-        held = Held(NAME, NOW, WORDS, people, people, WORDS, 99, WORDS, released=False)
+        held = Held(NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False)
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 
@@ -157,10 +158,10 @@ def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         found.append(await client.get("/history"))
 
-    service = Fixed([judgement(subject="שלום", sender="אבג", recipients=("דהו",))])
+    service = Fixed([judgement(subject="שלום", sender="אבג", author="וזח <טיכ>", recipients=("דהו",)), judgement(sender="לםמ", author="")])
     asking(work, service, tmp_path)
-    for text in ("שלום", "אבג", "דהו"):
-        assert f"<bdi>{text}</bdi>" in found[0].text
+    for text in ("שלום", "אבג", "דהו", "וזח", "&lt;טיכ&gt;", "לםמ"):
+        assert re.search(f"<bdi[^>]*>{text}</bdi>", found[0].text), text
 
 
 @pytest.mark.parametrize("told", EVIL)

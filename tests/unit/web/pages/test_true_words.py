@@ -31,7 +31,7 @@ def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> 
 
 def test_what_is_not_kept_is_not_said_not_to_be(tmp_path: Path) -> None:
     """`history: {subjects: false, addresses: false}`: the message had a subject all the same, and came from somewhere."""
-    service = Fixed([judgement(subject="", sender="", recipients=(), client="")])
+    service = Fixed([judgement(subject="", sender="", author="", recipients=(), client="")])
     for page in get(service, tmp_path, "/history", f"/history/{NAME}"):
         told = page.text.partition("<main")[2]
         assert all(words in told for words in ("(no subject known)", "(no sender known)", "(nobody known)"))

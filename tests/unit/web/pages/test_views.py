@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from html import unescape
@@ -127,6 +128,37 @@ def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> Non
 
 
 # ---- history
+
+
+def shown(page: httpx.Response) -> str:
+    """What people read of it."""
+    return unescape(" ".join(re.sub("<[^>]*>", " ", page.text.partition("<main")[2]).split()))
+
+
+@pytest.mark.parametrize(
+    ("author", "sender", "told", "facts"),
+    [
+        ("Ann <a@b>", "c@d", "From Ann <a@b> envelope sender c@d →", "From Ann <a@b> Envelope sender c@d To"),
+        ("Ann <A@b>", "a@B", "From Ann <A@b> →", "From Ann <A@b> To"),
+        ("a@b", "a@b", "From a@b →", "From a@b To"),
+        ("", "c@d", "From c@d →", "From c@d To"),
+        ("p@p.example <x@y>", "p@p.example", "From p@p.example <x@y> envelope sender p@p.example →", "Envelope sender p@p.example To"),
+        ("Ann <a@b>", "", "From Ann <a@b> →", "From Ann <a@b> Envelope sender (no sender known) To"),
+        ("", "", "From (no sender known) →", "From (no sender known) To"),
+    ],
+)
+def test_who_wrote_it_stands_beside_the_sender(tmp_path: Path, author: str, sender: str, told: str, facts: str) -> None:
+    service = Fixed([judgement(author=author, sender=sender)])
+    service.held_back = [replace(service.held_back[0], author=author, sender=sender)]
+    paths = ("/history", f"/history/{NAME}", "/quarantine", f"/quarantine/{NAME}")
+    for number, page in enumerate(get(service, tmp_path, *paths)):
+        wanted = facts if number % 2 else told
+        assert (wanted.replace(" known", "") if number > 1 else wanted) in shown(page)
+
+
+def test_a_long_envelope_sender_is_cut_in_front(tmp_path: Path) -> None:
+    (page,) = get(Fixed([judgement(sender="x" * 100 + "@mailer.example")]), tmp_path, "/history")
+    assert f" …{'x' * 49}@mailer.example " in shown(page)
 
 
 def test_a_row_offers_what_contradicts_its_verdict(tmp_path: Path, service: Fixed) -> None:

@@ -66,6 +66,14 @@ def test_everybody_sees_their_own(held: Path) -> None:
     asked(held, work)
 
 
+def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
+    odd = b"From: =?utf-8?q?=E2=80=AEGr=C3=BC=C3=9Fe?= <x@y.example>\r\n\r\nhello\r\n"
+    hold(state, 0, odd, "anna@example.org")
+    (found,) = asked(state, lambda service: service.quarantine(ANNA)).messages
+    assert (found.sender, found.author) == ("a@example.com", "\ufffdGrüße <x@y.example>")
+    assert asked(state, lambda service: service.held(ANNA, name(0))).author == found.author
+
+
 def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
     with opened(held) as one:
         teach(one, PASSED[3:4], "anna@example.org")

@@ -171,6 +171,14 @@ def test_searching(state: Path) -> None:
         search(state, OPERATOR, before="../../key")
 
 
+def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
+    with opened(state) as one:
+        remember(state, [passed(one, -1, PASSED[0][1], author="Sunny Roofs <hello@roofs.example>")])
+    for sought in ("SUNNY roofs", "hello@", "Sender-1@"):
+        (found,) = asked(state, lambda service, sought=sought: service.history(BEN, Search(sender=sought))).judgements  # type: ignore[misc]
+        assert (found.sender, found.author) == ("Sender-1@example.com", "Sunny Roofs <hello@roofs.example>")
+
+
 def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
     told = settings(state, history=History(subjects=False, addresses=False))
     for person in (ANNA, BEN):
