@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import rim, usage
+from spamguard.cli import remembered, rim, usage
 from spamguard.daemon import desk
-from spamguard.errors import UsageError
+from spamguard.errors import QuarantineError, UsageError
 from spamguard.hostname import hostname
 from spamguard.ids import is_id
 from spamguard.times import moment, rfc3339
@@ -30,6 +30,7 @@ EXAMPLE = """  spamguard quarantine list
 
 Work = Callable[["Quarantine", Sequence["Entry"], argparse.Namespace], int]
 
+_TEXT = 1000  # characters of one that is told
 REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
 
 
@@ -79,7 +80,8 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
         raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
     found = list(quarantine.entries(before=options.before))
     for entry in found:
-        rim.answer(options, _line(entry), _values(entry))
+        values = _values(quarantine, entry)
+        rim.answer(options, _line(entry, values), values)
     if not found:
         rim.say("note: nothing is held there")
     return 0
@@ -87,7 +89,8 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
 
 def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     for entry in entries:
-        values = _values(entry) | {"file": str(quarantine.file(entry.id)), "header": quarantine.header(entry.id).decode("utf-8", "replace")}
+        header = quarantine.header(entry.id).decode("utf-8", "replace")
+        values = _values(quarantine, entry) | {"file": str(quarantine.file(entry.id)), "header": header}
         rim.answer(options, _text(values | {"time": moment(entry.when)}), values)
     return 0
 
@@ -179,7 +182,7 @@ def _told(reply: Reply) -> str:
 # ---- what is shown
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def _values(quarantine: Quarantine, entry: Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "time": rfc3339(entry.when),
@@ -187,20 +190,29 @@ def _values(entry: Entry) -> dict[str, Any]:
         "size": entry.size,
         "client": entry.envelope.client.address,
         "from": entry.envelope.sender.address,
+        "author": _author(quarantine, entry),
         "to": [one.address for one in entry.envelope.recipients],
         "waiting": [entry.envelope.recipients[number].address for number in entry.waiting],
         "released": entry.released,
     }
 
 
-def _line(entry: Entry) -> str:
-    values = _values(entry)
+def _author(quarantine: Quarantine, entry: Entry) -> str:
+    """As its header's From tells; "" where that tells nothing, or it was deleted meanwhile."""
+    from spamguard.history.row import readable
+    from spamguard.proxy.journal import author_of
+
+    with suppress(QuarantineError, OSError):
+        return readable(author_of(quarantine.header(entry.id)), _TEXT)
+    return ""
+
+
+def _line(entry: Entry, values: dict[str, Any]) -> str:
     first, *others = values["to"] or [""]
     more = f" and {len(others)} more" if others else ""
     state = "released" if entry.released else "held" if not entry.delivered else f"waits for {len(entry.waiting)}"
-    return rim.printable(
-        f"{entry.id}  {moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  <{values['from']}> to <{first}>{more}"
-    )
+    whence = remembered.whence(values["author"], values["from"])
+    return rim.printable(f"{entry.id}  {moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  {whence} to <{first}>{more}")
 
 
 def _text(values: dict[str, Any]) -> str:

@@ -66,7 +66,8 @@ def as_text(row: Row, words: int) -> str:
     """A row for people: who, what was said and done, and the strongest words each way."""
     return "\n".join(
         (
-            f"{row.id}, {moment(row.time)}, from <{row.sender}> at {row.client or 'an unknown client'} to {_recipients(row)}",
+            f"{row.id}, {moment(row.time)}, from {whence(row.author, row.sender)} at {row.client or 'an unknown client'}"
+            f" to {_recipients(row)}",
             f'"{row.subject}", {row.size:,} bytes',
             *_verdict(row),
             f"{row.action or 'handed on'}; answered: {row.reply}",
@@ -74,6 +75,15 @@ def as_text(row: Row, words: int) -> str:
             "",
         )
     )
+
+
+def whence(author: str, sender: str) -> str:
+    """Who the header's From says has written it (`mail.author`), and the envelope's sender where that is another."""
+    from spamguard.mail.author import is_sender, parts
+
+    if author and not is_sender(author, sender):
+        return f"{author}, envelope sender <{sender}>"
+    return author if parts(author)[0] else f"<{sender}>"
 
 
 def _verdict(row: Row) -> Sequence[str]:

@@ -20,6 +20,7 @@ FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
 RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(
     b"\n", b"\r\n"
 )
+WROTE = "Samuel Thorne <salbapel@wilorcorsal.example>"  # as its From says
 
 
 def hold(state, name, raw=RAW, sender="a@example.org", recipients=("b@x", "c@x")):
@@ -52,14 +53,22 @@ def test_the_list(run, held):
     assert done.status == 0
     assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
     assert second.startswith(FIRST)
-    assert second.endswith("spam      <a@example.org> to <b@x> and 1 more")
+    assert second.endswith(f"spam      {WROTE}, envelope sender <a@example.org> to <b@x> and 1 more")
     assert "\x1b" not in done.out
 
 
 def test_the_list_for_programs_page_by_page(run, held):
     (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
     assert (entry["id"], entry["from"], entry["to"], entry["waiting"]) == (FIRST, "a@example.org", ["b@x", "c@x"], ["b@x", "c@x"])
+    assert entry["author"] == WROTE
     assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (len(RAW), "spam", "192.0.2.1", False)
+
+
+def test_a_name_in_from_does_not_speak_to_the_terminal(run, taught):
+    hold(taught, FIRST, b"From: =?utf-8?q?=1B[31m=C2=9B=0A=E2=80=AE?= <x@\x1b.example>\r\n\r\n")
+    (line,) = run(taught, "quarantine", "list").out.splitlines()
+    assert line.isprintable()
+    assert "<x@\ufffd.example>, envelope sender <a@example.org> to <b@x>" in line
 
 
 def test_an_empty_quarantine(run, tmp_path):
@@ -75,6 +84,7 @@ def test_showing_one(run, held):
     done = run(held, "quarantine", "show", SECOND)
     assert done.status == 0
     assert "waiting   b@x, c@x\n" in done.out
+    assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
     (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines

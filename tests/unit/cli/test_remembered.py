@@ -50,6 +50,21 @@ def test_then_and_now(run, taught):
     assert sum(by_expert) == first == second == sum(by_feature) == round(scan.verdict.log_odds * 1000)
 
 
+@pytest.mark.parametrize(
+    ("author", "told"),
+    [
+        ("Sunny Roofs <hello@roofs.example>", "Sunny Roofs <hello@roofs.example>, envelope sender <a1@example.org>"),
+        ("Sunny Roofs <A1@example.org>", "Sunny Roofs <A1@example.org>"),
+        ("a1@example.org", "<a1@example.org>"),
+    ],
+)
+def test_who_wrote_it_stands_beside_the_sender(run, taught, author, told):
+    remember(taught, author=author)
+    assert f"from {told} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
+    (why,) = run(taught, "explain", "--json", ID).lines
+    assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
+
+
 def test_now_is_what_it_would_be_of_the_message_itself(run, taught, tmp_path):
     scan = remember(taught)
     (tmp_path / "message.eml").write_bytes(SPAM)
