@@ -285,6 +285,27 @@ def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, mo
     assert caplog.text.count("is a symbolic link") == 2
 
 
+@pytest.mark.parametrize(("folder", "votes"), [(".Junk", {"anna 0": "spam"}), (".Archive", {"anna 0": "ham"}), ("", {}), (".Trash", {})])
+def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_again(watched, monkeypatch, folder, votes):
+    """It is read when it is taught; whoever has moved it may have answered it, or changed their mind. No event needs to tell."""
+    message = deliver(watched.box, MAIL[0], "cur", "S")
+    watched.rest()
+    read = watched.watcher._scanner.message
+
+    def late(place, file, digest):
+        monkeypatch.setattr(watched.watcher._scanner, "message", read)
+        moved.rename(watched.box / folder / "cur" / f"{file.name}T")
+        return read(place, file, digest)
+
+    monkeypatch.setattr(watched.watcher._scanner, "message", late)
+    monkeypatch.setattr(watched.mailboxes, "changes", lambda _: Changes())
+    moved = move(message, watched.box / ".Junk")
+    watched.watcher._note(Changes(everything=True))
+    watched.rest()
+    assert not moved.exists()
+    assert watched.votes() == votes
+
+
 def test_a_message_that_is_half_there_is_waited_for(watched):
     whole, name = MAIL[0], f"1.half.host,S={len(MAIL[0])}"
     path = watched.box / "new" / name
