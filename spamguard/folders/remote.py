@@ -6,6 +6,7 @@ back, that is told as changes to everything, as nobody knows what was missed.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -26,6 +27,7 @@ _AGAIN_SECONDS = 1.0  # between two attempts to connect
 _LONGEST_WAIT = 240.0  # seconds for changes, in one question: less than for an answer
 _AT_ONCE = 64 << 10  # bytes
 _REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
+_OTHER = "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
 
 Found = TypeVar("Found")
 
@@ -109,14 +111,15 @@ class RemoteMailboxes:
         try:
             self._channel.connect(str(self._path))
         except OSError as error:
-            raise self._lost(error.strerror or str(error)) from error
+            older = error.errno == errno.EPROTOTYPE  # it speaks in packets
+            raise self._lost(_OTHER if older else error.strerror or str(error)) from error
         try:
             served = self._ask(protocol.text)
         except OSError as error:
             raise self._lost(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_SECONDS)
         if served != self._fingerprint:
-            raise self._lost("its `watch` is not ours, or its version: systemctl restart spamguard-watch")
+            raise self._lost(_OTHER)
 
     def _ask(self, understand: Callable[[object], Found], *question: object) -> Found:
         """What was answered. OSError: what the other side was told when it tried. MailboxesError: there is no other side."""

@@ -126,6 +126,18 @@ def test_it_must_have_the_same_watches(opener, tmp_path):
             assert mailboxes.changes(0.01) == Changes()
 
 
+def test_one_of_an_older_version_is_to_be_restarted(opener):
+    """It spoke in packets."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(opener.path))
+        listening.listen()
+        with (
+            closing(RemoteMailboxes(opener.path, [])) as mailboxes,
+            pytest.raises(MailboxesError, match=r"or its version: systemctl restart spamguard-watch"),
+        ):
+            mailboxes.users()
+
+
 NONSENSE = (
     b"",
     b"?\n",
