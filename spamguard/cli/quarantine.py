@@ -76,14 +76,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespace) -> int:
+    from spamguard.quarantine import MOST
+
     if options.before and not is_id(options.before):
         raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
-    found = list(quarantine.entries(before=options.before))
-    for entry in found:
+    found = list(quarantine.entries(MOST + 1, options.before))
+    for entry in found[:MOST]:
         values = _values(quarantine, entry)
         rim.answer(options, _line(entry, values), values)
     if not found:
         rim.say("note: nothing is held there")
+    if found[MOST:]:
+        rim.say(f"note: there are older ones: --before {found[MOST - 1].id}")
     return 0
 
 

@@ -64,6 +64,15 @@ def test_the_list_for_programs_page_by_page(run, held):
     assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (len(RAW), "spam", "192.0.2.1", False)
 
 
+def test_the_list_says_that_it_has_an_end(run, held, monkeypatch):
+    monkeypatch.setattr("spamguard.quarantine.MOST", 1)
+    done = run(held, "quarantine", "list")
+    assert done.out.startswith(SECOND)
+    assert len(done.out.splitlines()) == 1
+    assert done.err == f"spamguard: note: there are older ones: --before {SECOND}\n"
+    assert run(held, "quarantine", "list", "--before", SECOND).err == ""
+
+
 def test_a_name_in_from_does_not_speak_to_the_terminal(run, taught):
     hold(taught, FIRST, b"From: =?utf-8?q?=1B[31m=C2=9B=0A=E2=80=AE?= <x@\x1b.example>\r\n\r\n")
     (line,) = run(taught, "quarantine", "list").out.splitlines()
