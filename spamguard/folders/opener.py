@@ -26,6 +26,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 12  # folders within folders
 _MOST_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
+_MANY = 100_000  # names of a part of a folder, whose lengths are looked at then
+_MOST_TOLD = 96 << 20  # bytes that they take where they are told (`protocol.pack`): a million and more; people make names as they like
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
 _SCRIPT = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _WILD = re.compile(r"[*?]")
@@ -279,12 +281,20 @@ def _directories(directory: int, *, links: bool = False) -> set[str]:
 
 
 def _listed(folder: int, part: str) -> list[str]:
-    """Names of what may be messages."""
+    """Names of what may be messages. OSError: also of more than anybody can be told."""
     try:
         with _below(folder, (part,)) as directory:
-            return [name for name in os.listdir(directory) if name[0] != "."]
+            found = [name for name in os.listdir(directory) if name[0] != "."]
     except FileNotFoundError:
         return []
+    if len(found) > _MANY and sum(map(_told, found)) > _MOST_TOLD:
+        raise OSError(errno.EFBIG, "more names than can be told", part)
+    return found
+
+
+def _told(name: str) -> int:
+    """Bytes that it takes at most, where it is told."""
+    return len(name) if name.isascii() and name.isprintable() else 6 * len(name)
 
 
 def _opened_file(directory: int, name: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
+
 from spamguard.folders import opener, watches
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.settings import Watch
@@ -22,6 +24,27 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
         assert [place.directory for place in mailboxes.folders(anna)] == ["", ".f0", ".f1", ".f2", ".f3"]
         assert len(mailboxes._watches._watched) - before == 1 + 2 + 4 * 3 + 1
     assert "has more than 5 folders: the others are not looked at" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "much"), [("a" * 99, 6, False), ("\x01" * 99, 2, True), ("\N{WINKING FACE}" * 60, 3, True), ("a" * 99, 11, True)]
+)
+def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(tmp_path, monkeypatch, name, count, much):
+    """Else one user's names have all memory of the process by which everybody's mail is seen: one sign can take six bytes."""
+    monkeypatch.setattr(opener, "_MANY", 1)
+    monkeypatch.setattr(opener, "_MOST_TOLD", 1000)
+    box = maildir(tmp_path / "anna", ".Junk")
+    for number in range(count):
+        (box / ".Junk/cur" / f"{name}{number:02}").touch()
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
+        (anna,) = mailboxes.users()
+        inbox, junk = mailboxes.folders(anna)
+        assert mailboxes.names(inbox) == {"new": [], "cur": []}
+        if much:
+            with pytest.raises(OSError, match="more names than can be told"):
+                mailboxes.names(junk)
+        else:
+            assert len(mailboxes.names(junk)["cur"]) == count
 
 
 def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
