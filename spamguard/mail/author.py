@@ -15,11 +15,11 @@ _CUT = "..."  # all of a text in ASCII is kept but once (`history.row`)
 _TOLD = 2  # of several authors
 _END = 500  # bytes at either end of a field, of which more is never read: the address is in the last ones
 
-_COMMENT = rb"\((?:[^()\\]|\\.)*+\)"
+_COMMENT = rb"\((?:[^()\\]|\\.|)*+\)"
 for _ in range(3):  # comments in comments (RFC 5322, 3.2.2)
-    _COMMENT = rb"\((?:[^()\\]|\\.|%b)*+\)" % _COMMENT
+    _COMMENT = rb"\((?:[^()\\]|\\.|%b|)*+\)" % _COMMENT
 # what is quoted, a comment, an address in brackets, what stands between authors; else words
-_PIECE = re.compile(rb'"(?:[^"\\]|\\.)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S)
+_PIECE = re.compile(rb'"(?:[^"\\]|\\.|)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S)
 _BETWEEN = b" \t\r\n,;"
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 

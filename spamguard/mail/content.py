@@ -18,7 +18,7 @@ from spamguard.mail.split import FieldList, Leaf, Split, split
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
-_HOST = re.compile(r"(?:https?://)?+(?:[^/\\?#@]*+@)*+([^/\\?#:@]++)")  # up to the last @ is the user (URL Standard)
+_HOST = re.compile(r"(?:https?://|(?!https?://))(?:[^/\\?#@]*+@|)*+([^/\\?#:@]++)")  # up to the last @ is the user (URL Standard)
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 _TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
