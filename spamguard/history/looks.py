@@ -33,7 +33,7 @@ _SAID = """
 SELECT judgements.label, taught.label, {}, count(*) FROM judgements CROSS JOIN temp.taught ON taught.digest = judgements.digest"""
 _ASKED_FOR = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
 _WITH_DIGESTS = f"SELECT digest, label, personal {_ASKED_FOR}"
-_ROWS_OF = f"SELECT {', '.join(SMALL)} {_ASKED_FOR} ORDER BY id DESC LIMIT ?"
+_NEWEST = f"{_SELECT} WHERE id IN (SELECT max(id) {_ASKED_FOR} AND {{}} GROUP BY digest, {{}}) ORDER BY id DESC"
 
 
 class Wanted(NamedTuple):
@@ -102,10 +102,12 @@ class Looks:
         with self._explained():
             return [(*head, tuple(json.loads(recipients or "[]")), number) for *head, recipients, number in rows]
 
-    def rows_of(self, digests: Iterable[bytes], limit: int) -> list[Row]:
-        """The rows of these messages, at most so many, newest first, without features and words."""
+    def newest_of(self, digests: Iterable[bytes], parts: Sequence[str]) -> list[Row]:
+        """The newest row of each of these messages, newest first, without features and words. parts: as of `Wanted`; then the newest for
+        each list of recipients, as which of these are meant must be looked at."""
         self._ask_for(digests)
-        rows = self._ask(_ROWS_OF, (limit,))
+        condition, values = _condition(Wanted(parts=parts))
+        rows = self._ask(_NEWEST.format(condition, "recipients" if parts else "''"), values)
         with self._explained():
             return [from_columns(row) for row in map(_light, rows)]
 

@@ -15,7 +15,7 @@ from spamguard.settings import History as Kept
 from spamguard.web.service.paging import AFTER_ALL, beginning, page
 from spamguard.web.service.reading import Reading
 from spamguard.web.service.scope import Scope, voice
-from spamguard.web.service.values import MOST, Found, Judgement, Known, Person, Search, WordPart
+from spamguard.web.service.values import Found, Judgement, Known, Person, Search, WordPart
 
 
 class Passed:
@@ -98,7 +98,7 @@ class Passed:
 
     def of_digests(self, reading: Reading, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
         """As in `contract.Service`."""
-        found = reading.history.looks.rows_of(map(bytes.fromhex, digests), MOST)
+        found = reading.history.looks.newest_of(map(bytes.fromhex, digests), self._scope.parts(person))
         newest = {row.digest.hex(): row for row in reversed(found) if self._scope.may_see(person, row.recipients)}
         return dict(zip(newest, self.judgements(reading, person, list(newest.values())), strict=True))
 

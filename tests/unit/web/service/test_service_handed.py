@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from spamguard.spool import IN_MEMORY
 from spamguard.undo import ORIGIN
 from spamguard.web.service import scanning
 from spamguard.web.service.contract import Service
-from spamguard.web.service.values import Flip, Opinion, Person, Search
+from spamguard.web.service.values import MOST, Flip, Opinion, Person, Search
 from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import (
     ANNA,
@@ -31,6 +32,8 @@ from tests.unit.web.service.office import (
     asked,
     digest,
     name,
+    passed,
+    remember,
     serving,
     settings,
     spooled,
@@ -312,6 +315,20 @@ def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
             found = await service.passed(person, asked_for)
             assert {digest: one.id for digest, one in found.items()} == {taught[number]: name(number) for number in numbers}
         assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
+
+    asked(state, work)
+
+
+def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> None:
+    with opened(state) as one:
+        copy = passed(one, -1, PASSED[0][1], recipients=("carl@example.org",))
+    remember(state, [replace(copy, id=name(-number)) for number in range(1, MOST + 2)])
+
+    async def work(service: Service) -> None:
+        asked_for = [(await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)]
+        for person, numbers in ((OPERATOR, (-MOST - 1, 1)), (ANNA, (0, 1))):
+            found = await service.passed(person, asked_for)
+            assert [found[one].id for one in asked_for] == [name(number) for number in numbers]
 
     asked(state, work)
 
