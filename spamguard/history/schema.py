@@ -29,6 +29,8 @@ SMALL = tuple(name for name in COLUMNS if name not in LARGE)
 _APPLICATION = 0x7367_6869  # "sghi" in the file's header
 _VERSION = 4
 _BUSY_SECONDS = 5.0
+_NEWER = "a newer version has opened it: restart what is left of the old one, or install the newer one here"
+_FOREIGN = "it is of another program: move it away, a new one will be made"
 _STEP_ROWS = 64  # that one transaction moves
 _BEFORE = "judgements_of_version_2"
 
@@ -68,9 +70,7 @@ def connect(path: Path) -> sqlite3.Connection:
         try:
             _bring_up_to_date(db)
             if _version(db) != _VERSION:
-                raise HistoryError(
-                    f"history {path}: it is of another program or another version of this one: move it away, a new one will be made"
-                )
+                raise HistoryError(f"history {path}: {_NEWER if _version(db) > _VERSION else _FOREIGN}")
             use_log(db)
         except BaseException:
             db.close()

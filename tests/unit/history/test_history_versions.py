@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.errors import HistoryError
 from spamguard.history import FILE, History
 from spamguard.history.looks import Wanted
 from spamguard.history.row import COLUMNS, columns
@@ -136,3 +137,13 @@ def test_several_that_open_it_at_once_all_find_it_whole(tmp_path: Path) -> None:
     )
     running = [subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=60)[0].strip() for process in running] == ["3000"] * 3
+
+
+def test_what_a_newer_version_has_opened_is_not_to_be_moved_away(tmp_path: Path) -> None:
+    """It is found by what still runs after an upgrade, and is as good as it was."""
+    opened(tmp_path / FILE).close()
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(HistoryError, match="a newer version has opened it: restart"):
+        opened(tmp_path / FILE)

@@ -215,9 +215,9 @@ def spoil_header(path: Path) -> None:
     path.write_bytes(b"x" * 5000)
 
 
-def spoil_version(path: Path) -> None:
+def spoil_program(path: Path) -> None:
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 99")
+    db.execute("PRAGMA application_id = 99")
     db.close()
 
 
@@ -234,7 +234,7 @@ def spoil_words(path: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("spoil", [spoil_header, spoil_version, spoil_table, spoil_words])
+@pytest.mark.parametrize("spoil", [spoil_header, spoil_program, spoil_table, spoil_words])
 def test_what_is_no_history_is_told_in_one_line(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     with opened(tmp_path) as history:
         history.append([row(1)])

@@ -208,6 +208,18 @@ def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, se
     assert ("Release it</a>" in beside) == there
 
 
+def test_what_is_held_back_can_be_released_where_it_has_left_the_list(tmp_path: Path, service: Fixed) -> None:
+    """As of those that were called spam by people, once it is called good."""
+    service.judgements = [judgement(action="quarantine", own="ham")]
+
+    async def steps(client: httpx.AsyncClient) -> httpx.Response:
+        answer = await client.post(f"/history/{NAME}/teach?taught=spam", data={"csrf": TOKEN, "class": "ham"}, follow_redirects=False)
+        service.judgements = []
+        return await client.get(answer.headers["location"])
+
+    assert f'<a href="/quarantine/{NAME}">Release it</a>' in followed(service, tmp_path, steps).text
+
+
 def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
     answer = post(service, tmp_path, f"/history/{NAME}/forget?back=message")
     assert answer.headers["location"].startswith(f"/history/{NAME}?told=")
