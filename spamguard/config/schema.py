@@ -306,7 +306,7 @@ class FilePart(Part):
 
     state: values.Directory = _named("state", "Directory of the filter: key, receipts, tables, history, quarantine")
     user: values.UserName = _named("user", "Whom to run as when started as root; empty: the owner of the state directory")
-    workers: values.Processes = _named("workers", "Processes that speak SMTP; 0: one for each core")
+    workers: values.Processes = _named("workers", "Processes that speak SMTP; 0: one for two cores")
     listeners: list[ListenerPart] = _named("listeners", "Where mail comes in")
     scanners: list[ScannerPart] = _named("scanners", "Where other programs ask for verdicts")
     scoring: ScoringPart = _named("scoring", "How messages are judged")

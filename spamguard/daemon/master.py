@@ -144,7 +144,7 @@ class Master:
         self._settings = settings
         self._announced = False
         found = [self._sockets[sockets.address(one.endpoint)] for one in settings.doors]
-        self._fleet.begin(settings, found, settings.workers or len(os.sched_getaffinity(0)))
+        self._fleet.begin(settings, found, settings.workers or _usual_workers())
         self._watcher.begin(settings if settings.watch else None)
         self._teacher.begin(settings if settings.teaching else None)
         self._reporter.begin(settings if settings.metrics else None)
@@ -273,3 +273,8 @@ class Master:
         for one in self._beside:
             one.end()
         self._fleet.end()
+
+
+def _usual_workers() -> int:
+    """One for two cores, as each has a scorer beside it (corpora/RESULTS.md, "How many workers")."""
+    return (len(os.sched_getaffinity(0)) + 1) // 2

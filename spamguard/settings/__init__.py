@@ -312,7 +312,7 @@ class Web:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole configuration. workers: processes that speak SMTP; 0: one for each core.
+    """The whole configuration. workers: processes that speak SMTP; 0: one for two cores.
 
     personal: whether mail is judged for each recipient by what that person has said. aliases: addresses, `*@DOMAIN` or parts before
     the @, each with the user, as `Watch` names users, whose mail that is; "" for nobody's. metrics: where monitors may ask; None: nowhere.

@@ -10,7 +10,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from spamguard import Filter
+from spamguard.daemon import master
 from spamguard.daemon.fleet import Timing
 from tests.e2e.ports import free_port
 from tests.support.processes import alive
@@ -18,6 +21,12 @@ from tests.support.taken import taken
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Client, Daemon
 from tests.unit.filters import mail, teach, upgraded
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
+def test_how_many_workers_there_are_where_nobody_says(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert master._usual_workers() == workers
 
 
 def test_all_workers_answer_on_one_port_and_stop_when_told(daemon: Daemon) -> None:
