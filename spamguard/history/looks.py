@@ -103,8 +103,8 @@ class Looks:
             return [(*head, tuple(json.loads(recipients or "[]")), number) for *head, recipients, number in rows]
 
     def newest_of(self, digests: Iterable[bytes], parts: Sequence[str]) -> list[Row]:
-        """The newest row of each of these messages, newest first, without features and words. parts: as of `Wanted`; then the newest for
-        each list of recipients, as which of these are meant must be looked at."""
+        """The newest row of each of these messages, newest first, without features and words; looks at all rows. parts: as of `Wanted`;
+        then the newest for each list of recipients, as which of these are meant must be looked at."""
         self._ask_for(digests)
         condition, values = _condition(Wanted(parts=parts))
         rows = self._ask(_NEWEST.format(condition, "recipients" if parts else "''"), values)
@@ -112,7 +112,8 @@ class Looks:
             return [from_columns(row) for row in map(_light, rows)]
 
     def of_digests(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
-        """Of the rows of these messages: the digest, what was said, and what was said to users of whom it was decided otherwise."""
+        """Of the rows of these messages: the digest, what was said, and what was said to users of whom it was decided otherwise. Looks at
+        all rows."""
         self._ask_for(digests)
         rows = self._ask(_WITH_DIGESTS, ())
         with self._explained():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.web.api.operations import OPERATIONS
+from spamguard.web.api.operations import OPERATIONS, Plain
 from spamguard.web.service.values import Search
 from tests.unit.web.pages.fixed import DIGEST, NAME, OTHER
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
@@ -32,6 +33,16 @@ def problem(found: httpx.Response) -> int:
     assert found.headers["content-type"] == "application/problem+json", found.text[:200]
     assert found.json()["status"] == found.status_code
     return found.status_code
+
+
+def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() -> None:
+    """Which types do not tell: everything goes by place."""
+    called = {"id": "name", "class": "label"}
+    passing = [one for one in OPERATIONS if isinstance(one.run, Plain)]
+    assert len(passing) > 5
+    for one in passing:
+        named = ["id"] * ("{id}" in one.path) + ["message"] * one.takes_message + [parameter.name for parameter in one.parameters]
+        assert [called.get(name, name) for name in named] == list(signature(one.run.call).parameters)[2:], one.path
 
 
 def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
