@@ -82,7 +82,10 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
         raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
     found = list(quarantine.entries(MOST + 1, options.before))
     for entry in found[:MOST]:
-        values = _values(quarantine, entry)
+        header = b""
+        with suppress(QuarantineError, OSError):  # it was deleted meanwhile
+            header = quarantine.header(entry.id)
+        values = _values(entry, header)
         rim.answer(options, _line(entry, values), values)
     if not found:
         rim.say("note: nothing is held there")
@@ -93,8 +96,8 @@ def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespac
 
 def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     for entry in entries:
-        header = quarantine.header(entry.id).decode("utf-8", "replace")
-        values = _values(quarantine, entry) | {"file": str(quarantine.file(entry.id)), "header": header}
+        header = quarantine.header(entry.id)
+        values = _values(entry, header) | {"file": str(quarantine.file(entry.id)), "header": header.decode("utf-8", "replace")}
         rim.answer(options, _text(values | {"time": moment(entry.when)}), values)
     return 0
 
@@ -186,7 +189,10 @@ def _told(reply: Reply) -> str:
 # ---- what is shown
 
 
-def _values(quarantine: Quarantine, entry: Entry) -> dict[str, Any]:
+def _values(entry: Entry, header: bytes) -> dict[str, Any]:
+    from spamguard.history.row import readable
+    from spamguard.proxy.journal import author_of
+
     return {
         "id": entry.id,
         "time": rfc3339(entry.when),
@@ -194,21 +200,11 @@ def _values(quarantine: Quarantine, entry: Entry) -> dict[str, Any]:
         "size": entry.size,
         "client": entry.envelope.client.address,
         "from": entry.envelope.sender.address,
-        "author": _author(quarantine, entry),
+        "author": readable(author_of(header), _TEXT),
         "to": [one.address for one in entry.envelope.recipients],
         "waiting": [entry.envelope.recipients[number].address for number in entry.waiting],
         "released": entry.released,
     }
-
-
-def _author(quarantine: Quarantine, entry: Entry) -> str:
-    """As its header's From tells; "" where that tells nothing, or it was deleted meanwhile."""
-    from spamguard.history.row import readable
-    from spamguard.proxy.journal import author_of
-
-    with suppress(QuarantineError, OSError):
-        return readable(author_of(quarantine.header(entry.id)), _TEXT)
-    return ""
 
 
 def _line(entry: Entry, values: dict[str, Any]) -> str:

@@ -49,6 +49,7 @@ async def asked(house: House, request: Request) -> Response:
     since = float(int(time.time() - int(hours) * 3600)) if hours else 0.0
     found = await house.service.undo(person, user, since, dry=True)
     sums = Counter(receipt.was for receipt in found)
+    first = found[:_MOST_LESSONS]
     return page(
         request,
         "undo.html",
@@ -58,8 +59,8 @@ async def asked(house: House, request: Request) -> Response:
         since=since,
         receipts=found,
         sums=sums,
-        first=found[:_MOST_LESSONS],
-        passed=await house.service.passed(person, [receipt.digest for receipt in found[:_MOST_LESSONS]]),
+        first=first,
+        passed=await house.service.passed(person, [receipt.digest for receipt in first]),
         classes=await house.classes(person),
     )
 
