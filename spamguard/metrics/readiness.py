@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.opening import Opener
-from spamguard.relay.smtp import SmtpHop
 from spamguard.relay.trouble import Trouble
 from spamguard.settings import Endpoint, Hop, Protocol
 
@@ -46,9 +44,8 @@ async def _trouble(hop: Hop, hostname: str) -> str:
 
 
 async def _greet(hop: Hop, hostname: str) -> None:
-    kind = LmtpHop if hop.endpoint.protocol is Protocol.LMTP else SmtpHop
     quick = replace(hop, connect_seconds=HOP_SECONDS, command_seconds=HOP_SECONDS)
-    session = await asyncio.wait_for(Opener(quick, kind.verbs, hostname).open(), HOP_SECONDS)
+    session = await asyncio.wait_for(Opener(quick, hostname).open(), HOP_SECONDS)
     await session.quit()  # waits for a second at most
 
 

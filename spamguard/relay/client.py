@@ -1,4 +1,4 @@
-"""The ways on that speak SMTP or LMTP: what their hops and transactions have in common.
+"""Handing on by SMTP (RFC 5321), which has one reply for all recipients, or by LMTP (RFC 2033), which has one for each.
 
 Until the hop has said 354, a transaction that lost its session begins again on a new one, once, and goes on only if it hears
 the same answers. The data is sent once, whatever happens.
@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar
 
 from spamguard.relay.contract import Notice, unnoticed
 from spamguard.relay.envelope import fitted, loses_dsn, needs_smtputf8
@@ -18,7 +17,7 @@ from spamguard.relay.opening import Opener
 from spamguard.relay.pool import Pool
 from spamguard.relay.session import Session
 from spamguard.relay.trouble import CONTENT_TROUBLE, NO_SMTPUTF8, UNFIT, Closing, Lost, Trouble
-from spamguard.settings import Hop
+from spamguard.settings import Hop, Protocol
 from spamguard.spool import Content
 from spamguard.wire.attributes import attributes
 from spamguard.wire.commands import mail_command, rcpt_command
@@ -35,17 +34,19 @@ _log = logging.getLogger("spamguard.relay")
 class StreamHop:
     """A next hop that is spoken to over a connection. hostname: ours, for EHLO."""
 
-    verbs: ClassVar[tuple[str, ...]]
-    answers_each: ClassVar[bool]
-
     def __init__(self, hop: Hop, hostname: str, notice: Notice = unnoticed) -> None:
         self.settings = hop
         self.notice = notice
         self.pool = Pool(hop)
-        self._opener = Opener(hop, self.verbs, hostname)
+        self._opener = Opener(hop, hostname)
         self._extensions: Mapping[str, str] | None = None
         self._looked = -_KNOWN_FOR
         self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
+        return self.settings.endpoint.protocol is Protocol.LMTP
 
     @property
     def extensions(self) -> Mapping[str, str] | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from spamguard.relay.connection import dial
 from spamguard.relay.session import Session
 from spamguard.relay.trouble import Lost, NoHandshake, Stalled, Unreachable, Unsafe
-from spamguard.settings import Hop, Tls
+from spamguard.settings import Hop, Protocol, Tls
 from spamguard.wire.replies import extensions
 
 _TRUST_AGAIN = 10.0  # seconds between two readings of whom to trust, which take some 30 ms, while handshakes fail
@@ -23,10 +23,11 @@ _log = logging.getLogger("spamguard.relay")
 
 
 class Opener:
-    """Opens sessions with one next hop. verbs: EHLO and the like, the next one for hops that do not know the one before."""
+    """Opens sessions with one next hop. hostname: ours."""
 
-    def __init__(self, hop: Hop, verbs: tuple[str, ...], hostname: str) -> None:
+    def __init__(self, hop: Hop, hostname: str) -> None:
         self._hop = hop
+        verbs = ("LHLO",) if hop.endpoint.protocol is Protocol.LMTP else ("EHLO", "HELO")
         self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
         self._made: ssl.SSLContext | None = None
         self._kept_until = 0.0  # whatever comes; a time of the event loop's clock

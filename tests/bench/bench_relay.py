@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from spamguard.relay.smtp import SmtpHop
+from spamguard.relay.client import StreamHop
 from spamguard.settings import Endpoint, Hop
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Sender
@@ -21,7 +21,7 @@ _HEAD = b"X-Spam-Flag: NO\r\nX-Spam-Status: No, score=-1.2 required=5.0 tests=SP
 _CLIENT = Client("192.0.2.7", "client.example", "4711", "client.example", "ESMTP", source="REMOTE")
 
 
-async def hand_on(hop: SmtpHop, content: Content, count: int) -> None:
+async def hand_on(hop: StreamHop, content: Content, count: int) -> None:
     sender = Sender("from@sender.example", (Parameter("SIZE", "5000"), Parameter("BODY", "8BITMIME")))
     for _ in range(count):
         transaction = hop.transaction(_CLIENT)
@@ -33,7 +33,7 @@ async def hand_on(hop: SmtpHop, content: Content, count: int) -> None:
 
 async def measure(endpoint: Endpoint, messages: int, connections: int) -> tuple[float, float]:
     """Seconds on the wall and of the processor, for each message."""
-    hop = SmtpHop(Hop(endpoint), "bench.example")
+    hop = StreamHop(Hop(endpoint), "bench.example")
     with tempfile.TemporaryDirectory() as directory:
         spool = Spool(Path(directory))
         spool.write(b"Subject: test\r\n\r\n" + b"0123456789 and so on until the line is full, as lines are\r\n" * 86)

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spamguard.relay.client import StreamHop
 from spamguard.relay.contract import NextHop
-from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
-from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Endpoint, Hop, Protocol
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
@@ -52,8 +51,7 @@ class Way:
 
 
 def stream_hop(endpoint: Endpoint) -> NextHop:
-    kind = LmtpHop if endpoint.protocol is Protocol.LMTP else SmtpHop
-    return kind(Hop(endpoint, connect_seconds=5, command_seconds=5, data_seconds=5), "me.example")
+    return StreamHop(Hop(endpoint, connect_seconds=5, command_seconds=5, data_seconds=5), "me.example")
 
 
 def stream(lmtp: bool, at_socket: bool) -> Way:

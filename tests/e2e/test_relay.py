@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from spamguard.relay.client import StreamHop
-from spamguard.relay.lmtp import LmtpHop
-from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Endpoint, Hop, Protocol
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
@@ -32,8 +30,7 @@ with_postfix = pytest.mark.skipif(shutil.which("postfix") is None, reason="no Po
 
 
 def way_to(endpoint: Endpoint) -> StreamHop:
-    kind = LmtpHop if endpoint.protocol is Protocol.LMTP else SmtpHop
-    return kind(Hop(endpoint, command_seconds=20, data_seconds=20), "me.example.org")
+    return StreamHop(Hop(endpoint, command_seconds=20, data_seconds=20), "me.example.org")
 
 
 async def hand_on(hop: StreamHop, body: bytes, recipients: Sequence[str], directory: Path) -> list[Reply]:

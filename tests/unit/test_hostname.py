@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from spamguard.hostname import hostname
-from spamguard.relay.smtp import SmtpHop
+from spamguard.relay.client import StreamHop
 from spamguard.settings import Endpoint, Hop, Protocol
 
 
@@ -28,4 +28,4 @@ from spamguard.settings import Endpoint, Hop, Protocol
 def test_it_can_be_said_to_any_server(monkeypatch: pytest.MonkeyPatch, machine: str, told: str) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: machine)
     assert hostname() == told
-    SmtpHop(Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 25)), hostname())
+    StreamHop(Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 25)), hostname())

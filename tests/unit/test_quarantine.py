@@ -20,9 +20,8 @@ import pytest
 from spamguard.errors import QuarantineError
 from spamguard.ids import new_id
 from spamguard.quarantine import Entry, Quarantine, _encoded
-from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.client import StreamHop
 from spamguard.relay.maildir import MaildirHop
-from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Hop
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Sender
@@ -190,7 +189,7 @@ def release(quarantine: Quarantine, script: Script | None = None, *, lmtp: bool 
 
     async def released() -> Released:
         async with FakeHop(script or {}, lmtp=lmtp).running() as fake:
-            hop = (LmtpHop if lmtp else SmtpHop)(Hop(fake.endpoint), "me.example")
+            hop = StreamHop(Hop(fake.endpoint), "me.example")
             try:
                 replies = await quarantine.release(name(1), hop)
             finally:

@@ -17,7 +17,7 @@ from spamguard.proxy.exchange import Exchange
 from spamguard.proxy.people import People
 from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
-from spamguard.relay.lmtp import LmtpHop
+from spamguard.relay.client import StreamHop
 from spamguard.settings import Endpoint, Hop, Position, Protocol
 from spamguard.spool import Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
@@ -43,7 +43,7 @@ class Came(NamedTuple):
 async def sent(script: dict[str, list[Answer]]) -> Came:
     with tempfile.TemporaryDirectory() as place:
         async with asyncio.timeout(60), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
-            hop = LmtpHop(Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example")
+            hop = StreamHop(Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example")
             tools = Tools(Quarantine(Path(place) / "held"), lambda: KEY, lambda entry: None, lambda: None, People(()))
             message = Exchange(at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net").message(Client())
             spool = Spool(Path(place))

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spamguard.relay.client import StreamHop
-from spamguard.relay.lmtp import LmtpHop
-from spamguard.relay.smtp import SmtpHop
-from spamguard.settings import Hop, Protocol, Tls
+from spamguard.settings import Hop, Tls
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
 from tests.support.hops import FakeHop
@@ -49,8 +47,7 @@ class BrokenSpool(Spool):
 def hop_to(fake: FakeHop, **settings: object) -> StreamHop:
     """The way to this server. Waits are short unless said otherwise."""
     waits = {"connect_seconds": 5.0, "command_seconds": 5.0, "data_seconds": 5.0, "tls": Tls.OPPORTUNISTIC} | settings
-    kind = LmtpHop if fake.endpoint.protocol is Protocol.LMTP else SmtpHop
-    return kind(Hop(fake.endpoint, **waits), "me.example")  # type: ignore[arg-type]
+    return StreamHop(Hop(fake.endpoint, **waits), "me.example")  # type: ignore[arg-type]
 
 
 async def hand_on(

@@ -6,19 +6,18 @@ import asyncio
 
 import pytest
 
+from spamguard.relay.client import StreamHop
 from spamguard.relay.factory import next_hop
-from spamguard.relay.lmtp import LmtpHop
 from spamguard.relay.maildir import MaildirHop
-from spamguard.relay.smtp import SmtpHop
 from spamguard.settings import Hop, parse_endpoint
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "each"),
     [
-        ("smtp://127.0.0.1:25", SmtpHop, False),
-        ("lmtp://127.0.0.1:24", LmtpHop, True),
-        ("lmtp:/run/lmtp", LmtpHop, True),
+        ("smtp://127.0.0.1:25", StreamHop, False),
+        ("lmtp://127.0.0.1:24", StreamHop, True),
+        ("lmtp:/run/lmtp", StreamHop, True),
         ("maildir:/tmp/none", MaildirHop, True),
     ],
 )

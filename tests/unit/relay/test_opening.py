@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.relay import opening
-from spamguard.relay.lmtp import LmtpHop
-from spamguard.relay.smtp import SmtpHop
+from spamguard.relay.client import StreamHop
 from spamguard.settings import Endpoint, Hop, Protocol, Tls
 from spamguard.wire.values import Reply
 from tests.support.certificates import self_signed, server_context
@@ -55,7 +54,7 @@ def test_what_a_hop_says_as_it_closes_is_told_as_it_said_it(caplog: pytest.LogCa
 def test_a_hop_without_ehlo_hears_helo(refusal: bytes) -> None:
     fake = FakeHop({"EHLO": refusal, "HELO": b"250-PIPELINING\r\n250 DSN\r\n"})
 
-    async def twice(hop: SmtpHop) -> list[Reply]:
+    async def twice(hop: StreamHop) -> list[Reply]:
         replies = [*await hand_on(hop), *await hand_on(hop)]
         assert hop.extensions == {}
         return replies
@@ -87,7 +86,7 @@ def test_lmtp_has_no_other_hello() -> None:
 )
 def test_a_hop_that_cannot_be_found_is_down(endpoint: Endpoint) -> None:
     async def run() -> list[Reply]:
-        return await hand_on(LmtpHop(Hop(endpoint, connect_seconds=5), "me.example"))
+        return await hand_on(StreamHop(Hop(endpoint, connect_seconds=5), "me.example"))
 
     assert asyncio.run(run()) == [UNREACHABLE]
 
@@ -101,7 +100,7 @@ def test_a_hop_that_does_not_take_connections_is_down() -> None:
                 one.setblocking(False)
                 one.connect_ex(full.getsockname())
             endpoint = Endpoint(Protocol.SMTP, *full.getsockname())
-            return await hand_on(SmtpHop(Hop(endpoint, connect_seconds=0.2, command_seconds=0.2), "me.example"))
+            return await hand_on(StreamHop(Hop(endpoint, connect_seconds=0.2, command_seconds=0.2), "me.example"))
 
     assert asyncio.run(run()) == [UNREACHABLE]
 
@@ -151,8 +150,7 @@ def required(
     async def run() -> list[Reply]:
         async with fake.running():
             endpoint = Endpoint(fake.endpoint.protocol, host, fake.endpoint.port)
-            kind = LmtpHop if endpoint.protocol is Protocol.LMTP else SmtpHop
-            hop = kind(Hop(endpoint, tls, connect_seconds=seconds, command_seconds=seconds), "me.example")
+            hop = StreamHop(Hop(endpoint, tls, connect_seconds=seconds, command_seconds=seconds), "me.example")
             try:
                 first = await hand_on(hop)
                 between()
@@ -250,7 +248,7 @@ def test_a_large_message_over_tls(pem: Path, far_away: None) -> None:
 
 def test_a_context_without_checks_is_made_only_where_none_are_wanted() -> None:
     for tls in (Tls.OPPORTUNISTIC, Tls.REQUIRED):
-        context = opening.Opener(Hop(Endpoint(Protocol.SMTP, "x", 1), tls), ("EHLO",), "me")._context
+        context = opening.Opener(Hop(Endpoint(Protocol.SMTP, "x", 1), tls), "me")._context
         assert context.check_hostname is (tls is Tls.REQUIRED)
         assert (context.verify_mode is ssl.CERT_REQUIRED) is (tls is Tls.REQUIRED)
 
@@ -269,7 +267,7 @@ def test_a_hop_that_speaks_slower_and_slower_is_given_up() -> None:
         try:
             endpoint = Endpoint(Protocol.SMTP, *server.sockets[0].getsockname())
             async with asyncio.timeout(10):
-                return await hand_on(SmtpHop(Hop(endpoint, command_seconds=0.4), "me.example"))
+                return await hand_on(StreamHop(Hop(endpoint, command_seconds=0.4), "me.example"))
         finally:
             server.close()
             await asyncio.sleep(0.2)
