@@ -12,17 +12,17 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
 
 from spamguard import secret
-from spamguard.daemon.contract import Door
-from spamguard.doors.milter.door import open_milter
-from spamguard.doors.rspamd import Statistics, open_rspamd
+from spamguard.doors.milter.session import MilterSession
+from spamguard.doors.rspamd.answers import Statistics
+from spamguard.doors.rspamd.session import RspamdSession
 from spamguard.doors.smtp.door import open_door
-from spamguard.doors.spamd import open_spamd
+from spamguard.doors.spamd.session import SpamdSession
 from spamguard.files import KEY, SPOOL
 from spamguard.history import HistoryWriter
 from spamguard.hostname import hostname
@@ -37,6 +37,9 @@ from spamguard.proxy.scoring import ScorerPool
 from spamguard.proxy.teaching import TeachingProxy
 from spamguard.proxy.tools import Tools
 from spamguard.quarantine import Quarantine
+from spamguard.reception.clients import Load, Networks
+from spamguard.reception.conversation import House
+from spamguard.reception.door import Door, Session
 from spamguard.relay.contract import NextHop
 from spamguard.relay.factory import next_hop
 from spamguard.relay.trouble import Trouble
@@ -105,11 +108,16 @@ class _Pools:
 
 
 def open_scanner(asking: Asking, sockets: Sequence[socket.socket], spool: Path, statistics: Callable[[], Statistics]) -> Door:
-    """The door for the protocol that is spoken there."""
-    protocol = asking.scanner.endpoint.protocol
-    if protocol is Protocol.RSPAMD:
-        return open_rspamd(asking, sockets, spool, statistics)
-    return open_spamd(asking, sockets, spool) if protocol is Protocol.SPAMD else open_milter(asking, sockets, spool)
+    """A door that is not open yet, for the protocol that is spoken there. statistics: as `RspamdSession` wants it."""
+    scanner = asking.scanner
+    house = House(scanner.limits, Networks(scanner.clients), Load(scanner.limits))
+    sessions: Mapping[Protocol, Callable[[House, Asking, Path, str], Session]] = {
+        Protocol.RSPAMD: partial(RspamdSession, statistics),
+        Protocol.SPAMD: SpamdSession,
+        Protocol.MILTER: MilterSession,
+    }
+    begin = sessions[scanner.endpoint.protocol]
+    return Door(lambda address, _port: begin(house, asking, spool, address), sockets)
 
 
 def _statistics(counters: Slot, lessons: Lessons) -> Statistics:

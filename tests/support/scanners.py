@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.daemon.assembly import open_scanner
-from spamguard.doors.rspamd import Statistics
+from spamguard.doors.rspamd.answers import Statistics
 from spamguard.policy import SPAM_FROM, logit
 from spamguard.proxy.asking import Asking
 from spamguard.proxy.contract import NotScanned

@@ -21,9 +21,9 @@ from spamguard.doors.milter.incoming import Incoming
 from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.contract import NOT_JUDGED, REFUSALS
 from spamguard.reception.arriving import Arriving
-from spamguard.reception.clients import Load, Networks, sharer
-from spamguard.reception.conversation import Gone
-from spamguard.settings import Action, Scanner
+from spamguard.reception.clients import sharer
+from spamguard.reception.conversation import Gone, House
+from spamguard.settings import Action
 from spamguard.wire import milter
 from spamguard.wire.milter import Actions, Command, MalformedError, Offer, Steps
 from spamguard.wire.values import Client
@@ -37,18 +37,6 @@ _TOLD = frozenset(("i", "j", "auth_authen", "tls_version"))  # macros of use to 
 _OF_CLIENT = (Command.CONNECT.value, Command.HELLO.value)
 
 _log = logging.getLogger("spamguard.doors")
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What is the same for all sessions of a door. wanted: what we may do beside adding and removing fields."""
-
-    asking: Asking
-    scanner: Scanner
-    load: Load
-    clients: Networks
-    spool_directory: Path
-    wanted: Actions
 
 
 @dataclass(slots=True)
@@ -70,13 +58,15 @@ class _Message:
             self.content.arriving.close()
 
 
-class Session:
+class MilterSession:
     """One server (`reception.door.Session`). address: of the connection, "" of a Unix socket."""
 
-    def __init__(self, terms: Terms, address: str) -> None:
-        self._terms = terms
+    def __init__(self, house: House, asking: Asking, spool_directory: Path, address: str) -> None:
+        self._house = house
+        self._asking = asking
+        self._spool_directory = spool_directory
         self._address = address
-        self._sharer = sharer(address, trusted=terms.asking.trusts(address))
+        self._sharer = sharer(address, trusted=asking.trusts(address))
         self._state = State.NEW
         self._agreed = Offer(0, Actions(0), Steps(0))
         self._client = Client()
@@ -95,18 +85,18 @@ class Session:
 
     async def serve(self, connected: socket.socket) -> None:
         """From its first packet to its last."""
-        crowd = self._terms.load.enter(self._address)
+        crowd = self._house.load.enter(self._address)
         try:
             reader, self._writer = await asyncio.open_connection(sock=connected)
-            if crowd is not None or self._address not in self._terms.clients:
+            if crowd is not None or self._address not in self._house.clients:
                 _log.warning("%s: hanging up: %s", self._peer, "not a listed client" if crowd is None else "too many connections")
             else:
-                await self._talk(Connection(reader, self._writer, self._terms.scanner.limits.data_seconds))
+                await self._talk(Connection(reader, self._writer, self._house.limits.data_seconds))
         except OSError as error:
             _log.info("%s: connection lost at once: %s", self._peer, error)
         finally:
             self._message.close()
-            self._terms.load.leave(self._address)
+            self._house.load.leave(self._address)
             await self._close(connected)
 
     async def _close(self, connected: socket.socket) -> None:
@@ -139,7 +129,7 @@ class Session:
             _log.exception("%s: a fault in this session", self._peer)
 
     def _deadline(self) -> float:
-        now, limits = asyncio.get_running_loop().time(), self._terms.scanner.limits
+        now, limits = asyncio.get_running_loop().time(), self._house.limits
         if self._message.content is None:
             return now + _IDLE_SECONDS
         return min(now + limits.data_seconds, self._message.ends)
@@ -161,8 +151,9 @@ class Session:
     # ---- commands
 
     def _offer(self, data: bytes) -> None:
-        self._agreed = milter.agreed(milter.parse_offer(data), self._terms.wanted)
-        if self._terms.wanted & ~self._agreed.actions:
+        wanted = Actions(0) if self._asking.scanner.quarantine_from is None else Actions.QUARANTINE
+        self._agreed = milter.agreed(milter.parse_offer(data), wanted)
+        if wanted & ~self._agreed.actions:
             _log.warning("%s: this server cannot hold messages back: they are only tagged", self._peer)
 
     def _macros(self, data: bytes) -> None:
@@ -212,10 +203,10 @@ class Session:
     def _content(self) -> Incoming:
         """Of the message; it begins with the first piece that comes."""
         if self._message.content is None:
-            terms, limits = self._terms, self._terms.scanner.limits
+            limits = self._house.limits
             gap = b"" if self._agreed.steps & Steps.LEADING_SPACE else b" "
-            forged = Forged(terms.scanner.policy.forged)
-            self._message.content = Incoming(Arriving(terms.spool_directory, limits, terms.load, self._sharer), forged, gap)
+            forged = Forged(self._asking.scanner.policy.forged)
+            self._message.content = Incoming(Arriving(self._spool_directory, limits, self._house.load, self._sharer), forged, gap)
             self._message.ends = asyncio.get_running_loop().time() + limits.message_seconds
         return self._message.content
 
@@ -228,7 +219,7 @@ class Session:
         incoming = self._content()
         incoming.body(data)
         try:
-            judged = await self._patiently(self._terms.asking.judge(self._question(incoming)), connection)
+            judged = await self._patiently(self._asking.judge(self._question(incoming)), connection)
             connection.say(self._answer(judged, incoming))
         finally:
             self._forget()
@@ -276,18 +267,18 @@ class Session:
         return milter.insert_field(0, name, value if self._agreed.steps & Steps.LEADING_SPACE else value.lstrip(b" "))
 
 
-_HANDLERS: Mapping[Command, Callable[[Session, bytes], None]] = {
-    Command.OFFER: Session._offer,
-    Command.MACROS: Session._macros,
-    Command.CONNECT: Session._connect,
-    Command.HELLO: Session._hello,
-    Command.SENDER: Session._sender,
-    Command.RECIPIENT: Session._recipient,
-    Command.FIELD: Session._field,
-    Command.END_OF_HEADER: Session._end_of_header,
-    Command.BODY: Session._body,
-    Command.ABORT: Session._abort,
-    Command.NEXT_CLIENT: Session._next_client,
+_HANDLERS: Mapping[Command, Callable[[MilterSession, bytes], None]] = {
+    Command.OFFER: MilterSession._offer,
+    Command.MACROS: MilterSession._macros,
+    Command.CONNECT: MilterSession._connect,
+    Command.HELLO: MilterSession._hello,
+    Command.SENDER: MilterSession._sender,
+    Command.RECIPIENT: MilterSession._recipient,
+    Command.FIELD: MilterSession._field,
+    Command.END_OF_HEADER: MilterSession._end_of_header,
+    Command.BODY: MilterSession._body,
+    Command.ABORT: MilterSession._abort,
+    Command.NEXT_CLIENT: MilterSession._next_client,
 }
 """What is done at a command. The others say nothing that we need."""
 

@@ -89,9 +89,9 @@ class _Answer(NamedTuple):
 
 
 class RspamdSession(Conversation):
-    """One client."""
+    """One client. statistics: asked in a thread."""
 
-    def __init__(self, house: House, asking: Asking, spool_directory: Path, statistics: Callable[[], Statistics], address: str) -> None:
+    def __init__(self, statistics: Callable[[], Statistics], house: House, asking: Asking, spool_directory: Path, address: str) -> None:
         super().__init__(house, address)
         self._asking = asking
         self._sharer = sharer(address, trusted=asking.trusts(address))

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from spamguard.doors.milter.door import open_milter
+from spamguard.daemon.assembly import open_scanner
 from spamguard.proxy.asking import Judged
 from spamguard.settings import Action, Endpoint, Protocol, Scanner
+from tests.support.scanners import STATISTICS
 from tests.unit.doors.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
@@ -67,7 +68,7 @@ async def serving(directory: Path, asking: ScriptedAsking, path: Path | None = N
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as listening:
         listening.bind(str(path) if path else ("127.0.0.1", 0))
         listening.listen(200)
-        door = open_milter(asking, [listening], directory)
+        door = open_scanner(asking, [listening], directory, lambda: STATISTICS)
         await door.start()
         served = Served(door, listening.getsockname())
         try:
