@@ -10,7 +10,7 @@ import errno
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +38,8 @@ def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
     """Write `rows` as CSV with the columns n,gold,label,score,trained; returns how many.
 
     Scores have all their digits, so that ties and measures survive. The file appears whole or not at all: rows
-    are streamed into a neighbour that takes its name at the end. Raises UsageError if it cannot be written.
+    are streamed into a neighbour that takes its name at the end. A pipe or a device is written as it is. Raises UsageError if it
+    cannot be written.
     """
     target = Path(path)
     written = 0
@@ -49,7 +50,8 @@ def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
             for row in rows:
                 writer.writerow((row.n, row.gold, row.label, repr(float(row.score)), int(row.trained)))
                 written += 1
-        part.replace(target)
+        if part != target:
+            part.replace(target)
     return written
 
 
@@ -63,10 +65,10 @@ def check_writable(path: str | Path) -> None:
 
 @contextmanager
 def _neighbour(target: Path) -> Iterator[Path]:
-    """Where a file is written before it takes its name; nothing is left there."""
+    """Where a file is written before it takes its name; nothing is left there. What is no file, as /dev/stdout, is never replaced."""
     try:
-        with draft_of(target) as draft:
-            yield draft
+        with nullcontext(target) if target.exists() and not target.is_file() else draft_of(target) as part:
+            yield part
     except OSError as error:
         raise UsageError(f"{target}: cannot be written ({error.strerror or error}); {remedy(error, 'choose another file')}") from error
 

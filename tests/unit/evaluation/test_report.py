@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,20 @@ def test_scores_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="cannot be written"):
         write_scores(tmp_path / "no such directory" / "scores.csv", [])
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        report.check_writable(pipe)
+        write_scores(pipe, [Scored(1, "ham", "ham", -2.5, True)])
+        assert os.read(reader, 1000) == b"n,gold,label,score,trained\n1,ham,ham,-2.5,1\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
