@@ -90,11 +90,7 @@ is but for A to Z, in subject and author."""
 
 def columns(row: Row) -> Columns:
     """The values to keep."""
-    return with_folded(_columns(row))
-
-
-def with_folded(values: Columns) -> Columns:
-    """The values of `COLUMNS`, and those of `FOLDED` behind them."""
+    values = _columns(row)
     return (*values, *[_folded(values[place], lowered=lowered) for place, lowered in _PLACES])
 
 

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
-from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,7 +92,7 @@ class History:
             return
         with _explained(self.path):
             with transaction(self._db):
-                schema.insert(self._db, list(rows), repeat(None))
+                schema.insert(self._db, rows)
             newest = max(row[_TIME] for row in rows)
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
                 if not self._prune(newest):
