@@ -45,7 +45,10 @@ def test_exim(state: Path, tmp_path: Path) -> None:
                     raw = server.delivered(user, number)[-1]
                     assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
                     assert body(raw).rstrip(b"\n") == body(sent).rstrip(b"\n")
-        assert len(running.lines("verdict=", 2)) == 2  # not one for each recipient
+            long = b"Subject: long\r\nX-Long: " + b"x" * 3000 + b"\r\n\r\n" + b"y" * 5000 + b"\r\n"  # Exim sends no such lines unless told
+            assert client.sendmail("someone@example.org", ["anna@example.net"], long) == {}
+            assert body(server.delivered("anna", 3)[-1]).rstrip(b"\n") == b"y" * 5000
+        assert len(running.lines("verdict=", 3)) == 3  # not one for each recipient
         handed_on = r' => anna@example.net .*R=spamguard T=spamguard .*C="250 OK id='
         eventually(lambda: re.search(handed_on, server.log()), "Exim tells that we took it")
 
