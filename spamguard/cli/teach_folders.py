@@ -7,8 +7,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from spamguard.batches import batches
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from spamguard.folders.contract import Mailbox, Mailboxes
     from spamguard.folders.first import Filed
     from spamguard.folders.rules import RoleOf
+    from spamguard.folders.scan import Message as Read
     from spamguard.folders.scan import Scanner
     from spamguard.settings import Watch
 
@@ -41,7 +43,7 @@ EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
 def add(commands: usage.Commands) -> None:
     """The command's arguments."""
     parser = usage.describe(commands, "teach-folders", run, ABOUT, EXAMPLE)
-    parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach who knows none of it yet")
+    parser.add_argument("--dry-run", action="store_true", help="only say what each folder would teach")
     parser.add_argument("--config", type=usage.file, metavar="FILE", help="take state directory, mailboxes and roles of folders from it")
     usage.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         users = list(mailboxes.users())
         for missing in _without_mailboxes(mailboxes, users, watches, each=bool(options.maildirs)):
             raise UsageError(f"{missing.maildir}: no Maildir there: check the path and its permissions")
-        told = _show(mailboxes, users, roles) if options.dry_run else _teach(options, mailboxes, users, roles)
+        told = (_show if options.dry_run else _teach)(options, mailboxes, users, roles)
     rim.answer(options, "\n".join(map(_would_teach if options.dry_run else _taught, told)), told)
     return 0
 
@@ -89,40 +91,66 @@ def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
     return list(settings.watch), settings.watch_socket if os.geteuid() else None
 
 
-def _show(mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+def _show(options: argparse.Namespace, mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+    """What `_teach` would do, without making a filter."""
     from spamguard.folders.first import filed
-    from spamguard.folders.names import display
 
     told = []
-    for mailbox in users:
-        counts = Counter((one.label, display(one.place.directory)) for one in filed(mailboxes, mailbox, roles[mailbox.watch]))
-        folders = {folder: {"class": label, "messages": count} for (label, folder), count in sorted(counts.items())}
-        told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), "folders": folders})
+    with rim.open_existing(options, load=False) if rim.has_filter(options) else nullcontext() as spam_filter:
+        scanner = _scanner(mailboxes, token_bytes(32) if spam_filter is None else spam_filter.key)
+        for mailbox in users:
+            found = filed(mailboxes, mailbox, roles[mailbox.watch])
+            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), **_shown(spam_filter, scanner, mailbox, found)})
     return told
+
+
+def _shown(spam_filter: Filter | None, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> dict[str, Any]:
+    """How many messages each folder would teach, how many are known as that, and how many had been taken back."""
+    from spamguard.folders.names import display
+    from spamguard.records import EXTRACTOR
+
+    new: Counter[tuple[str, str]] = Counter()
+    seen: set[bytes] = set()
+    known = taken_back = 0
+    unwanted = frozenset(("spam",)) if spam_filter is None else spam_filter.unwanted
+    for one, message in _lessons(scanner, mailbox, found, unwanted):
+        vote = spam_filter.ledger.vote(message.digest, mailbox.user) if spam_filter is not None else None
+        if message.digest in seen:
+            known += 1
+        elif vote is not None and vote.label is None:
+            taken_back += 1
+        elif vote is not None and vote.extractor < EXTRACTOR:  # it is read anew, as what its owner has said
+            new[str(vote.label), display(one.place.directory)] += 1
+        elif vote is not None and vote.label == one.label:
+            known += 1
+        else:
+            new[one.label, display(one.place.directory)] += 1
+        seen.add(message.digest)
+    folders = {folder: {"class": label, "messages": count} for (label, folder), count in sorted(new.items())}
+    return {"folders": folders, "known": known, "taken_back": taken_back}
 
 
 def _would_teach(told: dict[str, Any]) -> str:
     parts = [f"{one['messages']:,} in {name} as {one['class']}" for name, one in told["folders"].items()]
-    return rim.printable(f"{told['user']}: would teach " + (", ".join(parts) or "nothing"))
+    return _line(told, "would teach", parts)
 
 
 def _taught(told: dict[str, Any]) -> str:
-    parts = [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items() if count]
+    return _line(told, "taught", [f"{rim.counted(count)} as {label}" for label, count in told["taught"].items() if count])
+
+
+def _line(told: dict[str, Any], verb: str, parts: Sequence[str]) -> str:
     others = {"already known": told["known"], "taken back before, and left so": told["taken_back"]}
     beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
-    return rim.printable(f"{told['user']}: taught " + (", ".join(parts) or "nothing") + (f" ({beside})" if beside else ""))
+    return rim.printable(f"{told['user']}: {verb} {', '.join(parts) or 'nothing'}" + (f" ({beside})" if beside else ""))
 
 
 def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
     from spamguard.folders.first import filed
-    from spamguard.folders.once import Once
-    from spamguard.folders.reading import SETTLED_SECONDS
-    from spamguard.folders.scan import Scanner
 
     told = []
     with rim.open_filter(options) as spam_filter:
-        time.sleep(SETTLED_SECONDS)  # what came a moment ago may still be being written: it would be passed over without a word
-        scanner = Scanner(mailboxes, spam_filter.key, Once())
+        scanner = _scanner(mailboxes, spam_filter.key)
         for mailbox in users:
             found = filed(mailboxes, mailbox, roles[mailbox.watch])
             taught = _teach_from(spam_filter, scanner, mailbox, found)
@@ -160,8 +188,22 @@ def _taken_back(spam_filter: Filter, user: str, batch: list[Ready]) -> set[bytes
 
 
 def _messages(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> Iterator[Message]:
+    lessons = _lessons(scanner, mailbox, found, spam_filter.unwanted)
+    return (Message(one.file.name, message.raw, one.label) for one, message in lessons)
+
+
+def _lessons(scanner: Scanner, mailbox: Mailbox, found: list[Filed], unwanted: frozenset[str]) -> Iterator[tuple[Filed, Read]]:
     from spamguard.folders.first import first_lessons
 
-    for one, raw in rim.with_progress(first_lessons(scanner, found, spam_filter.unwanted), len(found), title=mailbox.user):
-        if raw is not None:
-            yield Message(one.file.name, raw, one.label)
+    for one, message in rim.with_progress(first_lessons(scanner, found, unwanted), len(found), title=mailbox.user):
+        if message is not None:
+            yield one, message
+
+
+def _scanner(mailboxes: Mailboxes, key: bytes) -> Scanner:
+    from spamguard.folders.once import Once
+    from spamguard.folders.reading import SETTLED_SECONDS
+    from spamguard.folders.scan import Scanner
+
+    time.sleep(SETTLED_SECONDS)  # what came a moment ago may still be being written: it would be passed over without a word
+    return Scanner(mailboxes, key, Once())

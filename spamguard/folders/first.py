@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spamguard.folders import names
 from spamguard.folders.contract import File, Mailbox, Mailboxes, Place, files
 from spamguard.folders.rules import RoleOf
-from spamguard.folders.scan import Scanner, told
+from spamguard.folders.scan import Message, Scanner, told
 from spamguard.folders.values import Kind
 
 _READ, _DELETED = "S", "T"
@@ -62,7 +62,7 @@ def _counts(place: Place, file: File) -> bool:
     return _READ in name.flags and _DELETED not in name.flags
 
 
-def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collection[str]) -> Iterator[tuple[Filed, bytes | None]]:
+def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collection[str]) -> Iterator[tuple[Filed, Message | None]]:
     """Each with its message, in the same order; None: it teaches nothing, or cannot be read."""
     said: dict[bytes, str] = {}
     for one in found:
@@ -71,4 +71,4 @@ def first_lessons(scanner: Scanner, found: Collection[Filed], unwanted: Collecti
             yield one, None
             continue
         first = said.setdefault(message.digest, one.label)
-        yield one, None if first != one.label or message.is_our_own(one.label, unwanted) else message.raw
+        yield one, None if first != one.label or message.is_our_own(one.label, unwanted) else message

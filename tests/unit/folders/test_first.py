@@ -39,7 +39,9 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
         scanner = Scanner(mailboxes, spam_filter.key, Once())
         taught = list(first_lessons(scanner, found, spam_filter.unwanted))
         assert len(taught) == len(found)
-    return [(one.place.directory, one.label, numbers[raw[raw.find(b"Message-ID") :]]) for one, raw in taught if raw is not None]
+    return [
+        (one.place.directory, one.label, numbers[found.raw[found.raw.find(b"Message-ID") :]]) for one, found in taught if found is not None
+    ]
 
 
 def test_only_folders_of_a_class_teach_and_inbox_only_what_was_read(tmp_path, spam_filter):
