@@ -22,10 +22,12 @@ _PLACES = 8  # of a user, those that most was said at: told where another one wa
 ABOUT = """Take back what a user has taught. It is exactly as if it had never been said: what that user had said about a message before is
 in force again. Doing it twice changes nothing. Likewise a word list that was imported.
 
-Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place."""
+Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place. Of several users at once the
+experts are settled once, which is most of the time it takes."""
 EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
   spamguard undo --user anna --origin 'folder Junk'
+  spamguard undo --user anna --user ben --origin 'folders, before they were watched'
   spamguard undo --import bogofilter"""
 
 
@@ -33,12 +35,13 @@ def add(commands: usage.Commands) -> None:
     """The command's arguments."""
     parser = usage.describe(commands, "undo", run, ABOUT, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--user", metavar="NAME", help=f"whose word to take back, as `status` tells it; the site's is {usage.SITE!r}")
+    about = f"whose word to take back, as `status` tells it; the site's is {usage.SITE!r}; may be repeated"
+    what.add_argument("--user", action="append", dest="users", metavar="NAME", help=about)
     what.add_argument("--import", dest="word_list", metavar="NAME", help="the word list to take back; `status` names them")
     parser.add_argument("--since", metavar="WHEN", help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)")
     parser.add_argument("--origin", default="", metavar="TEXT", help="only what was said there: cli, folder, 'folder Junk'")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
-    usage.add_json(parser)
+    usage.add_json(parser, "answer in JSON, on a line for each user")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,23 +50,37 @@ def run(options: argparse.Namespace) -> int:
 
     if options.word_list is not None:
         return _take_list_back(options)
-    if not options.user:
+    if not all(options.users):
         raise UsageError(f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {usage.SITE!r}")
-    chosen = undo.Chosen(usage.teacher(options.user), _since(options), options.origin)
+    since = _since(options)
+    everybody = [undo.Chosen(usage.teacher(user), since, options.origin) for user in options.users]
     with rim.open_existing(options) as spam_filter:
-        found = undo.messages(spam_filter, chosen)
-        if not found and not spam_filter.ledger.users.messages(chosen.user, 0):
-            raise UsageError(f"{options.user!r} has taught nothing here: `spamguard status` lists who has")
-        with rim.progress(len(found), " messages") as advance:
-            done = list(_told(advance, undo.undo(spam_filter, found, chosen, dry=options.dry_run)))
+        messages = [_messages(spam_filter, chosen) for chosen in everybody]
+        with rim.progress(sum(map(len, messages)), " messages") as advance:
+            done = [
+                list(_told(advance, undo.undo(spam_filter, *one, dry=options.dry_run))) for one in zip(messages, everybody, strict=True)
+            ]
         # also when nothing is left to take back: whoever did it may have been interrupted before settling
-        settled = not options.dry_run and bool(done or (found and spam_filter.status().unsettled))
+        settled = not options.dry_run and (any(done) or (any(messages) and spam_filter.status().unsettled > 0))
         if settled:
             spam_filter.settle()
-        _warn_of_origin(spam_filter, found, chosen)
-    _warn_of_age(chosen, done)
-    rim.answer(options, _summary(done, dry=options.dry_run), _values(done, chosen, settled, dry=options.dry_run))
+        for found, chosen in zip(messages, everybody, strict=True):
+            _warn_of_origin(spam_filter, found, chosen)
+    _warn_of_age(since, done)
+    for name, chosen, taken in zip(options.users, everybody, done, strict=True):
+        whose = f"{rim.printable(name)}: " if len(done) > 1 else ""
+        rim.answer(options, whose + _summary(taken, dry=options.dry_run), _values(taken, chosen, settled, dry=options.dry_run))
     return 0
+
+
+def _messages(spam_filter: Filter, chosen: Chosen) -> list[bytes]:
+    """UsageError: this user has never said anything."""
+    from spamguard import undo
+
+    found = undo.messages(spam_filter, chosen)
+    if not found and not spam_filter.ledger.users.messages(chosen.user, 0):
+        raise UsageError(f"{chosen.user or usage.SITE!r} has taught nothing here: `spamguard status` lists who has")
+    return found
 
 
 def _take_list_back(options: argparse.Namespace) -> int:
@@ -103,11 +120,11 @@ def _warn_of_origin(spam_filter: Filter, digests: Sequence[bytes], chosen: Chose
         rim.say(f"note: this user has said nothing at {chosen.origin!r}, but at: {places}")
 
 
-def _warn_of_age(chosen: Chosen, done: list[Done]) -> None:
+def _warn_of_age(since: int, done: Sequence[list[Done]]) -> None:
     """What is older than votes are kept for cannot come back, which nobody should have to guess."""
     from spamguard.model.store import KEPT_SECONDS
 
-    if done and 0 < chosen.since < time.time() - KEPT_SECONDS:
+    if any(done) and 0 < since < time.time() - KEPT_SECONDS:
         rim.say(f"note: votes that were replaced more than {KEPT_SECONDS // 86_400} days ago are not known any more and did not come back")
 
 

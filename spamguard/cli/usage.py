@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def add_json(parser: argparse.ArgumentParser, about: str = ONE_FOR_ALL) -> None:
 def add_user(parser: argparse.ArgumentParser) -> None:
     """The option --user of those who judge."""
     parser.add_argument(
-        "--user", default="", metavar="NAME", help="whose mail it is: what this user has said weighs more (default: nobody's)"
+        "--user", type=user, default="", metavar="NAME", help="whose mail it is: what this user has said weighs more (default: nobody's)"
     )
 
 
@@ -93,7 +94,12 @@ def _named(text: str, what: str) -> Path:
 
 def teacher(text: str) -> str:
     """An argument that names who has taught: a user, or the site."""
-    return "" if text == SITE else text
+    return "" if text == SITE else user(text)
+
+
+def user(text: str) -> str:
+    """An argument that names a user. Bytes that are no text are written as where a directory's name says whose mailbox it is."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def whole(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta
 
 import pytest
@@ -67,6 +68,21 @@ def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taugh
         assert (done.out, "but at" in done.err) == (told, False)
 
 
+def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
+    """As many as `teach-folders` has taught for: it settled, which takes most of the time, after each."""
+    for name, raw in zip(("anna", "ben"), some("spam", 2), strict=True):
+        (tmp_path / name).write_bytes(raw)
+        run(taught, "learn", "--as", "ham", "--user", name, tmp_path / name)
+    everybody = ("--user", "ben", "--user", "anna")
+    assert run(taught, "undo", *everybody, "--user", "nobody").failed("'nobody' has taught nothing")
+    settled, settle = [], Filter.settle
+    monkeypatch.setattr(Filter, "settle", lambda one: [settled.append(one), settle(one)])
+    assert run(taught, "undo", *everybody).out == "ben: took back 1 vote\nanna: took back 1 vote\n"
+    assert len(settled) == 1
+    again = run(taught, "undo", "--json", *everybody).lines
+    assert [(one["user"], one["taken_back"], one["settled"]) for one in again] == [("ben", 0, False), ("anna", 0, False)]
+
+
 def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
     message = tmp_path / "message"
     message.write_bytes(some("spam")[0])
@@ -113,6 +129,15 @@ def test_an_empty_name_is_not_the_site_s(run, taught):
     """`undo --user "$WHO"`, where WHO is not set, took back all that the site was taught."""
     assert run(taught, "undo", "--user", "", "--dry-run").failed("--user is empty", "'(the site)'")
     assert run(taught, "undo", "--user", "(the site)", "--dry-run").out == "would take back 120 votes\n"
+
+
+def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taught, tmp_path):
+    """The ledger was said to be used wrongly: closed, or from another thread."""
+    path, name = tmp_path / "message.eml", os.fsdecode(b"\xff")
+    path.write_bytes(some("spam")[0])
+    assert run(taught, "learn", "--as", "ham", "--user", name, path).status == 0
+    assert [one["user"] for one in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]] == ["\\xff"]
+    assert run(taught, "undo", "--user", name).out == "took back 1 vote\n"
 
 
 def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
