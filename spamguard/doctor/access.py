@@ -21,7 +21,6 @@ from spamguard.folders.reach import is_maildir, mailboxes
 from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
-_MOST = 1000  # mailboxes looked at
 _SECONDS = 10.0  # for a Maildir among them: homes may have thousands of directories, and somebody waits
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 NAME_MAILDIRS = "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
@@ -48,9 +47,9 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
     if os.geteuid() not in (0, account.pw_uid):
         return None
     with closing(LocalMailboxes(settings.watch, notify=False)) as found:
-        some = list(islice(found.users(), _MOST))
-        wrong = no_maildirs(found, some)
-    seen = [one.path for one in some]
+        there = found.users()
+        wrong = no_maildirs(found, there)
+    seen = [one.path for one in there]
     with owner_from(account).acting():
         return Access(seen, [path for path in seen if not _readable(path)], wrong)
 
@@ -100,7 +99,7 @@ def _of_socket(settings: Settings) -> Step:
     try:
         with closing(mailboxes(settings)) as found:
             seen = list(found.users())
-            wrong = no_maildirs(found, seen[:_MOST])
+            wrong = no_maildirs(found, seen)
     except (SpamguardError, OSError) as error:
         return failed("mailboxes", str(error), "systemctl status spamguard-watch")
     if wrong:

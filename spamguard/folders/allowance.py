@@ -46,5 +46,6 @@ class Allowance:
                 "%s: has taught %d messages within 24 hours (lessons_per_day): what is moved beyond that teaches nothing, such as "
                 "what came into %s now. To teach it all the same: %s"
             )
-            command = ("spamguard", "learn", "--user", mailbox.user, "--as", lessons[0].label, f"{mailbox.path}/{folder}")
+            state = str(self._ledger.path.parent)
+            command = ("spamguard", "--state", state, "learn", "--user", mailbox.user, "--as", lessons[0].label, f"{mailbox.path}/{folder}")
             _log.warning(told, mailbox.user, limit, display(folder), shlex.join(command))

@@ -50,6 +50,17 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
 
 
 @needs_root
+def test_all_of_many_are_looked_at(place: Path) -> None:
+    """The first thousand were, and the others said to be well."""
+    for number in range(1200):
+        (place / "home" / f"z{number}" / "cur").mkdir(parents=True)
+    (place / "home/z999").chmod(0o700)
+    found = access.of_user(settings(place), NOBODY)
+    assert found is not None
+    assert (len(found.seen), found.closed) == (1202, [f"{place}/home/z999"])
+
+
+@needs_root
 def test_who_is_in_the_group_may_read(place: Path) -> None:
     (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
     os.chown(place / "home/anna", 0, group)
