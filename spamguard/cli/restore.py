@@ -38,6 +38,7 @@ def add(commands: usage.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, prove, replace; say what is there now."""
+    from spamguard import renewal
     from spamguard.backup.archive import Archive
 
     state = rim.state_directory(options)
@@ -49,10 +50,12 @@ def run(options: argparse.Namespace) -> int:
             rim.say("reading every receipt and making all tables; nothing is touched before that is done")
         aside = _restored(archive, header, state, replace=options.replace)
     with rim.open_existing(options) as spam_filter:
-        classes = dict(spam_filter.status().classes)
+        classes, left = dict(spam_filter.status().classes), renewal.left_behind(spam_filter.ledger)
     kept = f"; what was there is in {aside}" if aside else ""
     text = f"restored the backup of {moment(header.time)} into {state}: lessons of {rim.counted(sum(classes.values()))}{kept}"
     rim.answer(options, text, {"state": str(state), "made": header.time, "classes": classes, "kept": str(aside) if aside else None})
+    if left:
+        rim.say(f"note: {renewal.told(left)}; {renewal.REMEDY}")
     return 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from spamguard.bayes import fusion
 from spamguard.bayes.replay import LEARNER
 from spamguard.bayes.tables import Tables, empty_tables
-from spamguard.errors import LedgerError, TableError
+from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.files import sweep_drafts
 from spamguard.ledger import SqliteLedger
 from spamguard.mail.traits import NUMBERS, TRAITS
@@ -174,7 +174,8 @@ class TableStore:
             sweep_drafts(self._directory)  # first: on a disk that they have filled nothing could be written
             snapshot.write(path, tables, durable=self._durable)
         except OSError as error:
-            raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger") from error
+            told = remedy(error, "look at the disk and its permissions")
+            raise TableError(f"{path}: cannot be written ({error.strerror}); what was taught is safe in the ledger: {told}") from error
         line = json.dumps(asdict(stamp))
         # Listed before ours counts: what another process writes afterwards may be the current one by the time we remove.
         older = [other for other in self._directory.glob(f"tables-{EXTRACTOR}-*.bin") if other != path]

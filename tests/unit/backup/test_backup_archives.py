@@ -15,6 +15,7 @@ from spamguard.backup.archive import Archive, Header
 from spamguard.errors import LedgerError, SourceError
 from spamguard.framed import FrameWriter
 from tests.unit.backup.places import command, state_of
+from tests.unit.filters import upgraded
 
 
 def test_damage_anywhere_restores_nothing(file, tmp_path, capsys):
@@ -115,3 +116,12 @@ def test_a_backup_of_another_time(state, tmp_path, schema, status, capsys):
         db.execute(f"PRAGMA user_version = {schema}")
     assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == status
     assert ("has schema 99" in capsys.readouterr().err) == (status == 2)
+
+
+def test_a_backup_of_before_an_upgrade_that_reads_mail_otherwise(state, tmp_path, capsys):
+    """It was restored, as "lessons of 0 messages", and everything was unsure."""
+    upgraded(state)
+    assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == 0
+    said = capsys.readouterr()
+    assert "lessons of 0 messages" in said.out
+    assert "note: 30 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew" in said.err

@@ -290,7 +290,7 @@ def test_a_full_disk_loses_nothing(open_one: Open, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.snapshot, "write", full)
-    with pytest.raises(TableError, match=r"No space left.*safe in the ledger"):
+    with pytest.raises(TableError, match=r"No space left.*safe in the ledger: make room"):
         one.settle()
     assert held(one) == held(open_one()) == state
     assert snapshots(tmp_path) == []
