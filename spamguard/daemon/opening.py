@@ -143,7 +143,7 @@ class Opening:
         except ConnectionError:
             _log.debug("a client has gone while it was waiting")
         except (ProtocolError, OSError) as error:
-            _log.warning("a client was sent away: %s", error)
+            self._once.warn(("sent away", str(error)), "a client was sent away: %s", error)
         except Exception:  # a fault of ours ends with this client, who may come again  # noqa: BLE001
             _log.exception("a fault in answering a client")
         finally:
