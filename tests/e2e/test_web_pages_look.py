@@ -172,7 +172,7 @@ def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None
 @pytest.mark.parametrize("width", [1280, 360])
 def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: int) -> None:
     """WCAG 2.2, 1.4.4, also by a browser that has larger letters only: nothing is cut off but what may be, nor to be scrolled for."""
-    with served(tmp_path, service=Fixed([judgement(taught="ham", action="quarantine"), judgement(OTHER)])) as server:
+    with served(tmp_path, service=Fixed([judgement(taught="ham", action="quarantine", held=True), judgement(OTHER)])) as server:
         enter(browser, server)
         for path in ["/history?subject=Solar", f"/history/{NAME}", "/quarantine", f"/quarantine/{NAME}"]:
             browser.get(server.url + path)

@@ -52,7 +52,7 @@ async def taught(house: House, request: Request) -> Response:
     label, classes = form.get("class", ""), await house.classes(person)
     if label not in classes:
         raise UsageError("choose what the message is: there is no such class")
-    held = "" if classes[label] or (await house.service.judgement(person, name)).action != "quarantine" else name
+    held = name if not classes[label] and (await house.service.judgement(person, name)).held else ""
     receipt = await house.service.learn_passed(person, name, label)  # the last that can fail: who is told of an error has taught nothing
     notice = notices.learnt(receipt, f"/history/{name}/forget{_whence(request)}", held)
     return _back(request, name, house.notices.put(person, notice))
@@ -76,7 +76,7 @@ async def _is_there(house: House, person: Person, name: str) -> bool:
 
 def seen(found: Sequence[Judgement]) -> str:
     """Changes with anything that rows show."""
-    text = "".join(f"{one.id} {one.label} {one.taught} {one.own} {one.can_teach}\n" for one in found)
+    text = "".join(f"{one.id} {one.label} {one.taught} {one.own} {one.can_teach} {one.held}\n" for one in found)
     return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

@@ -66,6 +66,10 @@ class Holding:
                 return entry
         raise NotThereError("no message with that id is held here, or it is not yours")
 
+    def waits(self, name: str) -> bool:
+        """Whether a message is held that somebody has not got."""
+        return any(not entry.released for entry in self._quarantine.of([name]))
+
     def may_release(self, person: Person, entry: Entry) -> None:
         """NotAllowedError if others wait for it too, whose mail it is as well."""
         waiting = _waiting(entry)

@@ -85,8 +85,8 @@ class LocalService:
         self._filter = Lane("filter", partial(Filter.open, settings.state, one_wrong_in=one_wrong_in))
         self._reading = Lane("reading", partial(Reading.open, settings), _READERS)
         self._scanning = Scanning(settings, one_wrong_in, settle)
-        self._passed = Passed(scope, settings.history)
         self._holding = Holding(settings, scope)
+        self._passed = Passed(scope, settings.history, self._holding.waits)
         self._scope = scope
         self._lessons_per_day = (settings.teach or Teach()).lessons_per_day
         self._previewing: set[Person] = set()  # one each: others' lessons wait for it

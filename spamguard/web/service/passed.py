@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.history import Row
@@ -11,6 +11,7 @@ from spamguard.history.row import RECIPIENTS, fold
 from spamguard.ids import LAST, RANDOM_BYTES, is_id, new_id
 from spamguard.ledger.users import UNHEARD, Standing
 from spamguard.records import EXTRACTOR
+from spamguard.settings import Action
 from spamguard.settings import History as Kept
 from spamguard.web.service.paging import AFTER_ALL, beginning, page
 from spamguard.web.service.reading import Reading
@@ -19,11 +20,12 @@ from spamguard.web.service.values import Found, Judgement, Known, Person, Search
 
 
 class Passed:
-    """kept: what the history keeps."""
+    """kept: what the history keeps. is_held: whether a message of that id waits in the quarantine."""
 
-    def __init__(self, scope: Scope, kept: Kept) -> None:
+    def __init__(self, scope: Scope, kept: Kept, is_held: Callable[[str], bool]) -> None:
         self._scope = scope
         self._kept = kept
+        self._is_held = is_held
 
     def search(self, reading: Reading, person: Person, search: Search) -> Found:
         """A page."""
@@ -93,6 +95,7 @@ class Passed:
             taught=standing.label or "",
             own=standing.own or "",
             can_teach=can_teach(row, fingerprint),
+            held=row.action == Action.QUARANTINE and self._is_held(row.id),
             words=[WordPart(word.text, word.part) for word in row.words],
         )
 

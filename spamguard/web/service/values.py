@@ -88,12 +88,13 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Judgement(Outcome):
     """A message that passed. taught: the class that holds for it now as everybody's votes have it, "" for none; own: what the person who
-    asks has said. can_teach: its features are there and of this version."""
+    asks has said. can_teach: its features are there and of this version. held: it waits in the quarantine."""
 
     id: str
     taught: str
     own: str
     can_teach: bool
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)

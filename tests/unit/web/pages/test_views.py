@@ -196,10 +196,10 @@ def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
     assert service.searches[-1].subject == "a &b"
 
 
-@pytest.mark.parametrize(("label", "action", "there"), [("ham", "quarantine", True), ("spam", "quarantine", False), ("ham", "tag", False)])
-def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, service: Fixed, label: str, action: str, there: bool) -> None:
+@pytest.mark.parametrize(("label", "held", "there"), [("ham", True, True), ("spam", True, False), ("ham", False, False)])
+def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, service: Fixed, label: str, held: bool, there: bool) -> None:
     """Whoever says that it is not spam waits for it; teaching hands nothing on."""
-    service.judgements = [judgement(action=action, own=label)]
+    service.judgements = [judgement(action="quarantine", held=held, own=label)]
 
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": label})
@@ -208,9 +208,17 @@ def test_what_is_called_good_and_is_held_back_can_be_released(tmp_path: Path, se
     assert ("Release it</a>" in beside) == there
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_message_that_was_held_back_leads_to_the_quarantine_while_it_waits(tmp_path: Path, service: Fixed, held: bool) -> None:
+    service.judgements = [judgement(action="quarantine", held=held)]
+    rows, page = get(service, tmp_path, "/history", f"/history/{NAME}")
+    link = f'href="/quarantine/{NAME}"'
+    assert (link in rows.text, link in page.text, "held back, then released or deleted" in page.text) == (held, held, not held)
+
+
 def test_what_is_held_back_can_be_released_where_it_has_left_the_list(tmp_path: Path, service: Fixed) -> None:
     """As of those that were called spam by people, once it is called good."""
-    service.judgements = [judgement(action="quarantine", own="ham")]
+    service.judgements = [judgement(action="quarantine", held=True, own="ham")]
 
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
         answer = await client.post(f"/history/{NAME}/teach?taught=spam", data={"csrf": TOKEN, "class": "ham"}, follow_redirects=False)
@@ -305,10 +313,10 @@ def test_the_script_is_told_of_new_rows_only(tmp_path: Path, service: Fixed) -> 
     assert 'data-live="/history?label=spam"' in page.text
     (same,) = get(service, tmp_path, f"/history?label=spam&seen={seen}")
     assert (same.status_code, same.content) == (204, b"")
-    service.judgements[1] = judgement(taught="ham")
-    (other,) = get(service, tmp_path, f"/history?label=spam&seen={seen}")
-    assert other.status_code == 200
-    assert "people say: not spam" in other.text
+    for change, shown in ({"taught": "ham"}, "people say: not spam"), ({"held": True}, "held back"):
+        service.judgements[1] = judgement(**change)
+        (other,) = get(service, tmp_path, f"/history?label=spam&seen={seen}")
+        assert (other.status_code, shown in other.text) == (200, True)
 
 
 def test_a_message_that_was_not_scanned_has_its_page(tmp_path: Path, service: Fixed) -> None:

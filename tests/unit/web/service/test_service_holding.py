@@ -17,9 +17,25 @@ from spamguard.quarantine import DIRECTORY, Entry, Quarantine
 from spamguard.settings import Teach
 from spamguard.web.service import index, paging
 from spamguard.web.service.contract import Service
-from spamguard.web.service.values import HeldBack, Person
+from spamguard.web.service.values import HeldBack, Person, Search
 from tests.unit.filters import opened, teach
-from tests.unit.web.service.office import ANNA, BEN, CARL, LISTENER, MAIL, OPERATOR, PASSED, asked, digest, hold, name, serving, settings
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    LISTENER,
+    MAIL,
+    OPERATOR,
+    PASSED,
+    asked,
+    digest,
+    hold,
+    name,
+    passed,
+    remember,
+    serving,
+    settings,
+)
 
 RAW = PASSED[0][1].replace(b"\n", b"\r\n")
 
@@ -64,6 +80,27 @@ def test_everybody_sees_their_own(held: Path) -> None:
                     await call(person, which)
 
     asked(held, work)
+
+
+def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None:
+    """Released to all, deleted, and not; what was not held is not looked for."""
+    with opened(state) as one:
+        rows = [passed(one, number, PASSED[number][1], id=name(-number), action="quarantine") for number in (1, 2, 3)]
+        remember(state, rows)
+    for number in (0, -1, -2, -3):
+        hold(state, number, RAW, "anna@example.org")
+
+    async def work(service: Service) -> None:
+        async def waiting() -> list[str]:
+            return [one.id for one in (await service.history(OPERATOR, Search())).judgements if one.held]
+
+        assert await waiting() == [name(-3), name(-2), name(-1)]
+        await service.release(OPERATOR, name(-3))
+        await service.delete(OPERATOR, name(-2))
+        assert await waiting() == [name(-1)]
+        assert not (await service.judgement(OPERATOR, name(-3))).held
+
+    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
 
 
 def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
