@@ -73,7 +73,7 @@ class Member:
 class Fleet:
     """All workers, those of older settings too while they drain. settling_due: one has said so. starting: for the next one.
 
-    trouble: why none can be started.
+    trouble: why none can be started. tended: when last.
     """
 
     assembly: str
@@ -87,6 +87,7 @@ class Fleet:
     resume: float = 0.0
     trouble: log.Repeated = field(default_factory=lambda: log.Repeated(_log))
     stopping: bool = False
+    tended: float = inf
     starting: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +130,11 @@ class Fleet:
     def tend(self) -> None:
         """Whatever is due: bury the dead, kill the silent, start who is missing, send the old ones home."""
         now = time.monotonic()
+        stopped = now - self.tended
+        self.tended = now
         for member in list(self.members):
+            if stopped > self.timing.silent / 2:  # with all of the machine or container, as it seems: whoever is well needs a moment
+                member.heard += stopped
             if member.process.poll() is not None:
                 self._bury(member, now)
             elif now - member.heard > (self.timing.silent if member.ready else member.starting):

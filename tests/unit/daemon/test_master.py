@@ -276,6 +276,21 @@ def test_a_silent_worker_is_killed_and_replaced(daemon: Daemon) -> None:
     eventually(lambda: len(daemon.workers()) == 2)
 
 
+def test_who_was_stopped_together_with_the_master_is_not_killed(daemon: Daemon) -> None:
+    """As when a container is paused, or a virtual machine is moved."""
+    daemon.start("silent=3")
+    eventually(lambda: len(daemon.workers()) == 2)
+    everybody = [daemon.pid, *daemon.workers()]
+    for one in everybody:
+        os.kill(one, signal.SIGSTOP)
+    time.sleep(4)  # longer than a worker may be silent
+    for one in everybody:
+        os.kill(one, signal.SIGCONT)
+    daemon.reload()
+    daemon.logged("serving", 2)  # the master has looked after them by now
+    assert "has been silent" not in daemon.log()
+
+
 def test_workers_get_more_and_more_time_to_begin(daemon: Daemon) -> None:
     """Else none ever would, on a machine that is as slow as that."""
     daemon.configure(workers=1, listener={"hostname": "slow-2"})
