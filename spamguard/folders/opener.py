@@ -30,6 +30,7 @@ _MANY = 100_000  # names of a part of a folder, whose lengths are looked at then
 _MOST_TOLD = 96 << 20  # bytes that they take where they are told (`protocol.pack`): a million and more; people make names as they like
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of Dovecot's sdbox and mdbox
 _SCRIPT = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
+_NOT_FOLLOWED = "is a symbolic link, which is not followed: name the directory itself in `watch`"
 _WILD = re.compile(r"[*?]")
 _STAR = re.compile(r"\*")
 _KEYWORDS = "dovecot-keywords"
@@ -56,12 +57,14 @@ class LocalMailboxes:
         self._watches = Watches(notify=notify, at=self._mounted)
         self._known: list[Mailbox] = []
         self._closed: dict[str, str] = {}
+        self._links: set[str] = set()  # to Maildirs, where one would be watched; second names of one that is are no trouble
         self._once = Once()
 
     def users(self) -> list[Mailbox]:
         """Of a Maildir that several patterns name, the first one counts."""
         found: dict[str, Mailbox] = {}
         closed_before, self._closed = self._closed, {}
+        self._links = set()
         for number, ((fixed, rest), user) in enumerate(self._patterns):
             some = list(self._matches(fixed, rest))
             if not some:
@@ -69,6 +72,8 @@ class LocalMailboxes:
             for names in some:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
+        real = {os.path.realpath(path) for path in found} if self._links else set()
+        self._closed |= {link: _NOT_FOLLOWED for link in self._links if os.path.realpath(link) not in real}
         for one in self._known:
             if lies_below(one.path, self._closed):
                 found.setdefault(one.path, one)
@@ -155,6 +160,8 @@ class LocalMailboxes:
             except OSError as error:
                 if self._is_closed(below, error):
                     self._closed[below] = str(error.strerror)
+                elif not rest[1:] and os.path.isdir(f"{below}/cur"):
+                    self._links.add(below)
 
     def _mounted(self, place: str) -> Iterator[Target]:
         """Whatever may be another there, above it or below."""
@@ -169,7 +176,7 @@ class LocalMailboxes:
         """Whether it may be opened later. A file is nothing to speak of, nor is the link to the Sieve script in force."""
         if os.path.islink(path):
             if not path.endswith(_SCRIPT):
-                self._once.warn(path, "%s: is a symbolic link, which is not followed: name the directory itself in `watch`", path)
+                self._once.warn(path, "%s: %s", path, _NOT_FOLLOWED)
             return False
         return error.errno != errno.ENOTDIR
 

@@ -171,6 +171,10 @@ def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
     (home / "ben").symlink_to(home / "anna")
     (home / "carl").mkdir()
     (home / "carl" / "Maildir").symlink_to(secret)
+    maildir(home / "dora")
+    (home / "dora" / "Maildir").symlink_to(box)
+    (home / "emil").mkdir()
+    (home / "emil" / "Maildir").symlink_to("/etc")
     (box / ".Linked").symlink_to(secret)
     (box / ".Half").mkdir()
     (box / ".Half" / "cur").symlink_to(secret / "cur")
@@ -183,8 +187,10 @@ def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
             mailboxes.open(Place(mailbox), File("cur", "link"))
         with pytest.raises(OSError, match=r"."):
             mailboxes.names(Place(mailbox, ".Half"))
+        assert list(mailboxes.closed()) == [f"{home}/carl/Maildir"], "`status` tells of a mailbox that is not watched, by no name"
     told = [record.getMessage() for record in caplog.records]
-    assert [text.partition(":")[0] for text in told] == [f"{home}/ben", f"{home}/carl/Maildir", f"{box}/.Half/cur", f"{box}/.Linked"]
+    links = [f"{home}/{name}" for name in ("ben", "carl/Maildir", "dora/Maildir", "emil/Maildir")]
+    assert [text.partition(":")[0] for text in told] == [*links, f"{box}/.Half/cur", f"{box}/.Linked"]
     assert all("symbolic link, which is not followed" in text for text in told)
 
 

@@ -126,3 +126,17 @@ def test_what_joins_is_tried_soon(watched, monkeypatch):
 )
 def test_what_lies_below(directory, below):
     assert lies_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
+
+
+def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
+    """Only the log told of it, once, and no move of that user was ever learnt."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "ben").symlink_to(maildir(tmp_path / "elsewhere", ".Junk"))
+    watched = Watched(tmp_path)
+    told(watched, f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, which is not followed: name the directory itself")
+    message = deliver(watched.box, MAIL[0])
+    turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+    move(message, watched.box / ".Junk")
+    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.stop()
+    watched.filter.close()
