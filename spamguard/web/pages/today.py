@@ -14,7 +14,8 @@ from spamguard.web.access import contract as access
 from spamguard.web.pages import charts
 from spamguard.web.pages.drawing import page
 from spamguard.web.pages.house import House
-from spamguard.web.pages.texts import UNDECIDED, tone
+from spamguard.web.pages.query import Query
+from spamguard.web.pages.texts import UNDECIDED, day, tone
 from spamguard.web.service.values import Today, Wrong
 
 SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
@@ -51,6 +52,7 @@ async def shown(house: House, request: Request) -> Response:
         lessons=charts.lessons(found.hours),
         mistakes=mistakes(found),
         classes=unwanted,
+        since=Query(since=day(found.hours[0].start)),
         missing=(await house.service.model(person)).missing if list(totals) == [UNSURE] else "",
         wrong=await house.monitor.wrong() if person.operator else (),
     )

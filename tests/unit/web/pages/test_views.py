@@ -6,6 +6,7 @@ import mimetypes
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from spamguard.web import pages
 from spamguard.web.pages import drawing
 from spamguard.web.pages.routing import VIEWS
 from spamguard.web.service.values import Judgement, Model, Person
-from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
+from tests.unit.web.pages.fixed import ANNA, DIGEST, NAME, NOW, OPERATOR, OTHER, TOKEN, Fixed, Gate, asking, judgement
 
 MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
 PAGES = [
@@ -471,7 +472,15 @@ def test_words_are_looked_up(tmp_path: Path, service: Fixed) -> None:
 
 def test_today_tells_how_often_we_were_wrong(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/?hours=nonsense")
-    assert "11 messages</strong> of this time: <strong>2</strong> were called wrongly (18.2 %), of 1 we were unsure" in page.text
+    assert "11 messages</strong> of this time: <strong>2</strong> were called wrongly (18.2 %, and 2.0 % of all that passed)," in page.text
+    assert " of 1 we were unsure." in page.text
+
+
+def test_numbers_of_today_lead_to_the_messages(tmp_path: Path, service: Fixed) -> None:
+    (page,) = get(service, tmp_path, "/")
+    begun = datetime.fromtimestamp(NOW - 23 * 3600, UTC).strftime("%Y-%m-%d")
+    assert f'href="/history?label=unsure&amp;since={begun}"><strong>12</strong>' in page.text
+    assert f'href="/history?label=ham&amp;taught=spam&amp;since={begun}">2<' in page.text
 
 
 def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> None:
