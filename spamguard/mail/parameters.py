@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
+from spamguard.mail.decode import to_text
+
 VALUE_BYTES = 4000
 """Of a structured field: what is kept in caches must be bounded, and no sender needs more."""
 _MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
 _PARAMETER = re.compile(rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,1000}+)\"?|([^\s;]{0,1000}+))", re.S)
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
+_EXTENDED = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, language, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +59,22 @@ def parameters(value: bytes) -> dict[bytes, bytes]:
 
 
 def _join_continuations(found: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Parameters in pieces (name*0, name*1*) and with percent signs (name*) as plain ones (RFC 2231 sections 3 and 4).
-
-    The charset named in front of an extended value is dropped: nearly all are UTF-8, and text is guessed anyway.
-    """
+    """Parameters in pieces (name*0, name*1*) and with percent signs (name*) as plain ones, those of a charset in UTF-8 (RFC 2231 sections 3
+    and 4)."""
     plain = {name: text for name, text in found.items() if b"*" not in name}
     pieces: dict[bytes, list[tuple[int, bytes]]] = {}
-    for name, text in found.items():
+    charsets: dict[bytes, bytes] = {}
+    for name, value in found.items():
         match = _CONTINUATION.fullmatch(name)
         if match:
             base, number, extended = match.groups()
-            piece = _without_percent(text, first=int(number or 0) == 0) if extended or number is None else text
-            pieces.setdefault(base, []).append((int(number or 0), piece))
-    return plain | {name: b"".join([piece for _, piece in sorted(parts)]) for name, parts in pieces.items()}
+            place, encoded = int(number or 0), extended or number is None
+            said = _EXTENDED.fullmatch(value) if encoded and place == 0 else None
+            charsets[base], text = said.groups() if said else (charsets.get(base, b""), value)
+            pieces.setdefault(base, []).append((place, unquote_to_bytes(text) if encoded else text))
+    joined = {name: b"".join([piece for _, piece in sorted(parts)]) for name, parts in pieces.items()}
+    return plain | {name: _in_utf8(text, charsets[name]) for name, text in joined.items()}
 
 
-def _without_percent(text: bytes, *, first: bool) -> bytes:
-    """An extended value's bytes; the first piece begins with charset and language."""
-    return unquote_to_bytes(text.rpartition(b"'")[2] if first else text)
+def _in_utf8(text: bytes, charset: bytes) -> bytes:
+    return to_text(text, charset)[0].encode("utf-8", "replace") if charset else text

@@ -95,7 +95,7 @@ def by_name(fields: FieldList) -> Named:
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """CRLF to LF; a bare CR ends a line too, and is a defect (RFC 5322 section 2.2)."""
+    """CRLF to LF; a bare CR is a defect (RFC 5322 section 2.2) and ends a line too, but in front of CRLF, where programs double it."""
     if b"\r" not in raw:
         return raw, []
     text = raw.replace(b"\r", b"")
@@ -104,7 +104,7 @@ def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
     text = raw.replace(b"\r\n", b"\n")
     if b"\r" not in text:
         return text, []
-    return text.replace(b"\r", b"\n"), [b"bare-cr"]
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), [b"bare-cr"]
 
 
 def take_fields(text: bytes, limits: Limits) -> tuple[FieldList, int, list[bytes]]:

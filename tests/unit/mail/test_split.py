@@ -97,7 +97,12 @@ def test_an_envelope_line_and_line_ends_are_no_part_of_the_message() -> None:
     assert normalise_line_ends(b"a\r\nb\n") == (b"a\nb\n", [])
     assert normalise_line_ends(b"a\r\n\r\nb\r\n") == (b"a\n\nb\n", [])
     assert normalise_line_ends(b"a\rb\r\n") == (b"a\nb\n", [b"bare-cr"])
-    assert normalise_line_ends(b"\r\n\r\r\n\n\r") == (b"\n\n\n\n\n", [b"bare-cr"])
+    assert normalise_line_ends(b"\r\n\r\r\n\n\r") == (b"\n\n\n\n", [b"bare-cr"])
+
+
+def test_line_ends_made_twice_are_line_ends() -> None:
+    message = split(b"Subject: a\r\r\nContent-Type: text/html\r\r\n\r\r\ntext\r\r\n", DEFAULT_LIMITS)
+    assert (message.named[b"subject"], message.type.media, message.body) == (b"a", b"text/html", b"text\n")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +119,9 @@ def test_an_envelope_line_and_line_ends_are_no_part_of_the_message() -> None:
         (b"a/b; name*0=one; name*1=two", b"a/b", {b"name": b"onetwo"}),
         (b"a/b; name*1=two; name*0=one", b"a/b", {b"name": b"onetwo"}),
         (b"a/b; name*=utf-8'en'%c3%a4%20b", b"a/b", {b"name": "ä b".encode()}),
+        (b"a/b; name*=koi8-r'ru'%D3%DE%C5%D4.pdf", b"a/b", {b"name": "счет.pdf".encode()}),
+        (b"a/b; name*0*=gb2312''%B7%A2; name*1*=%C6%B1; name*2=.doc", b"a/b", {b"name": "发票.doc".encode()}),
+        (b"a/b; name*=utf-8''Bob's%20bill.pdf", b"a/b", {b"name": b"Bob's bill.pdf"}),
         (b"a/b; name*0*=utf-8''%c3; name*1*=%a4; name*2=%20", b"a/b", {b"name": "ä%20".encode()}),
     ],
 )
