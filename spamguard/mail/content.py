@@ -20,7 +20,7 @@ _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
 _HOST = re.compile(r"(?:https?://|(?!https?://))(?:[^/\\?#@]*+@|)*+([^/\\?#:@]++)")  # up to the last @ is the user (URL Standard)
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
-_TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml"))
+_TEXT_TYPES = frozenset((b"message/delivery-status", b"message/disposition-notification", b"application/xhtml+xml", b"application/pgp"))
 _HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
 _PAGES = (b".htm", b".html", b".shtml", b".xhtml", b".svg")  # ends of names of files that open as a page, whatever they are called
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")  # of text that says so: between two lines, or within a word (RFC 3676 section 4.2)
@@ -168,6 +168,10 @@ def _file_name(leaf: Leaf) -> bytes:
     name = parameters.get(b"filename") or leaf.type.parameters.get(b"name") or b""
     if not name:
         return b"unnamed" if disposition and disposition.lstrip().lower().startswith(b"attachment") else b""
+    return _folded(name)
+
+
+def _folded(name: bytes) -> bytes:
     return decode.fold(decode.unstructured(name[-300:])[0]).encode("utf-8", "replace")  # its end says what it is
 
 
@@ -179,6 +183,9 @@ def _read_text(content: Content, leaf: Leaf, budget: int, *, page: bool) -> int:
     if len(data) > budget or len(window) < len(leaf.body):
         data, wrong = data[:budget], [*wrong, b"text-size"]
     content.defects += wrong
+    if leaf.type.media == b"text/plain":
+        data, files = decode.without_files(data)
+        content.attachments += [(b"application/octet-stream", _folded(name)) for name in files]
     content.samples.append(data[:_SAMPLE])
     charset = leaf.type.parameters.get(b"charset", b"")
     if charset[:8].lower() in _NO_CHARSET:

@@ -7,6 +7,7 @@ the name of the defect.
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 import unicodedata
 from contextlib import suppress
@@ -58,16 +59,25 @@ _UNALIASED = ("cp856", "cp874", "cp1006", "koi8_t", "koi8_u", "mac_croatian", "m
 _CODECS = {
     **{alias: codec for alias, codec in aliases.items() if codec not in _NOT_FOR_MAIL},
     **{codec: codec for codec in (*aliases.values(), *_UNALIASED) if codec not in _NOT_FOR_MAIL},
-    "windows_874": "cp874",
-    "x_sjis": "cp932",
-    "x_gbk": "gb18030",
-    "x_euc_jp": "euc_jp",
-    "windows_31j": "cp932",
-    "iso_8859_8_e": "iso8859_8",
-    "iso_8859_8_i": "iso8859_8",
+    **dict.fromkeys(("cp50220", "cp50221", "iso_2022_jp_ms"), "iso2022_jp"),
+    "cn_big5": "big5",
+    "cp31j": "cp932",
+    "gb_2312_80": "gb2312",
+    "koi8_ru": "koi8_u",
+    "mac": "mac_roman",
+    "mac_ce": "mac_latin2",
+    "mac_centraleurroman": "mac_latin2",
+    "mac_cyrillic": "mac_cyrillic",
+    "unicode": "utf_16_le",
 }
+# One charset has many names: "windows-1251", "cp-1251", "win1251"; "ISO-8859-8-I", "iso88598".
+_FAMILY = re.compile("(?:windows|win|cp|ibm|ms|dos)_?([0-9]{2,4}j?)|iso_?8859_?([0-9]{1,2})(?:_[ei])?")
 # what senders write under the narrower name (WHATWG Encoding Standard, section 4.2)
 _WIDER = {
+    "latin_1": "cp1252",
+    "iso8859_9": "cp1254",
+    "iso8859_11": "cp874",
+    "big5": "big5hkscs",
     "gb2312": "gb18030",
     "gbk": "gb18030",
     "euc_kr": "cp949",
@@ -79,10 +89,13 @@ _WIDER = {
 }
 _WIDE = ("utf_16", "utf_32")  # beginnings of names of codecs: of several bytes to a character
 _SHIFTED = ("iso2022", "hz", "utf_7")  # of those whose text is all ASCII as it stands
-_WESTERN = frozenset(("latin_1", "cp1252"))  # any bytes fit them, and programs that do not know write them
+_TWO_BYTES = frozenset(("big5hkscs", "cp932", "cp949", "euc_jp"))  # to a character, with gaps between them
 _MARKS = (b"\xff\xfe", b"\xfe\xff")
 _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
 _PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
+_APPENDED = re.compile(rb"\n(?:--|__)")  # how that begins which lists append to any text, encoded or not
+_APPENDED_BYTES = 2000
+_UU_FILE = re.compile(rb"^begin 0?[0-7]{3} ([^\r\n]{1,200})\r?\n(?:M[ -`]{50,62}\r?\n)++(?:[ -`]{0,62}\r?\n){0,2}+(?:end\b)?", re.M)
 _MAX_PIECES = 100  # encodings in a row in one part
 _SLICE = 512  # characters normalised at once: reordering a run of combining marks takes quadratic time
 
@@ -94,8 +107,11 @@ def codec_name(charset: bytes) -> str | None:
 
 @lru_cache(maxsize=256)
 def _codec_name(charset: bytes) -> str | None:
-    name = charset.decode("ascii", "replace").strip(" '\"").lower()
-    codec = _CODECS.get(re.sub("[^a-z0-9]+", "_", name))
+    name = re.sub("[^a-z0-9]+", "_", charset.decode("ascii", "replace").lower()).strip("_")
+    plain = name.removeprefix("x_")
+    family = _FAMILY.fullmatch(plain)
+    common = (f"cp{family[1]}" if family[1] else f"iso8859_{family[2]}") if family else plain
+    codec = _CODECS.get(name) or _CODECS.get(common)
     return codec and _WIDER.get(codec, codec)
 
 
@@ -128,7 +144,7 @@ def _is_marked(data: bytes) -> bool:
 
 def _likelier(data: bytes, declared: str) -> list[str]:
     """As what to try text first that calls itself Western, and would be rubbish if it were not (RESULTS.md, "Mail of other sources")."""
-    if declared not in _WESTERN or data.isascii():
+    if declared != "cp1252" or data.isascii():  # any bytes fit it, and programs that do not know write it
         return []
     guess = codec_name(unlabelled.charset(data))
     return ["utf-8", guess] if guess else ["utf-8"]
@@ -154,10 +170,21 @@ def _strict(data: bytes, codec: str) -> str | None:
         return None
 
 
+def _pair_lost(error: UnicodeError) -> tuple[str, int]:
+    """In place of a character that a charset does not have. As in browsers both its bytes go, or all behind it would be other ones."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "\ufffd", error.start + 1 + (error.object[error.start + 1 : error.start + 2] >= b"\x80")
+
+
+_PAIRS = "spamguard.pairs"
+codecs.register_error(_PAIRS, _pair_lost)
+
+
 def _damaged(data: bytes, declared: str | None) -> str:
     """Text that no codec takes as a whole: damaged or cut off, if most of it is what was declared; else by its bytes, else Windows-1252."""
     if declared not in (None, "ascii"):
-        text = data.decode(declared, "replace")
+        text = data.decode(declared, _PAIRS if declared in _TWO_BYTES else "replace")
         if declared != "utf-8" or 2 * text.count("\ufffd") < len(text) - len(text.encode("ascii", "ignore")):
             return text
     return data.decode(codec_name(unlabelled.charset(data)) or "cp1252", "replace")
@@ -176,7 +203,13 @@ def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def decode_base64(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Base64 with the padding repaired, foreign characters passed over, and several encodings in a row all read."""
+    """Base64 with the padding repaired, foreign characters passed over, several encodings in a row all read, and what a list appended."""
+    if appended := _APPENDED.search(data, max(len(data) - _APPENDED_BYTES, 0)):
+        return _base64(data[: appended.start()])[0] + data[appended.start() :], [b"base64"]
+    return _base64(data)
+
+
+def _base64(data: bytes) -> tuple[bytes, list[bytes]]:
     padding = data.find(b"=")
     if padding < 0 or not data[padding:].strip(b"= \t\n"):
         try:
@@ -194,6 +227,13 @@ def _mend_base64(piece: bytes) -> bytes:
     whole = whole[: len(whole) - (len(whole) % 4 == 1)]
     found = binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
     return found.replace(b"\0", b"") if b"=" in piece else found
+
+
+def without_files(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Plain text without the files that programs from before MIME put into it, uuencoded, and their names."""
+    if b"begin " not in data:
+        return data, []
+    return _UU_FILE.sub(b"", data), _UU_FILE.findall(data)
 
 
 def _decode_uu(data: bytes) -> tuple[bytes, list[bytes]]:
@@ -217,7 +257,7 @@ def unstructured(value: bytes, charset: bytes = b"") -> tuple[str, list[bytes]]:
     """
     if b"=?" not in value:
         if value.isascii():
-            return value.decode("ascii"), []
+            return to_text(value, charset_inside(value)) if b"\x1b" in value else (value.decode("ascii"), [])
         utf8 = _strict(value, "utf-8")
         return to_text(value, charset)[0] if utf8 is None else utf8, [b"header-8bit"]
     texts: list[str] = []

@@ -97,7 +97,7 @@ def _texts(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[by
 
 
 def _is_plain(value: bytes) -> bool:
-    return value.isascii() and b"=?" not in value
+    return value.isascii() and b"=?" not in value and b"\x1b" not in value
 
 
 def of_part(fields: FieldList) -> list[Section]:

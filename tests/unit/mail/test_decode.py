@@ -44,10 +44,39 @@ from tests.unit.mail.support import repeatable, words
         ("привет".encode("utf-32"), b"utf-32", "привет", []),
         (("ю" * 20).encode()[:-1], b"utf-8", "ю" * 19 + "\ufffd", [b"charset-wrong"]),
         (b"", b"utf-8", "", []),
+        ("œuvre à 50 €".encode("cp1252"), b"iso-8859-1", "œuvre à 50 €", []),  # what stands in these gaps is never meant as control signs
+        ("şükür, 50 €".encode("cp1254"), b"iso-8859-9", "şükür, 50 €", []),
+        ("裏面碁".encode("big5hkscs"), b"big5", "裏面碁", []),
+        ("会議".encode("euc_jp") + b"\xad\xa1" + "資料".encode("euc_jp"), b"euc-jp", "会議\ufffd資料", [b"charset-wrong"]),
+        ("회의".encode("cp949") + b"\xc9\xa1" + "자료".encode("cp949"), b"euc-kr", "회의\ufffd자료", [b"charset-wrong"]),
+        ("會議".encode("big5") + b"\xff\xffx" + "資料".encode("big5"), b"big5", "會議\ufffdx資料", [b"charset-wrong"]),
     ],
 )
 def test_charsets(data: bytes, charset: bytes, text: str, defects: list[bytes]) -> None:
     assert to_text(data, charset) == (text, defects)
+
+
+@pytest.mark.parametrize(
+    ("names", "codec"),
+    [
+        ("windows-1251 cp1251 cp-1251 win-1251 Windows1251 x-cp1251", "cp1251"),
+        ("iso-8859-2 iso8859-2 iso88592 ISO_8859-2:1987", "iso8859_2"),
+        ("iso-8859-8-i iso-8859-8-e iso-8859-8", "iso8859_8"),
+        ("iso-8859-6-i", "iso8859_6"),
+        ("x-sjis windows-31j shift_jis x-cp932", "cp932"),
+        ("x-gbk gb_2312-80 windows-936", "gb18030"),
+        ("ks_c_5601-1987 windows-949 x-windows-949 x-euc-kr", "cp949"),
+        ("big5 cn-big5 x-big5", "big5hkscs"),
+        ("iso-2022-jp cp50220 csISO2022JP", "iso2022_jp_ext"),
+        ("macintosh x-mac-roman mac", "mac_roman"),
+        ("x-mac-cyrillic", "mac_cyrillic"),
+        ("x-mac-ce x-mac-centraleurroman", "mac_latin2"),
+        ("tis-620 iso-8859-11 windows-874", "cp874"),
+        ("koi8-u koi8-ru", "koi8_u"),
+    ],
+)
+def test_a_charset_is_known_by_all_its_names(names: str, codec: str) -> None:
+    assert {codec_name(name.encode()) for name in names.split()} == {codec}
 
 
 def test_every_codec_in_the_list_is_a_charset_that_python_has() -> None:
@@ -96,6 +125,17 @@ def test_transfer_encodings_are_undone(data: bytes) -> None:
 )
 def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -> None:
     assert decode_base64(data)[0] == decoded
+
+
+@pytest.mark.parametrize("text", ["grüße", "grüßen", "größen"])  # with padding, and without
+@pytest.mark.parametrize("line", [b"_" * 47, b"-- ", b"-" * 54])
+def test_what_lists_append_to_base64_is_text(text: str, line: bytes) -> None:
+    below = b"\n" + line + b"\nA mailing list\nhttps://lists.example.com/?a=b\n"
+    assert decode_base64(base64.encodebytes(text.encode()) + below) == (text.encode() + below, [b"base64"])
+
+
+def test_appending_without_end_is_read_once() -> None:
+    assert decode_base64(b"aGVsbG8=" + b"\n--" * 100_000)[0].startswith(b"hello")
 
 
 def test_base64_in_a_great_many_pieces_is_read_to_its_end() -> None:
@@ -175,6 +215,11 @@ def test_text_without_a_charset_may_name_one_itself(data: bytes, charset: bytes)
 def test_8_bit_headers_have_the_charset_of_the_body_unless_they_are_utf_8() -> None:
     assert unstructured("今日".encode("big5"), b"big5") == ("今日", [b"header-8bit"])
     assert unstructured("今日".encode(), b"big5") == ("今日", [b"header-8bit"])
+
+
+@pytest.mark.parametrize(("text", "charset"), [("会議の資料 2024", "iso-2022-jp"), ("회의 자료", "iso-2022-kr")])
+def test_headers_in_escape_sequences_are_read(text: str, charset: str) -> None:
+    assert unstructured(text.encode(charset)) == (text, [])
 
 
 def test_8_bit_headers_are_a_defect() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 
 import numpy as np
 import pytest
@@ -236,6 +237,17 @@ def test_files_that_open_as_a_page_are_read(kind: bytes) -> None:
     part = b"Content-Type: " + kind + b"\nContent-Transfer-Encoding: base64\n\n" + base64.b64encode(b"<svg><text>viagra</text></svg>")
     found = texts(header(b"Content-Type: multipart/mixed; boundary=b", body=b"--b\n\nhello\n--b\n" + part + b"\n--b--"))
     assert {"hello", "viagra", "tags:svg"} <= found
+
+
+def test_files_within_plain_text_are_attachments() -> None:
+    lines = b"".join([binascii.b2a_uu(bytes(range(at, at + 45))) for at in range(100)])
+    said = b"please look at this\n\nbegin 644 bill.pdf\n" + lines + b"#86)C\n`\nend\n\nthank you\n"
+    extractor = Extractor(KEY)
+    plain = extractor.features(header(b"Subject: bill", body=b"please look at this\n\n\n\nthank you\n"))
+    found = extractor.features(header(b"Subject: bill", body=said))
+    assert found.tokens[found.tokens < 1 << 30].tolist() == plain.tokens[plain.tokens < 1 << 30].tolist()
+    assert {"attachment:bill", "attachment:pdf", "attachment:bill_pdf"} <= texts(header(b"Subject: bill", body=said))
+    assert "begin" in texts(header(body=b"begin 644 bill.pdf\nno such file follows\n"))
 
 
 def test_nul_parts_no_words() -> None:

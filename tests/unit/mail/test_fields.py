@@ -140,6 +140,12 @@ def test_fields_become_sections() -> None:
     }
 
 
+def test_fields_in_escape_sequences_are_read() -> None:
+    found = dict(sections([(b"subject", "会議の資料".encode("iso-2022-jp")), (b"x-mailer", b"Becky")])[0])
+    assert found[b"subject"] == "会議の資料".encode()
+    assert found[b"x-mailer"] == b"becky"
+
+
 def test_a_value_may_hold_any_byte() -> None:
     values = [(b"subject", b"A\0B"), (b"x-a", b""), (b"received", b"Of A; Date"), (b"x-b", b"C\n D"), (b"date", b"Mon\0 +0100")]
     found, defects = sections(values)
