@@ -84,7 +84,7 @@ def _command(given: Sequence[str]) -> str:
 
 def parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
     """All arguments of all commands; of one alone where that is given: some 20 ms less for each message that `filter` gets."""
-    top = argparse.ArgumentParser("spamguard", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser("spamguard", epilog=_EPILOG, formatter_class=usage.Help)
     top.add_argument("--version", action="version", version=f"spamguard {__version__}")
     top.add_argument(
         "--state",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,21 @@ Commands = Any  # what argparse's `add_subparsers` returns has no public name
 
 PATHS = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
 ONE_FOR_ALL, ONE_FOR_EACH = "answer in JSON", "answer in JSON, on a line for each message"
+_WIDEST = 130  # columns
 SITE = "(the site)"  # the user "" for people
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Paragraphs no wider than the terminal; lines that begin with a blank, of lists and examples, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  as the base class has it
+        lines = re.sub(r"(?<=\S)\n(?=\S)", " ", text).splitlines()
+        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, min(width, _WIDEST)) for line in lines)
 
 
 def describe(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], about: str, example: str) -> argparse.ArgumentParser:
     """A command's parser: about's first sentence, on one line, goes into the list of commands, the example under the help."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, description=about, epilog=f"example:\n{example}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser: argparse.ArgumentParser = commands.add_parser(name, description=about, epilog=f"example:\n{example}", formatter_class=Help)
     parser.set_defaults(run=run, wrong_usage=parser.error)
     _add_shared(parser)
     return parser

@@ -50,6 +50,14 @@ def test_every_command_has_help_with_an_example(capsys, name):
     assert all(len(line) < 140 for line in text.splitlines())
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_usual_terminal(capsys, monkeypatch, name):
+    """Lines of 130 columns were broken a second time, by the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    about = text_of(capsys, name, "--help").partition("example:\n")[0]
+    assert max(map(len, about.splitlines())) <= 80
+
+
 def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
