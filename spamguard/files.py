@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -98,20 +99,27 @@ def make_once(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 @contextmanager
-def named_once_whole(path: Path) -> Iterator[BinaryIO]:
-    """A private file, to be written, that gets this name, which nothing has, when the block ends well. Of one whose writer is killed
-    nothing is left; a draft where there are no files without names. OSError: it cannot be made, or the name is taken."""
+def nameless(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
+    """A private file, to be written, and what gives it this name, which nothing has: call it once the file is flushed. Without that nothing
+    is left, even of one whose writer is killed; a draft where there are no files without names. OSError: it cannot be made, or the name
+    is taken."""
     descriptor = open_unnamed(path.parent)
     if descriptor is None:
-        with draft_of(path) as draft:
-            with create_private(draft) as file:
-                yield file
-            path.hardlink_to(draft)
+        with draft_of(path) as draft, create_private(draft) as file:
+            yield file, partial(path.hardlink_to, draft)
         return
     with os.fdopen(descriptor, "wb") as file:
+        link = f"/proc/self/fd/{descriptor}"
+        yield file, partial(os.link, link, path, src_dir_fd=descriptor)  # which makes Python follow that link
+
+
+@contextmanager
+def named_once_whole(path: Path) -> Iterator[BinaryIO]:
+    """The same with the name when the block ends well."""
+    with nameless(path) as (file, name):
         yield file
         file.flush()
-        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)  # which makes Python follow that link
+        name()
 
 
 def sweep_drafts(directory: Path) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from spamguard.errors import QuarantineError
-from spamguard.files import create_private, open_unnamed, sweep_drafts, sync_directory
+from spamguard.files import create_private, nameless, sweep_drafts, sync_directory
 from spamguard.ids import is_id
 from spamguard.relay.whole import hand_on
 from spamguard.spool import Content, Spool
@@ -71,7 +71,7 @@ class Quarantine:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._cleared = False  # of what was stored or deleted by half
-        self._swept = False  # of what was written by half
+        self._swept = False  # of what was written by half, where files need names for that
 
     def store(self, name: str, content: Content, envelope: Envelope, reason: str, when: float, listener: str = "") -> None:
         """Hold a message: all of it is on the disk afterwards, or OSError, and nothing is. Blocks.
@@ -204,6 +204,9 @@ class Quarantine:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
+        if not self._swept:
+            sweep_drafts(self._directory)
+            self._swept = True
 
     def _open(self, name: str) -> Content:
         return Content(b"", Spool.reading(self._path(name, _MESSAGE)), 0)
@@ -211,35 +214,17 @@ class Quarantine:
     @contextmanager
     def _linked(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:
         """A new file, whole and on the disk before it has its name; it loses that again when what follows fails. Locked until then."""
-        with self._draft(path) as (file, draft):
+        with nameless(path) as (file, named):
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
             fcntl.flock(file, fcntl.LOCK_EX)
-            os.link(draft, path, src_dir_fd=file.fileno())  # which makes Python follow that link
+            named()
             try:
                 yield
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
-
-    @contextmanager
-    def _draft(self, path: Path) -> Iterator[tuple[BinaryIO, str]]:
-        """A file to be written that goes in the end, and what else can be made its name. It has none of its own where that is possible."""
-        descriptor = open_unnamed(self._directory)
-        if descriptor is not None:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file, f"/proc/self/fd/{descriptor}"
-            return
-        if not self._swept:
-            sweep_drafts(self._directory)
-            self._swept = True
-        draft = path.with_name(f".{path.name}{_DRAFT}")
-        with create_private(draft) as file:
-            try:
-                yield file, str(draft)
-            finally:
-                draft.unlink(missing_ok=True)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[Entry]:

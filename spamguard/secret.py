@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from spamguard.errors import LedgerError, remedy
-from spamguard.files import create_private, draft_of
+from spamguard.files import named_once_whole
 
 _SIZE = 32
 
@@ -37,13 +37,10 @@ def load(path: Path, *, create: bool) -> bytes:
 def store(path: Path, key: bytes) -> bytes:
     """Keep a key where there is none; complete before it has its name, and of two at once the first counts. The key that counts."""
     try:
-        with draft_of(path) as draft:
-            with create_private(draft) as file:
-                file.write(key)
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):  # the other one's key counts
-                path.hardlink_to(draft)
+        with suppress(FileExistsError), named_once_whole(path) as file:  # else the other one's key counts
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         told = remedy(error, "choose a state directory you may write to")
         raise LedgerError(f"{path}: cannot be written ({error.strerror}): {told}") from error

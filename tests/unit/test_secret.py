@@ -70,8 +70,7 @@ def test_a_place_that_cannot_be_read_or_written_is_told(tmp_path: Path, monkeypa
     def read_only(*_arguments: object, **_settings: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("builtins.open", read_only)
-    monkeypatch.setattr(Path, "unlink", read_only)
+    monkeypatch.setattr("os.open", read_only)
     with pytest.raises(LedgerError, match="Read-only file system"):
         secret.load(tmp_path / "key", create=True)
 
