@@ -170,16 +170,16 @@ def roca(gold: ArrayLike, score: ArrayLike) -> float:
     return math.nan if truth.all() or not truth.any() else _Ranked.of(truth, scores).area()
 
 
-def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1) -> Interval:
+def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPLES) -> Interval:
     """1-ROCA % with its 95 % percentile interval from a bootstrap that resamples spam and ham separately (Efron 1979)."""
     truth, scores = _pair(gold, score)
     if truth.all() or not truth.any():
         return Interval(math.nan, math.nan, math.nan)
     ranked = _Ranked.of(truth, scores)
-    return _interval(ranked.area(), _resampled([ranked], resamples, seed)[:, 0])
+    return _interval(ranked.area(), _resampled([ranked], resamples)[:, 0])
 
 
-def paired_bootstrap(gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 1) -> Interval:
+def paired_bootstrap(gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES) -> Interval:
     """1-ROCA % of a minus that of b on the same messages, with its 95 % interval; below zero, a is better.
 
     Both runs are measured on the same resamples, so what is hard for both cancels out: the interval is much narrower
@@ -190,13 +190,13 @@ def paired_bootstrap(gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *,
     if truth.all() or not truth.any():
         return Interval(math.nan, math.nan, math.nan)
     runs = [_Ranked.of(truth, first), _Ranked.of(truth, second)]
-    areas = _resampled(runs, resamples, seed)
+    areas = _resampled(runs, resamples)
     return _interval(runs[0].area() - runs[1].area(), areas[:, 0] - areas[:, 1])
 
 
-def _resampled(runs: Sequence[_Ranked], resamples: int, seed: int) -> Floats:
+def _resampled(runs: Sequence[_Ranked], resamples: int) -> Floats:
     """Areas of stratified resamples, shape (resamples, runs); one resample is the same messages in every run."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     spams, hams = len(runs[0].spam), len(runs[0].ham)
     areas = np.empty((resamples, len(runs)))
     for row in areas:

@@ -70,8 +70,6 @@ def _half_a_message(gold: ArrayLike) -> tuple[float, float]:
 def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
     """What was spam when the filter said p, with the 95 % interval that few messages leave, over how many each point stands for."""
     seen = reliability(gold, probability)
-    if not seen.messages.any():
-        raise UsageError("no probabilities to draw; judge some messages first")
     figure, (curve, counts) = _stacked("Calibration", "probability of spam, as judged")
     known = seen.messages > 0
     curve.plot([0, 1], [0, 1], color=OTHER, linewidth=1, linestyle=":", label="perfect")
@@ -95,10 +93,7 @@ def score_figure(gold: ArrayLike, score: ArrayLike, *, thresholds: Sequence[floa
     `thresholds` are drawn as lines, in units of the score.
     """
     truth, scores = np.asarray(gold, dtype=np.bool_), np.asarray(score, dtype=np.float64)
-    finite = scores[np.isfinite(scores)]
-    if not finite.size:
-        raise UsageError("no finite scores to draw; judge some messages first")
-    edges = np.histogram_bin_edges(finite, bins=60).tolist()
+    edges = np.histogram_bin_edges(scores[np.isfinite(scores)], bins=60).tolist()
     scores = np.clip(scores, edges[0], edges[-1])  # infinite scores stand in the outermost bars
     figure, axes = _figure("Scores by class", "score (higher is more likely spam)", "messages")
     for name, chosen, colour in (("ham", ~truth, HAM), ("spam", truth, SPAM)):
@@ -125,28 +120,18 @@ def learning_figure(curve: LearningCurve) -> Figure:
 
 
 def write_plots(
-    directory: str | Path,
-    gold: ArrayLike,
-    score: ArrayLike,
-    curve: LearningCurve,
-    *,
-    probability: ArrayLike | None = None,
-    name: str = "spamguard",
-) -> list[Path]:
-    """All pictures of one run as PNG files in `directory`; returns their paths.
+    directory: str | Path, gold: ArrayLike, score: ArrayLike, curve: LearningCurve, *, probability: ArrayLike, name: str
+) -> None:
+    """All pictures of one run as PNG files in `directory`: roc.png (needs both kinds of mail), calibration.png, scores.png, learning.png.
 
-    roc.png (needs both kinds of mail), calibration.png (needs probabilities, of which the scores are the log-odds), scores.png,
-    learning.png. Raises UsageError if matplotlib is missing or the directory cannot be written.
+    probability: the scores are its log-odds. Raises UsageError if matplotlib is missing or the directory cannot be written.
     """
     folder, truth = Path(directory), np.asarray(gold, dtype=np.bool_)
-    written, borders = [], () if probability is None else (logit(HAM_TO), logit(SPAM_FROM))
     if truth.any() and not truth.all():
-        written.append(save(roc_figure(gold, score, name), folder / "roc.png"))
-    if probability is not None:
-        written.append(save(calibration_figure(gold, probability), folder / "calibration.png"))
-    written.append(save(score_figure(gold, score, thresholds=borders), folder / "scores.png"))
-    written.append(save(learning_figure(curve), folder / "learning.png"))
-    return written
+        save(roc_figure(gold, score, name), folder / "roc.png")
+    save(calibration_figure(gold, probability), folder / "calibration.png")
+    save(score_figure(gold, score, thresholds=(logit(HAM_TO), logit(SPAM_FROM))), folder / "scores.png")
+    save(learning_figure(curve), folder / "learning.png")
 
 
 # ---- the frame of every picture

@@ -34,25 +34,22 @@ class Scored(NamedTuple):
     trained: bool
 
 
-def write_scores(path: str | Path, rows: Iterable[Scored]) -> int:
-    """Write `rows` as CSV with the columns n,gold,label,score,trained; returns how many.
+def write_scores(path: str | Path, rows: Iterable[Scored]) -> None:
+    """Write `rows` as CSV with the columns n,gold,label,score,trained.
 
     Scores have all their digits, so that ties and measures survive. The file appears whole or not at all: rows
     are streamed into a neighbour that takes its name at the end. A pipe or a device is written as it is. Raises UsageError if it
     cannot be written.
     """
     target = Path(path)
-    written = 0
     with _neighbour(target) as part:
         with part.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(COLUMNS)
             for row in rows:
                 writer.writerow((row.n, row.gold, row.label, repr(float(row.score)), int(row.trained)))
-                written += 1
         if part != target:
             part.replace(target)
-    return written
 
 
 def check_writable(path: str | Path) -> None:

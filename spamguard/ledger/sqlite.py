@@ -225,29 +225,27 @@ class SqliteLedger:
             seq = rows[-1][0]
             yield from (Vote(*row[1:]) for row in rows)
 
-    def changes_after(self, seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[Change]:
+    def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
         """What each event after `seq` changes (`lessons.changes`), in order, up to the last event there is at the start.
 
-        limit: at most so many events. extractor: features of this version only (`lessons.lesson`).
+        extractor: features of this version only (`lessons.lesson`).
         LedgerError: `seq` is beyond the end (an older ledger was restored), or events after it were compacted; then
         what was folded must be thrown away and folding begin at 0.
         """
         end = self.last_seq()
         if seq > end:
             raise self._start_again(f"it ends at event {end}, the tables hold {seq}")
-        left = end if limit is None else limit
         walk = Walk(self._ask)
         first, dropped = seq, self.get_meta(_DROPPED)
-        while seq < end and left > 0:
+        while seq < end:
             with self._transaction("BEGIN"):
                 if first or dropped != self.get_meta(_DROPPED):  # who begins anew meets no event that was dropped before
                     self._refuse_compacted(seq)  # else what the walk keeps might have been dropped
-                rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, min(left, _CHUNK))).fetchall()
+                rows = self._db.execute(statements.EVENTS_BETWEEN, (seq, end, _CHUNK)).fetchall()
                 found = walk.step(seq, [(row[0], Vote(*row[1:])) for row in rows], extractor)
             if not found:  # what was the last event has been compacted meanwhile
                 return
             seq = found[-1][0]
-            left -= len(found)
             yield from found
 
     @contextmanager

@@ -139,13 +139,13 @@ WITH RECURSIVE names (user) AS (
     SELECT min(user) FROM events UNION ALL
     SELECT (SELECT min(user) FROM events WHERE user > names.user) FROM names WHERE names.user IS NOT NULL)
 """
-_CAST = """
+_AT_SOME_TIME = """
 FROM names CROSS JOIN events INDEXED BY events_of_users ON events.user = names.user
 WHERE (?1 IS NULL OR names.user = ?1) AND events.time >= ?2 AND events.time < ?3 AND label IS NOT NULL"""
 
-CAST_BY_HOUR = _USERS + "SELECT (events.time - ?2) / 3600, label, count(*)" + _CAST + " GROUP BY 1, 2"
+CAST_BY_HOUR = _USERS + "SELECT (events.time - ?2) / 3600, label, count(*)" + _AT_SOME_TIME + " GROUP BY 1, 2"
 
-CAST_LATELY = _USERS + "SELECT digest, events.user, label, events.time" + _CAST + " ORDER BY events.time DESC LIMIT ?4"
+CAST_LATELY = _USERS + "SELECT digest, events.user, label, events.time" + _AT_SOME_TIME + " ORDER BY events.time DESC LIMIT ?4"
 
 LAST_BY_USER = _USERS + "SELECT user, (SELECT max(time) FROM events WHERE events.user = names.user) FROM names WHERE user IS NOT NULL"  # noqa: S608
 

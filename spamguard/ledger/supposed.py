@@ -52,9 +52,9 @@ class SupposedLedger(SqliteLedger):
         """As it was."""
         return self._notes.get(key)
 
-    def changes_after(self, seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[Change]:
+    def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
         """As of any ledger, then what is supposed."""
-        yield from super().changes_after(min(seq, self._end), limit, extractor=extractor)
+        yield from super().changes_after(min(seq, self._end), extractor=extractor)
         if self._supposed is not None and seq <= self._end:
             with self._transaction("BEGIN"):
                 found = Walk(self._ask).step(self._end, [(self._end + 1, self._supposed)], extractor)

@@ -12,20 +12,22 @@ import pytest
 from spamguard.errors import UsageError
 from spamguard.evaluation import plots
 from spamguard.evaluation.metrics import learning_curve
-from spamguard.evaluation.plots import calibration_figure, learning_figure, roc_figure, save, score_figure, write_plots
+from spamguard.evaluation.plots import calibration_figure, roc_figure, save, score_figure, write_plots
 
 RNG = np.random.default_rng(1)
 GOLD = RNG.random(400) < 0.4
 SCORE = RNG.normal(size=400) + 3 * GOLD
 LABEL = np.where(SCORE > 1.5, "spam", "ham")
 CURVE = learning_curve(GOLD, SCORE, LABEL, window=50)
+CHANCE = 1 / (1 + np.exp(-SCORE))
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_all_pictures(tmp_path: Path) -> None:
     backend = matplotlib.get_backend()
-    written = write_plots(tmp_path / "new", GOLD, SCORE, CURVE, probability=1 / (1 + np.exp(-SCORE)))
-    assert [path.name for path in written] == ["roc.png", "calibration.png", "scores.png", "learning.png"]
+    write_plots(tmp_path / "new", GOLD, SCORE, CURVE, probability=CHANCE, name="a run")
+    written = sorted((tmp_path / "new").iterdir())
+    assert [path.name for path in written] == ["calibration.png", "learning.png", "roc.png", "scores.png"]
     assert all(path.read_bytes().startswith(PNG) for path in written)
     assert matplotlib.get_backend() == backend
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
@@ -33,7 +35,8 @@ def test_all_pictures(tmp_path: Path) -> None:
 
 def test_one_kind_of_mail_has_no_roc(tmp_path: Path) -> None:
     curve = learning_curve([False] * 3, [1, 2, 3], ["ham"] * 3)
-    assert [path.name for path in write_plots(tmp_path, [False] * 3, [1, 2, 3], curve)] == ["scores.png", "learning.png"]
+    write_plots(tmp_path, [False] * 3, [1, 2, 3], curve, probability=[0.7, 0.8, 0.9], name="a run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calibration.png", "learning.png", "scores.png"]
 
 
 @pytest.mark.parametrize("score", [SCORE, np.round(SCORE), GOLD * 1.0])
@@ -68,19 +71,8 @@ def test_points_of_few_messages_are_shown_to_be_of_few() -> None:
 def test_scores_show_where_mail_is_called_ham_and_spam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[object] = []
     monkeypatch.setattr(plots, "score_figure", lambda *given, thresholds: drawn.extend(thresholds) or score_figure(*given))
-    write_plots(tmp_path, GOLD, SCORE, CURVE, probability=1 / (1 + np.exp(-SCORE)))
+    write_plots(tmp_path, GOLD, SCORE, CURVE, probability=CHANCE, name="a run")
     assert drawn == pytest.approx([-2.197, 2.944], abs=0.001)
-    drawn.clear()
-    write_plots(tmp_path, GOLD, SCORE, CURVE)
-    assert drawn == []
-
-
-def test_nothing_to_draw() -> None:
-    with pytest.raises(UsageError, match="no finite scores"):
-        score_figure([], [])
-    with pytest.raises(UsageError, match="no probabilities"):
-        calibration_figure([], [])
-    learning_figure(learning_curve([], [], []))
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
