@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from spamguard import secret
@@ -183,5 +183,4 @@ def _put(new: Path, path: Path) -> None:
             os.fsync(file.fileno())
         new.replace(path)
     else:
-        with suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)

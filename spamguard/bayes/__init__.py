@@ -17,15 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BernoulliNB", "CategoricalNB", "GaussianNB", "MultinomialNB"]
 
-_HOMES = {
-    "BernoulliNB": "spamguard.bayes.bernoulli",
-    "CategoricalNB": "spamguard.bayes.categorical",
-    "GaussianNB": "spamguard.bayes.gaussian",
-    "MultinomialNB": "spamguard.bayes.multinomial",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"{__name__}.{name.removesuffix('NB').lower()}"), name)

@@ -7,7 +7,7 @@ pins it the next time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from re import Pattern
 
 
@@ -41,7 +41,7 @@ class Recipe:
     labels: tuple[tuple[Pattern[str], str], ...] = ()
     index: Index | None = None
     page: str = ""
-    dated: Pattern[str] | None = field(default=None)
+    dated: Pattern[str] | None = None
 
 
 _ASSASSIN = "https://spamassassin.apache.org/old/publiccorpus/20030228_"
