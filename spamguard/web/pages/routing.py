@@ -78,7 +78,10 @@ async def _viewed(house: House, view: View, request: Request) -> Response:
 
 def failed(request: Request, problem: access.Problem) -> Response:
     """A page that tells what went wrong, and what to do."""
-    answer = page(request, "failed.html", problem.status, problem=problem, heading=_TITLES.get(problem.status, problem.title))
+    heading = _TITLES.get(problem.status, problem.title)
+    if problem.status == 401 and access.visitor(request):  # who is logged in has used a link twice
+        heading = _TITLES[422]
+    answer = page(request, "failed.html", problem.status, problem=problem, heading=heading)
     answer.headers.update(problem.more)
     return answer
 

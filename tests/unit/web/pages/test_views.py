@@ -493,7 +493,15 @@ def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> 
     assert (answer.status_code, answer.headers["location"], "session=x" in answer.headers["set-cookie"]) == (303, "/history", True)
     answer = post(service, tmp_path, "/login", {"link": "good"}, token="", person=None, gate=Gate(OPERATOR))
     assert answer.headers["location"] == "/"
-    assert post(service, tmp_path, "/login", {"link": "old"}, token="", person=None).status_code == 401
+    refused = post(service, tmp_path, "/login", {"link": "old"}, token="", person=None)
+    assert (refused.status_code, "You are not logged in" in refused.text, "There are no passwords" in refused.text) == (401, True, True)
+
+
+def test_who_uses_a_link_twice_is_logged_in_as_before(tmp_path: Path, service: Fixed) -> None:
+    refused = post(service, tmp_path, "/login", {"link": "old"})
+    assert (refused.status_code, "You are not logged in" in refused.text) == (401, False)
+    assert "This link was used before, or is too old." in refused.text
+    assert "You are still logged in" in refused.text
 
 
 def test_logging_out(tmp_path: Path, service: Fixed) -> None:
