@@ -31,9 +31,8 @@ from spamguard import Filter, secret
 from spamguard.evaluation.metrics import log_loss, roca, sm_at
 from spamguard.prepare import Preparer, Teaching
 from tests.bench import streams
-from tests.bench.rivals import text_of
+from tests.bench.rivals import KEY, text_of
 
-KEY = b"the key of every filter on trial"
 UNWANTED = frozenset({"spam", "swindle"})
 SHARE = 0.7
 SIZES = (10, 20, 50, 100)

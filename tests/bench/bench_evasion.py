@@ -32,8 +32,8 @@ from spamguard.errors import SpamguardError
 from spamguard.evaluation.metrics import roca, sm_at
 from spamguard.prepare import Preparer, chunks
 from tests.bench import attacks
+from tests.bench.rivals import KEY
 
-KEY = b"the key of every filter on trial"
 STUFFED = 150  # words, as issue and literature have it
 POISON = (0.01, 0.02, 0.05)  # of the teaching mail
 SLICE = 1000  # words: about as much of one message as we look at
@@ -68,6 +68,11 @@ class Outcome:
     spam_unsure: float
     ham_as_spam: float
     ham_unsure: float
+
+    @property
+    def measures(self) -> tuple[float, float, float, float]:
+        """Of which losses are told: area, sm at hm 0.5 %, spam not caught, ham not let through."""
+        return self.roca, self.sm_at_hm_05, self.spam_as_ham + self.spam_unsure, self.ham_as_spam + self.ham_unsure
 
     @classmethod
     def of(cls, ham: Sequence[Answer], spam: Sequence[Answer]) -> Outcome:
@@ -305,26 +310,10 @@ def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, 
     for one in found.values():
         cells += [f"{one.roca:.3f}", f"{one.sm_at_hm_05:.1f}"]
         cells += [f"{one.spam_as_ham:.1f}, {one.spam_unsure:.1f}", f"{one.ham_as_spam:.2f}, {one.ham_unsure:.1f}"]
-    for measure in (_area, _missed_at, _not_caught, _not_let_through):
-        theirs, ours = (measure(found[name]) - measure(plain[name]) for name in FILTERS)
+    lost = [[after - before for after, before in zip(found[name].measures, plain[name].measures, strict=True)] for name in FILTERS]
+    for theirs, ours in zip(*lost, strict=True):
         cells.append(f"{ours / theirs:.2f}" if theirs > 0 and attack != "no attack" else "")
     print(f"| {attack} | {changed} | {' | '.join(cells)} |", flush=True)
-
-
-def _area(one: Outcome) -> float:
-    return one.roca
-
-
-def _missed_at(one: Outcome) -> float:
-    return one.sm_at_hm_05
-
-
-def _not_caught(one: Outcome) -> float:
-    return one.spam_as_ham + one.spam_unsure
-
-
-def _not_let_through(one: Outcome) -> float:
-    return one.ham_as_spam + one.ham_unsure
 
 
 if __name__ == "__main__":

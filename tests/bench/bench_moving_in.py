@@ -12,27 +12,25 @@ from __future__ import annotations
 import argparse
 import io
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from spamguard import Filter, secret
 from spamguard.evaluation.metrics import roca
 from spamguard.moving_in import formats, taking
 from spamguard.moving_in.formats import Kind
 from spamguard.prepare import Preparer, Teaching
+from tests.bench.rivals import KEY
+from tests.bench.streams import Mail, labelled
 
 LESSONS = (0, 10, 30, 100, 500)
-KEYS = (b"the key of every filter on trial", b"another key for the same trials!")
-Labelled = list[tuple[str, Path]]
+KEYS = (KEY, b"another key for the same trials!")
 
 
-def labelled(index: Path) -> Labelled:
-    """Label and file of each message."""
-    pairs = [line.split(maxsplit=1) for line in index.read_text().splitlines()]
-    return [(label, index.parent / name) for label, name in pairs]
-
-
-def word_list(messages: Labelled) -> bytes:
+def word_list(messages: list[Mail]) -> bytes:
     """What bogofilter knows after these."""
     with tempfile.TemporaryDirectory() as place:
         for label, flag in (("spam", "-s"), ("ham", "-n")):
@@ -41,7 +39,7 @@ def word_list(messages: Labelled) -> bytes:
         return subprocess.run(["bogoutil", "-d", f"{place}/wordlist.db"], capture_output=True, check=True).stdout
 
 
-def curve(messages: Labelled, known: bytes, key: bytes) -> list[float]:
+def curve(messages: list[Mail], known: bytes, key: bytes) -> list[float]:
     """1-ROCA in percent after so many LESSONS."""
     with tempfile.TemporaryDirectory() as place:
         secret.store(Path(place) / "key", key)

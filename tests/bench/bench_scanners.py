@@ -13,18 +13,18 @@ import argparse
 import asyncio
 import itertools
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.bench import bench_proxy
 from tests.e2e import daemon
-from tests.e2e.ports import free_port, wait_for_port
+from tests.e2e.ports import free_port
+from tests.support.sinks import smtp_sink
 
 SIZE = 5_000
 
@@ -63,26 +63,6 @@ async def anew(port: int, requests: Iterator[bytes]) -> None:
         writer.close()
 
 
-def by_mail(port: int, number: int, clients: int) -> float:
-    """Messages each second through the SMTP door."""
-    begun = time.perf_counter()
-    numbers = ["-s", str(clients), "-m", str(number), "-l", str(SIZE)]
-    subprocess.run(["smtp-source", *numbers, "-f", "a@x.example", "-t", "b@y.example", f"127.0.0.1:{port}"], check=True)
-    return number / (time.perf_counter() - begun)
-
-
-@contextmanager
-def sink() -> Iterator[int]:
-    """A next hop that takes everything; its port."""
-    port = free_port()
-    with subprocess.Popen(["smtp-sink", "-u", "nobody", f"127.0.0.1:{port}", "100"]) as running:
-        try:
-            wait_for_port(port)
-            yield port
-        finally:
-            running.terminate()
-
-
 async def rate(client: Callable[[int, Iterator[bytes]], Awaitable[None]], port: int, requests: list[bytes], clients: int) -> float:
     """Requests each second."""
     shared = iter(requests)
@@ -102,11 +82,11 @@ def main() -> None:
     of = lambda form: [form(raw) for raw in itertools.islice(itertools.cycle(found), options.requests)]  # noqa: E731
     check = of(lambda raw: b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
     spamc = of(lambda raw: b"CHECK SPAMC/1.5\r\nContent-length: %d\r\n\r\n" % len(raw) + raw)
-    with tempfile.TemporaryDirectory() as place, sink() as hop:
+    with tempfile.TemporaryDirectory() as place, smtp_sink() as hop:
         root, http, spamd, smtp = Path(place), free_port(), free_port(), free_port()
         file = root / "spamguard.yaml"
         scanners = f"scanners:\n  - listen: rspamd://127.0.0.1:{http}\n  - listen: spamd://127.0.0.1:{spamd}\n"
-        listener = f"  - {{listen: 'smtp://127.0.0.1:{smtp}', position: before-queue, next_hop: 'smtp://127.0.0.1:{hop}'}}\n"
+        listener = f"  - {{listen: 'smtp://127.0.0.1:{smtp}', position: before-queue, next_hop: 'smtp://127.0.0.1:{hop.port}'}}\n"
         file.write_text(f"workers: 1\n{scanners}listeners:\n{listener}")
         with daemon.running(daemon.taught(root / "state"), "--config", str(file), port=http):
             cases = {
@@ -118,7 +98,7 @@ def main() -> None:
             }
             rates: dict[str, list[float]] = {name: [] for name in (*cases, "SMTP, judged and handed on")}
             for _ in range(options.rounds):
-                rates["SMTP, judged and handed on"].append(by_mail(smtp, options.requests, options.connections))
+                rates["SMTP, judged and handed on"].append(bench_proxy.rate(smtp, options.requests, SIZE, options.connections))
                 for name, (client, port, requests) in cases.items():
                     rates[name].append(asyncio.run(rate(client, port, requests, options.connections)))
     print(f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, {options.connections} clients; requests each second:")
