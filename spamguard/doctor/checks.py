@@ -34,7 +34,6 @@ from spamguard.times import moment
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
 _LEAST_ROOM = 64 << 20  # bytes: what one message may take, before anything is learnt
 _CLOCK_SECONDS = 60.0  # that clocks of machines which share a disk may be apart
-_WATCHES_OF_FOLDER = 3  # itself, new and cur
 _SHOWN = 5  # troubles
 
 
@@ -160,21 +159,19 @@ def file_events(settings: Settings | None) -> Step:
     except (OSError, ValueError) as error:
         told = f"there are none ({error}): folders are polled, moves teach some seconds later"
         return failed("file events", told, "raise sysctl fs.inotify.max_user_instances, if this system has inotify")
-    needed = _folders(settings) * _WATCHES_OF_FOLDER if settings else 0
+    needed = _to_be_watched(settings) if settings else 0
     if needed > limit:
         return failed("file events", f"{needed:,} needed, {limit:,} allowed", f"sysctl fs.inotify.max_user_watches={2 * needed}")
     return ok("file events", f"{limit:,} directories allowed" + (f", {needed:,} needed" if settings else ""))
 
 
-def _folders(settings: Settings) -> int:
-    if not settings.watch:
-        return 0
-    count = 0
+def _to_be_watched(settings: Settings) -> int:
+    """Directories: of folders, and on the way to them."""
     with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
         for mailbox in mailboxes.users():
             with suppress(OSError):
-                count += len(mailboxes.folders(mailbox))
-    return count
+                mailboxes.folders(mailbox)
+        return mailboxes.watched()
 
 
 def dovecot(settings: Settings | None) -> Step:

@@ -129,6 +129,10 @@ class LocalMailboxes:
             lost,
         )
 
+    def watched(self) -> int:
+        """How many directories tell what changes, of all that were asked for so far."""
+        return len(self._watches)
+
     def close(self) -> None:
         """Watch nothing any more."""
         self._watches.close()

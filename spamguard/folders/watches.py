@@ -108,6 +108,10 @@ class Watches:
             found = self._polled[path] = _Polled(*_looked_at(path), set())
         found.targets.add(target)
 
+    def __len__(self) -> int:
+        """How many directories it tells of."""
+        return len(self._watched) + len(self._polled)
+
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
         """What may have changed, and whether events were lost; waits for so many seconds at most while nothing has."""
         until, left = time.monotonic() + timeout, 0.0
