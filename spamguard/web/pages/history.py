@@ -41,7 +41,7 @@ async def listed(house: House, request: Request) -> Response:
         wrong=wrong,
         found=found,
         seen=now,
-        classes=await house.classes(person),
+        classes=await house.service.classes(person),
     )
 
 
@@ -49,7 +49,7 @@ async def taught(house: House, request: Request) -> Response:
     """A verdict was wrong: a click on a row, or on the page of a message."""
     person, name = access.person(request), name_of(request)
     form = await access.posted(request)
-    label, classes = form.get("class", ""), await house.classes(person)
+    label, classes = form.get("class", ""), await house.service.classes(person)
     if label not in classes:
         raise UsageError("choose what the message is: there is no such class")
     held = name if not classes[label] and (await house.service.judgement(person, name)).held else ""

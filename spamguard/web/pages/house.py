@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from spamguard.errors import NotThereError, SpamguardError
+from spamguard.errors import NotThereError
 from spamguard.ids import is_id
 from spamguard.spool import Spool
 from spamguard.web.access import contract as access
 from spamguard.web.pages.notices import Notice
 from spamguard.web.pages.shelf import Shelf
 from spamguard.web.service.contract import Monitor, Service
-from spamguard.web.service.values import Considered, Person
+from spamguard.web.service.values import Considered
 
-_CLASSES_KEPT = 10.0  # seconds; a new class shows up that late
 _NOTICES, _ALL_NOTICES, _NOTICE_KEPT = 20, 2000, 600.0
 _DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT = 3, 40, 1800.0
 
@@ -39,26 +36,6 @@ class House:
         self.service, self.monitor, self.gate = service, monitor, gate
         self.notices: Shelf[Notice] = Shelf(_NOTICES, _ALL_NOTICES, _NOTICE_KEPT, time.monotonic, lambda _: None)
         self.drafts: Shelf[Draft] = Shelf(_DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT, time.monotonic, lambda draft: draft.message.close())
-        self._classes: Mapping[str, bool] = {}
-        self._classes_until = 0.0
-        self._asking: asyncio.Future[None] | None = None
-
-    async def classes(self, person: Person) -> Mapping[str, bool]:
-        """What mail may be taught as, and whether that is unwanted: the same for everybody. Only the first page waits for it: whoever
-        teaches at the moment must not keep others from looking."""
-        if not self._classes:
-            await self._ask_for_classes(person)
-        elif time.monotonic() >= self._classes_until and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.ensure_future(self._ask_for_classes(person))
-        return self._classes
-
-    async def _ask_for_classes(self, person: Person) -> None:
-        self._classes_until = time.monotonic() + _CLASSES_KEPT
-        try:
-            self._classes = await self.service.classes(person)
-        except SpamguardError:
-            if not self._classes:
-                raise
 
     def notice(self, request: Request) -> Notice | None:
         """The one that the address of a page names."""

@@ -31,5 +31,5 @@ async def shown(house: House, request: Request) -> Response:
         explained=explained,
         silent=silent,
         more=words == WORDS,
-        classes=await house.classes(person),
+        classes=await house.service.classes(person),
     )

@@ -61,7 +61,7 @@ async def asked(house: House, request: Request) -> Response:
         sums=sums,
         first=first,
         passed=await house.service.passed(person, [receipt.digest for receipt in first]),
-        classes=await house.classes(person),
+        classes=await house.service.classes(person),
     )
 
 

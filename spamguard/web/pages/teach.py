@@ -27,7 +27,7 @@ _GONE = "this message is no longer kept here: hand it over again"
 async def form(house: House, request: Request) -> Response:
     """The page."""
     person = access.person(request)
-    return page(request, "teach.html", classes=await house.classes(person))
+    return page(request, "teach.html", classes=await house.service.classes(person))
 
 
 async def handed_over(house: House, request: Request) -> Response:
@@ -49,7 +49,7 @@ async def previewed(house: House, request: Request) -> Response:
     person = access.person(request)
     name, draft = _kept(house, request)
     explained = parts.told(draft.told.why, None, WORDS)
-    subject, classes = _subject(draft.message), await house.classes(person)
+    subject, classes = _subject(draft.message), await house.service.classes(person)
     return page(request, "preview.html", name=name, draft=draft, subject=subject, explained=explained, classes=classes)
 
 
@@ -86,7 +86,7 @@ async def forgotten(house: House, request: Request) -> Response:
 
 
 async def _draft(house: House, person: Person, message: Spool, label: str) -> Draft:
-    if label not in await house.classes(person):
+    if label not in await house.service.classes(person):
         raise UsageError("choose what the message is, then preview again: there is no such class")
     return Draft(message, label, await house.service.preview(person, message, label))
 

@@ -38,7 +38,7 @@ async def shown(house: House, request: Request) -> Response:
     hours = int(asked) if asked in map(str, SPANS) else next(iter(SPANS))
     found = await house.service.today(person, hours)
     totals = _totals(found)
-    unwanted = await house.classes(person)
+    unwanted = await house.service.classes(person)
     tones = {label: tone(label, unwanted) for label in totals}
     return page(
         request,

@@ -141,7 +141,7 @@ class LocalService:
         return Why(None, await self._explained(person, lambda _: lesson, scan.words))
 
     async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
-        await self._filter.do(partial(teaching.check_class, label=label))
+        await self._reading.do(lambda reading: teaching.check_class(reading.ledger, label))
         lesson = scanning.lesson(await self._scan(person, message))
         return await self._learn(person, lambda _: lesson, label, WEB)
 
@@ -164,7 +164,7 @@ class LocalService:
             self._previewing.discard(person)
 
     async def _preview(self, person: Person, message: Spool, label: str) -> Considered:
-        await self._filter.do(partial(teaching.check_class, label=label))
+        await self._reading.do(lambda reading: teaching.check_class(reading.ledger, label))
         scan = await self._scan(person, message)
         lesson, user, judged_for = scanning.lesson(scan), voice(person), self._judged_for(person)
         latest = await self._look(lambda reading: list(self._latest(reading, person)))
@@ -247,7 +247,7 @@ class LocalService:
         return result
 
     async def classes(self, person: Person) -> Mapping[str, bool]:  # noqa: ARG002
-        return await self._filter.do(teaching.classes)
+        return await self._reading.do(lambda reading: teaching.classes(reading.ledger))
 
     # ---- numbers
 

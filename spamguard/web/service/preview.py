@@ -21,7 +21,7 @@ def preview(
     spam_filter: Filter, lesson: Teaching, label: str, user: str, judged_for: str, latest: Sequence[tuple[Judgement, bytes]]
 ) -> Preview:
     """What teaching it would change at once. latest: messages with their features, newest first; judged as far as time allows."""
-    check_class(spam_filter, label)
+    check_class(spam_filter.ledger, label)
     spam_filter.refuse_without_receipts()
     known = [(judgement, features_of([packed])[0]) for judgement, packed in latest if _is_sound(packed)]
     messages = [lesson.features, *(features for _, features in known)]

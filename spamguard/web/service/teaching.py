@@ -13,8 +13,10 @@ from spamguard import log, undo
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import Filter
 from spamguard.errors import NotAllowedError, UsageError
+from spamguard.ledger import SqliteLedger
 from spamguard.log import word
 from spamguard.model.fold import features_of
+from spamguard.policy import unwanted_of
 from spamguard.prepare import Teaching
 from spamguard.records import EXTRACTOR, Verdict, Vote
 from spamguard.teaching.lesson import BROUGHT
@@ -23,15 +25,16 @@ from spamguard.web.service.values import Receipt
 _log = logging.getLogger("spamguard.web")
 
 
-def classes(spam_filter: Filter) -> Mapping[str, bool]:
-    """What mail may be taught as, and whether that is unwanted."""
-    found = spam_filter.status()
-    return {name: name in found.unwanted for name in sorted(found.classes, key=lambda name: (name not in BASE_CLASSES, name))}
+def classes(ledger: SqliteLedger) -> Mapping[str, bool]:
+    """What mail may be taught as, and whether that is unwanted: the two that are always there first."""
+    found = ledger.classes()
+    unwanted = unwanted_of(found)
+    return {name: name in unwanted for name in (*BASE_CLASSES, *sorted(found.keys() - set(BASE_CLASSES)))}
 
 
-def check_class(spam_filter: Filter, label: str) -> None:
+def check_class(ledger: SqliteLedger, label: str) -> None:
     """UsageError unless mail may be taught as that."""
-    known = classes(spam_filter)
+    known = classes(ledger)
     if label not in known:
         raise UsageError(f"{label[:40]!r} is no class here: there are {', '.join(known)}; `spamguard learn` makes new ones")
 
@@ -41,7 +44,7 @@ def learn(spam_filter: Filter, lesson: Teaching, label: str, user: str, origin: 
 
     NotAllowedError: the user has taught enough for today.
     """
-    check_class(spam_filter, label)
+    check_class(spam_filter.ledger, label)
     before = spam_filter.ledger.vote(lesson.digest, user)
     if user and most:
         users, now = spam_filter.ledger.users, int(time.time())

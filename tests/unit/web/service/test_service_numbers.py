@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,7 +15,9 @@ from spamguard.errors import NotAllowedError, UsageError
 from spamguard.settings import History
 from spamguard.web.service import words
 from spamguard.web.service.contract import Service
+from spamguard.web.service.local import LocalService
 from spamguard.web.service.values import Person, Search, Wrong
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import opened, teach
 from tests.unit.web.service.office import ANNA, CARL, MAIL, OPERATOR, PASSED, TAUGHT, asked, name, settings, spooled
 
@@ -158,3 +162,19 @@ def test_classes(state: Path) -> None:
     found = asked(state, lambda service: service.classes(ANNA))
     assert list(found.items()) == [("ham", False), ("spam", True), ("news", False), ("promo", True)]
     assert PASSED
+
+
+def test_who_looks_does_not_wait_for_who_teaches(state: Path) -> None:
+    async def work(service: Service) -> None:
+        assert isinstance(service, LocalService)
+        done = threading.Event()
+        teaching = asyncio.create_task(service._filter.do(lambda _: done.wait(PATIENCE)))
+        try:
+            assert await service.classes(ANNA)
+            assert (await service.history(ANNA, Search())).judgements
+            assert not teaching.done()
+        finally:
+            done.set()
+            assert await teaching
+
+    asked(state, work)
