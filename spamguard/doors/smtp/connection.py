@@ -15,7 +15,7 @@ from typing import cast
 
 from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.lines import Lines
-from spamguard.reception.conversation import Gone, Late, Leaving
+from spamguard.reception.conversation import Gone, Late
 from spamguard.timed import Timed
 from spamguard.wire.values import Reply
 
@@ -24,10 +24,6 @@ _UNREAD_BYTES = 16 << 10  # more than a line; when so much waits to be looked at
 _UNSENT_BYTES = 16 << 10  # of replies; when so much waits, it is sent before the next command
 _LINGER_SECONDS = 10.0  # for the last replies to be taken, once closed
 _HEAR_OUT_SECONDS = 1.0  # for a client to stop sending
-
-
-class Drained(Leaving):
-    """The door is closing, and nothing is under way here."""
 
 
 class Connection(Timed, asyncio.BufferedProtocol):
@@ -41,7 +37,6 @@ class Connection(Timed, asyncio.BufferedProtocol):
         self.loop = loop
         self.lines = Lines()
         self.secure = False
-        self.draining = False
         self._scratch = scratch
         self._send_seconds = send_seconds
         self._said: list[bytes] = []
@@ -121,18 +116,17 @@ class Connection(Timed, asyncio.BufferedProtocol):
         if self._lost:
             raise Gone
 
-    async def more(self, seconds: float | None, *, leave: bool = False) -> None:
-        """Wait until there are more bytes, with everything said sent before.
+    async def more(self, seconds: float | None) -> None:
+        """Wait until there are more bytes, with everything said sent before. Gone when no more can come.
 
-        seconds: until `Late`; None: the deadline set before holds. Gone when no more can come; with `leave` Drained when the
-        door closes.
+        seconds: until `Late`; None: the deadline set before holds.
         """
         await self._flush()
         self._read_on()
         if seconds is not None:
             self.set_deadline(self.loop.time() + seconds)
         while not self._fresh:
-            self._check(leave=leave)
+            self._check()
             await self._wait()
         self._fresh = False
 
@@ -153,11 +147,6 @@ class Connection(Timed, asyncio.BufferedProtocol):
     def waiting(self) -> bool:
         """Whether it is the client's turn, and time runs."""
         return self._deadline is not None
-
-    def drain(self) -> None:
-        """End as soon as nothing is under way."""
-        self.draining = True
-        self._wake()
 
     async def close(self, *, hear_out: bool = False) -> None:
         """Send what was said and close; a client that does not take it is cut off soon.
@@ -212,13 +201,11 @@ class Connection(Timed, asyncio.BufferedProtocol):
         if self._lost:
             raise Gone
 
-    def _check(self, *, leave: bool) -> None:
+    def _check(self) -> None:
         if self._late:
             raise Late
         if self._lost or self._ended:
             raise Gone
-        if leave and self.draining:
-            raise Drained
 
     async def _wait(self) -> None:
         self._waiter = self.loop.create_future()

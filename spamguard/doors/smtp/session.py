@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from spamguard.doors.smtp import dialogue, xclient
-from spamguard.doors.smtp.connection import Connection, Drained
+from spamguard.doors.smtp.connection import Connection
 from spamguard.doors.smtp.dialogue import State
 from spamguard.doors.smtp.patience import Patience
 from spamguard.doors.smtp.tls import Certificates
@@ -32,7 +32,7 @@ _TOO_MANY: Mapping[Crowd | None, Reply] = {
     Crowd.OF_ALL: Reply.of(421, "4.7.0 Too many connections, try again later"),
     Crowd.OF_ONE: Reply.of(421, "4.7.0 Too many connections from your address, try again later"),
 }
-_LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears those who have had no message yet, as long as they are no slower
+_LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears who begins a first message, or ends behind the last, if they are no slower
 
 _log = logging.getLogger("spamguard.doors")
 
@@ -63,6 +63,7 @@ class Session(Connection):
 
     def __init__(self, terms: Terms, loop: asyncio.AbstractEventLoop, scratch: memoryview, address: str, port: str) -> None:
         super().__init__(loop, scratch, terms.limits.command_seconds)
+        self.draining = False
         self._terms = terms
         self._state = State.GREETED
         self._peer = Client(address=address, port=port, peer=address)
@@ -74,7 +75,7 @@ class Session(Connection):
         self._message: Message | None = None
         self._over = False
         self._sending = False  # whether the client may be about to send more when we end the session
-        self._served = False  # whether there was a message
+        self._served: float | None = None  # when the last message ended, a time of the loop's clock
         self._turns = 0
 
     # The session as a whole.
@@ -96,8 +97,8 @@ class Session(Connection):
         except Gone:
             pass
         except Late:
-            self._end_with(dialogue.SHUTTING_DOWN if self.draining and self._message is None else dialogue.TIMED_OUT)
-        except (Drained, asyncio.CancelledError):
+            self._end_late()
+        except asyncio.CancelledError:
             self.say(dialogue.SHUTTING_DOWN)
         except Exception:  # noqa: BLE001
             _log.exception("%s: a fault in this session", self._peer.address)
@@ -134,26 +135,42 @@ class Session(Connection):
         await self._take_turns()
         seconds: float | None = self._patience_with_line()
         while (line := self.lines.next()) is None:
-            await self.more(seconds, leave=self._message is None and self._served)
+            await self.more(seconds)
             self._turns = 0
             seconds = None  # for the whole line, however slowly it comes in
         self.lift_deadline()
         return line
 
     def drain(self) -> None:
-        """Who came just before the door closed, and is still speaking, is served: other doors do not know of this client."""
-        super().drain()
+        """End as soon as nothing is under way.
+
+        Who came just before the door closed, and is still speaking, is served: other doors do not know of this client. Who has just
+        been served may say QUIT: programs that hear 421 there instead take the message for refused, and send it again.
+        """
+        self.draining = True
         if self.waiting and self._message is None:
             self.set_deadline(self.loop.time() + self._patience_with_line())
 
     def _patience_with_line(self) -> float:
         seconds = self._terms.limits.command_seconds
-        return min(seconds, _LAST_CHANCE_SECONDS) if self.draining and self._message is None else seconds
+        if not self._leaving:
+            return seconds
+        since_served = 0.0 if self._served is None else self.loop.time() - self._served
+        return min(seconds, max(_LAST_CHANCE_SECONDS - since_served, 0.0))
+
+    @property
+    def _leaving(self) -> bool:
+        """Whether the door closes, and nothing is under way here."""
+        return self.draining and self._message is None
+
+    def _end_late(self) -> None:
+        if self._leaving and self._served is not None:
+            self.say(dialogue.SHUTTING_DOWN)
+        else:
+            self._end_with(dialogue.SHUTTING_DOWN if self._leaving else dialogue.TIMED_OUT)
 
     async def _take_turns(self) -> None:
         await self.make_room()
-        if self.draining and self._message is None and self._served:
-            raise Drained
         self._turns += 1
         if self._turns >= _TURN:
             self._turns = 0
@@ -162,6 +179,9 @@ class Session(Connection):
     async def _obey(self, verb: str, argument: str) -> None:
         if verb in dialogue.OF_BROWSERS:  # any page may have one send what it likes, such as mail below its own request
             self._end_with(dialogue.NO_WEB_SERVER)
+            return
+        if self._leaving and self._served is not None and verb != "QUIT":
+            self._end_with(dialogue.SHUTTING_DOWN)
             return
         refusal = dialogue.refusal(self._state, verb, lmtp=self._terms.lmtp)
         if refusal is not None:
@@ -321,7 +341,7 @@ class Session(Connection):
         message, self._message = self._message, None
         if message is None:
             return
-        self._served = True
+        self._served = self.loop.time()
         try:
             await message.end()
         except Exception:  # the client need not care  # noqa: BLE001

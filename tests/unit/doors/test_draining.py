@@ -2,6 +2,7 @@
 
 import asyncio
 
+from spamguard.doors.smtp import session
 from spamguard.reception import door
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
@@ -53,7 +54,9 @@ def test_who_came_just_before_and_is_speaking_is_served(tmp_path):
     assert proxy.contents == [MESSAGE]
 
 
-def test_who_was_served_is_sent_away_between_messages(tmp_path):
+def test_who_was_served_is_sent_away_between_messages(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_LAST_CHANCE_SECONDS", 0.1)
+
     async def talk(served):
         caller = await served.call()
         await caller.begin()
@@ -63,6 +66,26 @@ def test_who_was_served_is_sent_away_between_messages(tmp_path):
         return heard, await caller.reply(), soon(0) - begun < 0.9
 
     assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE, True)
+
+
+def test_who_was_served_just_now_can_still_say_goodbye(tmp_path):
+    """Python's smtplib calls mail refused whose sender is told 421 here, though it was taken: it would be sent twice."""
+
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\n")
+        await proxy.holding.wait()
+        drained = asyncio.create_task(served.door.drain(soon(20)))
+        await asyncio.sleep(0)
+        proxy.hold.set()
+        heard = [await caller.code(), await caller.say(b"QUIT"), await caller.at_end()]
+        await drained
+        return heard
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, proxy, talk) == [250, (221, "2.0.0 Bye"), True]
 
 
 def test_a_transaction_is_finished_first(tmp_path):
