@@ -105,6 +105,8 @@ def document(
 
 def gained(gain: Interval, other: str) -> str:
     """1-ROCA % less than that of another run, as a sentence."""
+    if math.isnan(gain.value):
+        return f"1-ROCA minus that of {other}: –, as there is mail of one kind only"
     verdict = "better" if gain.high < 0 else "worse" if gain.low > 0 else "no evidence of a difference"
     return f"1-ROCA minus that of {other}: {gain.value:+.4f} % ({gain.low:+.4f} to {gain.high:+.4f}): {verdict}"
 

@@ -13,7 +13,7 @@ import pytest
 
 from spamguard.errors import UsageError
 from spamguard.evaluation import report
-from spamguard.evaluation.metrics import Interval, Measures, confusion, learning_curve, measures, roca
+from spamguard.evaluation.metrics import Interval, Measures, confusion, learning_curve, measures, paired_bootstrap, roca
 from spamguard.evaluation.report import Scored, confusion_table, document, read_scores, table, write_scores
 
 
@@ -112,3 +112,8 @@ def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
 def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
     assert report.gained(gain, "other.csv").endswith(word if word != "no evidence" else "no evidence of a difference")
     assert document({}, gain=gain)["against"] == {"roca": gain.value, "low": gain.low, "high": gain.high}
+
+
+def test_where_there_is_one_kind_of_mail_nothing_is_gained() -> None:
+    gain = paired_bootstrap([False] * 3, [1, 2, 3], [3, 2, 1])
+    assert report.gained(gain, "other.csv") == "1-ROCA minus that of other.csv: –, as there is mail of one kind only"
