@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from spamguard.history.row import COLUMNS, LOWERED, Columns, Row, fold, from_columns
+from spamguard.history.row import LOWERED, Row, fold, from_columns
 from spamguard.history.schema import SMALL
 from spamguard.sqlitefile import transaction
 
@@ -81,7 +81,7 @@ class Looks:
         condition, values = _condition(ahead)
         found = self._ask(f"{_SELECT} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit))
         with self._explained():
-            rows = [from_columns(row) for row in map(_light, found)]
+            rows = [from_columns(row, SMALL) for row in found]
         if len(rows) == limit:
             return Seen(rows, rows[-1].id)
         return Seen(rows, border if border > wanted.first else "")
@@ -109,7 +109,7 @@ class Looks:
         condition, values = _condition(Wanted(parts=parts))
         rows = self._ask(_NEWEST.format(condition, "recipients" if parts else "''"), values)
         with self._explained():
-            return [from_columns(row) for row in map(_light, rows)]
+            return [from_columns(row, SMALL) for row in rows]
 
     def of_digests(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
         """Of the rows of these messages: the digest, what was said, and what was said to users of whom it was decided otherwise. Looks at
@@ -148,12 +148,6 @@ class Looks:
 def part(text: str, *, begins: bool = False, ends: bool = False) -> str:
     """What an address has in it, to look for in the recipients as they are kept; where it begins or ends so."""
     return '"' * begins + json.dumps(fold(text), ensure_ascii=False)[1:-1] + '"' * ends
-
-
-def _light(values: Sequence[Any]) -> Columns:
-    """A row's values in the order of `COLUMNS`, nothing for what is large."""
-    kept = dict(zip(SMALL, values, strict=True)) | {"packed": b"", "words": "[]"}
-    return tuple(kept[name] for name in COLUMNS)
 
 
 def _condition(wanted: Wanted) -> tuple[str, list[object]]:

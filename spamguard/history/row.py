@@ -136,9 +136,9 @@ def _told(words: Sequence[Word]) -> str:
     return "[" + ", ".join([f"[{token}, {_json(readable(text, _SHORT))}, {part:.6f}]" for token, text, part in words]) + "]"
 
 
-def from_columns(values: Columns) -> Row:
-    """The row; ValueError, TypeError when the values are damaged."""
-    named = dict(zip(COLUMNS, values, strict=True))
+def from_columns(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> Row:
+    """The row, without its large values where names has none of them; ValueError, TypeError when the values are damaged."""
+    named = {"packed": b"", "words": "[]"} | dict(zip(names, values, strict=True))
     named["recipients"] = tuple(json.loads(named["recipients"]))
     named["personal"] = json.loads(named["personal"])
     named["words"] = tuple(Word(*word) for word in json.loads(named["words"]))

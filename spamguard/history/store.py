@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from spamguard.errors import HistoryError
 from spamguard.history import schema
@@ -32,6 +31,7 @@ _DAY = 86_400
 
 _TIME = COLUMNS.index("time")
 _FIND = f"SELECT {', '.join(COLUMNS)} FROM judgements JOIN contents ON judgement = judgements.rowid WHERE id = ?"  # noqa: S608  names of our own
+_CONTENTS = "SELECT id, packed FROM judgements JOIN contents ON judgement = judgements.rowid"
 # What tells a time to come is as old as what came after it: the clock was ahead for a while.
 _OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_STEP_ROWS})
@@ -113,11 +113,8 @@ class History:
     def contents(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
         """Ids and features (`Row.packed`) of these judgements, those that are there, in any order."""
         marks = ",".join("?" * len(names))
-        return self._ask(f"SELECT id, packed FROM judgements JOIN contents ON judgement = judgements.rowid WHERE id IN ({marks})", names)  # noqa: S608
-
-    def _ask(self, sql: str, values: Sequence[object]) -> list[Any]:
         with _explained(self.path):
-            return self._db.execute(sql, values).fetchall()
+            return self._db.execute(f"{_CONTENTS} WHERE id IN ({marks})", names).fetchall()
 
     # Staying small
 

@@ -12,11 +12,12 @@ import secrets
 import sqlite3
 from base64 import b32hexencode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from spamguard.errors import AccessError
 from spamguard.files import make_once
@@ -190,10 +191,8 @@ class Store:
             yield
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    with cache_explained("tokens and sessions", path, AccessError):
-        yield
+def _explained(path: Path) -> AbstractContextManager[None]:
+    return cache_explained("tokens and sessions", path, AccessError)
 
 
 def _fill(draft: Path) -> None:
@@ -228,12 +227,6 @@ def _digest(secret: str) -> bytes:
     return blake2b(secret.encode("ascii"), digest_size=SECRET_BYTES, person=b"access").digest()
 
 
-def _credential(row: list[object]) -> Credential:
-    identity, kind, name, person, operator, created, expires, seen = row
-    return Credential(
-        str(identity), Kind(str(kind)), str(name), Person(str(person), bool(operator)), _number(created), _number(expires), _number(seen)
-    )
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def _credential(row: list[Any]) -> Credential:
+    identity, kind, name, person, operator, *times = row
+    return Credential(identity, Kind(kind), name, Person(person, bool(operator)), *times)

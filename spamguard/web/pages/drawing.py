@@ -94,24 +94,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    told = (
-        texts.named,
-        texts.done,
-        texts.tone,
-        texts.number,
-        texts.plural,
-        texts.counted,
-        texts.percent,
-        texts.size,
-        texts.signed,
-        texts.moment,
-        texts.day,
-        texts.clock,
-        texts.quoted,
-        author.parts,
-        author.is_sender,
-    )
-    environment.globals.update({function.__name__: function for function in told})
+    told = {name: value for name, value in vars(texts).items() if getattr(value, "__module__", "") == texts.__name__}
+    environment.globals.update(told, parts=author.parts, is_sender=author.is_sender)
     environment.globals.update(charts=charts, undecided=texts.UNDECIDED, pages=PAGES, version=version())
     for name in environment.list_templates():
         environment.get_template(name)

@@ -20,7 +20,7 @@ _NOTICES, _ALL_NOTICES, _NOTICE_KEPT = 20, 2000, 600.0
 _DRAFTS, _ALL_DRAFTS, _DRAFT_KEPT = 3, 40, 1800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """A message that was handed over and not taught yet. label: what it is thought to be taught as."""
 

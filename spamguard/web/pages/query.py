@@ -61,13 +61,9 @@ class Query:
         """Whether new mail may show up in it."""
         return not self.before and not self.until
 
-    def encoded(self, **changes: str) -> str:
-        """As an address has it, after the question mark; "" when it asks for nothing."""
-        return urlencode({name: value for name, value in asdict(replace(self, **changes)).items() if value})
-
     def ending(self, **changes: str) -> str:
         """The end of an address, with the question mark if there is anything to ask for."""
-        encoded = self.encoded(**changes)
+        encoded = urlencode({name: value for name, value in asdict(replace(self, **changes)).items() if value})
         return f"?{encoded}" if encoded else ""
 
 

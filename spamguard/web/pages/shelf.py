@@ -17,7 +17,7 @@ from spamguard.web.service.values import Person
 Thing = TypeVar("Thing")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept(Generic[Thing]):
     person: Person
     until: float
@@ -57,13 +57,6 @@ class Shelf(Generic[Thing]):
         """Keep it no longer."""
         if self.get(person, name) is not None:
             self._lose(name)
-
-    def swap(self, person: Person, name: str, thing: Thing) -> bool:
-        """Keep another thing in its place, nothing is dropped. False: nothing is kept under that name any more."""
-        if self.get(person, name) is None:
-            return False
-        self._kept[name].thing = thing
-        return True
 
     def _sweep(self) -> None:
         now = self._clock()

@@ -59,8 +59,7 @@ async def changed(house: House, request: Request) -> Response:
     given = await access.posted(request)
     name, draft = _kept(house, request)
     again = await _draft(house, person, draft.message, given.get("class", ""))
-    if not house.drafts.swap(person, name, again):
-        raise NotThereError(_GONE)
+    draft.label, draft.told = again.label, again.told
     return see(f"/teach/{name}")
 
 

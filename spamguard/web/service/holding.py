@@ -47,16 +47,17 @@ class Holding:
         def look(before: str, limit: int) -> tuple[list[Held], str]:
             newest = self._index.newest if person.operator else partial(self._index.newest_of, theirs=theirs)
             names, seen = newest(before, limit)
-            return [self._held(person, entry) for entry in self._quarantine.of(names)], seen
+            return [self._held(person, entry, self._head(entry)) for entry in self._quarantine.of(names)], seen
 
         return HeldBack(*page(look, beginning(before), limit))
 
     def one(self, person: Person, name: str) -> Shown:
         """A message with its header section."""
         entry = self.entry(person, name)
-        lines = self._head(entry).decode("utf-8", "replace").split("\r\n")  # nothing else ends a line here, whatever Unicode says
+        head = self._head(entry)
+        lines = head.decode("utf-8", "replace").split("\r\n")  # nothing else ends a line here, whatever Unicode says
         header = "\n".join(readable(line.replace("\t", " "), _TEXT) for line in lines)
-        return Shown(**asdict(self._held(person, entry)), header=header)
+        return Shown(**asdict(self._held(person, entry, head)), header=header)
 
     def entry(self, person: Person, name: str) -> Entry:
         """NotThereError: there is none, or it is not theirs."""
@@ -110,8 +111,7 @@ class Holding:
             return next(iter(self._hops.values()))
         raise UsageError(f"it is not known where {entry.id} was to go: `spamguard quarantine release --next-hop` takes it there")
 
-    def _held(self, person: Person, entry: Entry) -> Held:
-        head = self._head(entry)
+    def _held(self, person: Person, entry: Entry, head: bytes) -> Held:
         return Held(
             entry.id,
             entry.when,

@@ -9,6 +9,7 @@ from spamguard.engine import Filter
 from spamguard.errors import LedgerError
 from spamguard.model.fold import features_of
 from spamguard.prepare import Teaching
+from spamguard.records import Features
 from spamguard.supposing import supposing
 from spamguard.web.service.teaching import check_class
 from spamguard.web.service.values import Flip, Judgement, Preview
@@ -23,7 +24,7 @@ def preview(
     """What teaching it would change at once. latest: messages with their features, newest first; judged as far as time allows."""
     check_class(spam_filter.ledger, label)
     spam_filter.refuse_without_receipts()
-    known = [(judgement, features_of([packed])[0]) for judgement, packed in latest if _is_sound(packed)]
+    known = [(judgement, features) for judgement, packed in latest for features in _features(packed)]
     messages = [lesson.features, *(features for _, features in known)]
     now = time.monotonic()
     with supposing(spam_filter) as apart:
@@ -38,10 +39,9 @@ def preview(
     return Preview(lesson.digest.hex(), before[0], after[0], len(after) - 1, flips)
 
 
-def _is_sound(packed: bytes) -> bool:
-    """The history is no receipt: what is damaged there is left out."""
+def _features(packed: bytes) -> Sequence[Features]:
+    """None where they are damaged: the history is no receipt."""
     try:
-        features_of([packed])
+        return features_of([packed])
     except LedgerError:
-        return False
-    return True
+        return ()

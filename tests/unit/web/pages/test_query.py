@@ -19,8 +19,8 @@ FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until",
 @given(st.dictionaries(st.sampled_from([*FIELDS, "next", "told"]), st.text(st.characters(codec="utf-8"), max_size=300)))
 def test_an_address_says_what_it_was_made_from(given_values: dict[str, str]) -> None:
     query = Query.of(given_values)
-    assert Query.of(dict(parse_qsl(query.encoded()))) == query
-    assert all(len(value) <= 200 for value in dict(parse_qsl(query.encoded())).values())
+    assert Query.of(dict(parse_qsl(query.ending().removeprefix("?")))) == query
+    assert all(len(value) <= 200 for value in dict(parse_qsl(query.ending().removeprefix("?"))).values())
 
 
 def test_days_are_whole_and_both_included() -> None:

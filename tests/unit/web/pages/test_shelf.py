@@ -24,7 +24,6 @@ def test_only_who_put_it_there_gets_it() -> None:
     assert shelf.get(BEN, name) is None
     assert shelf.get(Person("anna", operator=True), name) is None
     shelf.take(BEN, name)
-    assert not shelf.swap(BEN, name, "b")
     assert shelf.get(ANNA, name) == "a"
     assert shelf.get(ANNA, "") is None
 
@@ -49,10 +48,10 @@ def test_nothing_is_kept_for_long() -> None:
     assert bench.dropped == ["a"]
 
 
-def test_what_is_swapped_is_not_dropped_what_is_taken_is() -> None:
+def test_what_is_taken_is_dropped() -> None:
     bench = Bench()
     name = bench.shelf.put(ANNA, "a")
-    assert bench.shelf.swap(ANNA, name, "b")
+    bench.shelf.take(BEN, name)
     assert bench.dropped == []
     bench.shelf.take(ANNA, name)
-    assert bench.dropped == ["b"]
+    assert bench.dropped == ["a"]
