@@ -81,6 +81,8 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
                 ok(ben.create("Archive"))
                 for number in TAUGHT:
                     move(anna, number, "INBOX", "Junk")
+                log.lines("lesson user=", len(TAUGHT), seconds=30)
+                for number in TAUGHT:  # teaches all others nothing any more; mixed with hers, steps would stay until it is settled
                     move(ben, number, "INBOX", "Archive")
             log.lines("lesson user=", 2 * len(TAUGHT), seconds=30)
             assert said(state) == {"anna": " ".join(["spam"] * len(TAUGHT)), "ben": " ".join(["ham"] * len(TAUGHT))}
