@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 def _watch(settings: Settings, spam_filter: Filter, to_master: socket.socket, slot: Slot) -> None:
     """For ever."""
     with (
-        closing(reach.mailboxes(settings)) as mailboxes,
+        closing(reach.mailboxes_of(settings.watch, settings.watch_socket)) as mailboxes,
         closing(Watcher(spam_filter, settings, mailboxes, parent.wish_to_settle(to_master))) as watcher,
     ):
         while True:

@@ -17,7 +17,7 @@ from spamguard.doctor.step import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
 from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.reach import is_maildir, mailboxes
+from spamguard.folders.reach import is_maildir, mailboxes_of
 from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
@@ -97,7 +97,7 @@ def _none(settings: Settings) -> Step:
 
 def _of_socket(settings: Settings) -> Step:
     try:
-        with closing(mailboxes(settings)) as found:
+        with closing(mailboxes_of(settings.watch, settings.watch_socket)) as found:
             seen = list(found.users())
             wrong = no_maildirs(found, seen)
     except (SpamguardError, OSError) as error:

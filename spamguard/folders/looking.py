@@ -92,8 +92,7 @@ class Looker:
                 box.folders_due = min(box.folders_due, time.monotonic() + box.pause)
             elif everything:
                 box.pause = 0.0
-            # all of them: what is not finished came from one of them, and may be on its way to another
-            if looked.again:
+            if looked.again:  # all of them: a message that has moved on may have gone from any of these folders to any other
                 self._look_soon(box, due, self._entry(box.mailbox).watch.debounce_seconds)
 
     def _find_folders(self, box: Box) -> None:
@@ -195,7 +194,7 @@ class Looker:
             yield before, [arrival for digest in digests for arrival in came.pop(digest)]
 
     def _filed(self, box: Box, arrivals: list[Arrival], rules: Rules) -> Work[bool]:
-        """Whether spam is filed, as it should be, by what was seen so far; if not, that is told."""
+        """Whether what we call spam is seen to be put into Junk on delivery (`filing`); if most of it is not, that is told."""
         spam = tagged(arrivals, rules)
         before: set[bytes] = set()
         for some in batches(spam, PIECE):

@@ -24,9 +24,9 @@ class Warned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Matter:
-    """What may be wrong with a mailbox, or with a folder. what: unless it is that it cannot be looked at.
+    """What may be wrong with a mailbox, or with a folder. what: which trouble; empty: that it cannot be looked at.
 
-    passing: nobody comes to say that it is well, as of a single file.
+    passing: nobody will say when it is over, as with a single file, so it is told for a day.
     """
 
     about: Mailbox | Place

@@ -9,12 +9,7 @@ from spamguard.folders import names
 from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.remote import RemoteMailboxes
-from spamguard.settings import Settings, Watch
-
-
-def mailboxes(settings: Settings) -> Mailboxes:
-    """Those of the settings, as `mailboxes_of`."""
-    return mailboxes_of(settings.watch, settings.watch_socket)
+from spamguard.settings import Watch
 
 
 def mailboxes_of(watches: Sequence[Watch], opener: Path | None, *, notify: bool = True) -> Mailboxes:

@@ -142,9 +142,10 @@ class _Lineage:
         return [Copy(folder, name, self._digest, self._delivery, seen=seen) for folder, name in sorted(self._new)]
 
     def _sources(self, new: Iterable[Copy]) -> Iterator[Copy | None]:
-        """What each is most likely a copy of: the same name, the end of a way, what has just gone. Only at last what lies beside it.
+        """What each new copy is most likely a copy of, None for the first of a message.
 
-        Of each folder all but the names is asked once: somebody may have 100,000 copies of a message.
+        Best a copy of the same file name elsewhere, seen last; else by `_likeness` one from another folder; only then one from the same.
+        The likeliest is looked for once for each folder, not for each copy: somebody may have 100,000 copies of a message.
         """
         others = sorted(self._is.values(), key=self._likeness, reverse=True) if self._digest else []
         named: defaultdict[int, list[Copy]] = defaultdict(list)
@@ -157,6 +158,7 @@ class _Lineage:
             yield max(_elsewhere(named.get(copy.name, ()), copy.folder), key=attrgetter("seen"), default=likeliest[copy.folder])
 
     def _likeness(self, copy: Copy) -> tuple[object, ...]:
+        """Greater is likelier: not copied from before, gone since the last look, in a folder of a class; the key only decides ties."""
         return not copy.followed, copy.key in self._missed, self._rules.label(copy.folder) != "", copy.key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
@@ -186,7 +188,7 @@ class _Lineage:
         return Before.FILED if signed.action is Action.TAG and self._rules.filing else Before.NOWHERE
 
     def _follow(self, sources: Sequence[tuple[Copy, Copy | None]]) -> None:
-        """Sources that went are done with; of the others remember that they are not the end of the way."""
+        """A source that has gone was moved: forget it. One that stays was copied: the next copy is likelier one of the new copy."""
         for copy, source in sources:
             if source and source.gone:
                 self._is.pop(source.key, None)

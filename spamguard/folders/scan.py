@@ -67,10 +67,10 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """What one look found. gone: files that are no longer there. again: something was not whole yet, or has moved on. closed: something
-    could not be looked at, which may pass.
+    """What one look found. new: files that were not there before. gone: those no longer there. again: a file was still being written, or
+    has moved on: look again soon. closed: a folder or file could not be read, which may pass.
 
-    renamed: of folders that are weighed, all messages whose names have changed since the last look, the new ones included.
+    renamed: of folders whose flags and keywords count (`weighing`): the files whose names have changed since the last look, new ones too.
     """
 
     new: dict[Key, Found] = field(default_factory=dict)

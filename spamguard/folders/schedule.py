@@ -27,11 +27,15 @@ Work = Generator[None, None, Result]
 
 @dataclass(slots=True, eq=False)
 class Box:
-    """What the loop knows of a mailbox. work: the rest of a look that is under way; is_new: it is the first one.
+    """What the loop knows of a mailbox. Times are those of `time.monotonic`.
 
-    told: something has changed in it that was not looked at yet; tended: the last step; planned: when the schedule will come upon it, each
-    time earlier than the one before; closed: nobody can look at it; pause: before what could not be looked at is tried again, 0 while all
-    can be. All times: the clock of `time.monotonic`.
+    next_rescan: when all its folders are looked at, whatever was told. folders_due: when it is looked for folders that came or went.
+    places: its folders. due: those with changes, each with the time to look at it.
+    work: the rest of a look that is under way. is_new: that is the first look ever.
+    told: something has changed that was not looked at yet. tended: when its last step was taken.
+    planned: times at which it stands on the schedule's heap, latest first.
+    closed: it lies below a directory that cannot be looked at. pause: seconds before a folder that could not be looked at is tried
+    again, 0 while all can be.
     """
 
     mailbox: Mailbox
@@ -98,7 +102,7 @@ class Schedule:
             self._come_upon(box)
 
     def _come_upon(self, box: Box) -> None:
-        """Unless that happens before: a busy mailbox would fill the heap with looks at everything, which are far away."""
+        """Put it on the heap, unless it stands there with an earlier time: a busy mailbox would fill it with idle entries."""
         if not box.planned or box.next < box.planned[-1]:
             box.planned.append(box.next)
             heappush(self._coming, (box.next, next(self._numbers), box))
@@ -139,7 +143,7 @@ class Schedule:
 
 
 def _until_seen(beginners: Iterable[Box]) -> Iterator[Box]:
-    """Each as often as it takes: only one of them holds the names of its files."""
+    """One after the other, each until its first look is over: so only one of them holds all names of its files in memory."""
     for box in beginners:
         while box.is_new:
             yield box

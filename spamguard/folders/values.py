@@ -69,8 +69,8 @@ class Copy(NamedTuple):
     message have it in common.
     origin: a folder without a class: the folder of a class the message was in before; None when there was none.
     waiting: came together with another into folders of two classes; nothing was decided yet.
-    followed: another copy was made of it while it was there. seen: when it was found, gone: when it was missed, 0 while it is
-    there; both in seconds since 1970, but what was seen later never has the lower number.
+    followed: it was copied to another folder while it stayed. seen: when it was found, gone: when it was missed, 0 while it is
+    there; both in seconds since 1970, except that what was seen later always has the greater number, even if the clock went back.
     """
 
     folder: str

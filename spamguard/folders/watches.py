@@ -38,7 +38,7 @@ class _Polled:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """A directory that may come in place of what is there. before: which that is. target: who waits."""
+    """A directory that is waited for. before: device and inode of what stood there when waiting began. target: told when that changes."""
 
     before: tuple[int, int] | None
     links: bool
@@ -47,7 +47,7 @@ class _Awaited:
 
 @dataclass(slots=True)
 class _Watched:
-    """targets: told when a name comes or goes, by whose they are. above: those told for names of directories alone."""
+    """targets: told when any name in it comes or goes, by owner (`whose` of `Watches.add`). above: told of names of directories alone."""
 
     targets: dict[Hashable, Hashable] = field(default_factory=dict)
     above: set[Hashable] = field(default_factory=set)
@@ -77,9 +77,10 @@ class Watches:
                 self._mounts = Mounts()
 
     def add(self, directory: int, path: str, target: Hashable, *, above: bool = False, whose: Hashable = None) -> None:
-        """Tell of an open directory from now on. above: only what becomes of directories in it.
+        """Tell of an open directory from now on. above: only of directories that come and go in it.
 
-        whose: the directory had another name if it was known by another target of theirs, which is not told any more.
+        whose: the target's owner, as the mailbox of a folder. If the same directory was added under another target of that owner, it
+        has been renamed since: only the new target is told.
         """
         self._awaited.pop(path, None)
         try:
@@ -96,9 +97,9 @@ class Watches:
         self._look_at(path, target)
 
     def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
-        """Tell once of another directory there: of the first, or of one that is mounted over what is there now, which no event tells.
+        """Tell once when another directory stands at a path: the first one, or one mounted over it, which no event tells. It is polled.
 
-        links: whether the path may be one to it; not where people may have put it.
+        links: whether to follow a symbolic link there; not below what the operator has named, where people could put one.
         """
         self._awaited[path] = _Awaited(_identity(path, links=links), links, target)
 

@@ -85,7 +85,7 @@ class Weigher:
         return {one.digest for one in copies if marks(mailbox.path, one.folder, [one.name]).get(one.name) == _DONE} - {b""}
 
     def follow(self, mailbox: Mailbox, done: Collection[bytes], kept: Iterable[Copy]) -> None:
-        """Nor does it where they have come since: what was there before evidence was asked for stays so wherever it is moved."""
+        """Mark new copies of such messages, too: what showed evidence before that was asked for teaches nothing wherever it is moved."""
         moved: dict[str, dict[int, int]] = {}
         for copy in kept:
             if copy.digest in done and not copy.gone:
