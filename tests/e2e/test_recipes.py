@@ -136,8 +136,8 @@ def fetched(home: Path, server: dovecot.Dovecot, **more: str) -> None:
     places = {"imap.example.net": "127.0.0.1", "993": str(server.imap_port), "ssl sslcertck": "sslproto ''"}
     (home / ".fetchmailrc").write_text(snippet("fetchmail/fetchmailrc", **places, **more))
     (home / ".fetchmailrc").chmod(0o600)
-    line: list[str | Path] = ["env", f"FETCHMAILHOME={home}", "fetchmail", "--pidfile", home / "fetchmail.pid", "--fetchmailrc", ".fetchmailrc"]
-    run(line, home)  # root's own file would be another test's as well
+    own = ("--pidfile", home / "fetchmail.pid")  # root's would be another test's as well
+    run(["env", f"FETCHMAILHOME={home}", "fetchmail", *own, "--fetchmailrc", ".fetchmailrc"], home)
 
 
 @needs_dovecot
