@@ -162,7 +162,7 @@ class Bench:
             line(f"the last {age:,} lessons" if age else "all lessons", cells)
 
     def _aged(self, mail: Sequence[Mail], age: int) -> list[Scored]:
-        with rivals.Trial("spamguard", lambda place: Forgetful(place, age) if age else Spamguard(place)) as rival:
+        with rivals.trial(lambda place: Forgetful(place, age) if age else Spamguard(place)) as rival:
             return list(courses.online(rival, mail))
 
 

@@ -1,18 +1,16 @@
 """Time per message of reading mail, step by step. Run as a script, not collected.
 
-    python -m tests.bench.bench_mail [--messages N] [--repeats N]      (or: PYTHONPATH=. python tests/bench/bench_mail.py)
+    python -m tests.bench.bench_mail [--corpus INDEX] [--messages N] [--repeats N]
 
-On made-up mail, and on the SpamAssassin corpus where ../shared/corpora has it. Each step is timed alone over all messages, so
+On made-up mail, and on that of a corpus. Each step is timed alone over all messages, so
 its data are warm: the sum of the steps is less than the whole. The least of several runs counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import tarfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from corpora.synthetic import generate
@@ -23,22 +21,9 @@ from spamguard.mail.limits import DEFAULT_LIMITS
 from spamguard.mail.split import split
 from spamguard.mail.tokens import TokenHasher
 from spamguard.mail.traits import numbers, traits
+from tests.bench.streams import labelled
 
-ARCHIVE = Path(__file__).parents[3] / "shared" / "corpora" / "spamassassin.tar.xz"
 KEY = b"a key of this installation"
-
-
-def corpus(limit: int) -> list[bytes]:
-    """The first messages of the archive, in its order."""
-    found: list[bytes] = []
-    with tarfile.open(ARCHIVE) as archive:
-        for member in archive:
-            stream = archive.extractfile(member)
-            if stream is not None and "/data/" in f"/{member.name}":
-                found.append(stream.read())
-            if len(found) == limit:
-                break
-    return found
 
 
 def microseconds(step: Callable[[Any], object], items: Sequence[Any], repeats: int) -> float:
@@ -75,14 +60,13 @@ def measure(title: str, raws: list[bytes], repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--corpus", metavar="INDEX", help="TREC index of prepared mail")
     parser.add_argument("--messages", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     measure("made-up mail", [raw for _, raw in generate(options.messages, 1)], options.repeats)
-    if ARCHIVE.exists():
-        measure("SpamAssassin corpus", corpus(options.messages), options.repeats)
-    else:
-        print(f"SpamAssassin corpus: not there ({ARCHIVE})")
+    if options.corpus:
+        measure(options.corpus, [path.read_bytes() for _, path in labelled(options.corpus)[: options.messages]], options.repeats)
 
 
 if __name__ == "__main__":

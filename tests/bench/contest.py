@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class Answer(NamedTuple):
@@ -18,25 +18,6 @@ class Answer(NamedTuple):
     score: float
     label: str
     doubt: bool
-
-
-class Rival(Protocol):
-    """A filter on trial."""
-
-    def judge(self, path: Path) -> Answer:
-        """What it says about the message in this file; nothing is taught by that."""
-
-    def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        """The same for many, as it is."""
-
-    def teach(self, path: Path, label: str) -> None:
-        """Teach it this message."""
-
-    def bulk_taught(self) -> None:
-        """A pile of lessons is over, and somebody has time."""
-
-    def close(self) -> None:
-        """End its processes."""
 
 
 def log_odds(probability: float, resolution: float) -> float:
@@ -49,21 +30,27 @@ def answer(probability: float, resolution: float, ham_to: float, spam_from: floa
     return Answer(log_odds(probability, resolution), label, label == "unsure")
 
 
-class Contestant:
-    """What most have in common."""
+class Rival:
+    """A filter on trial. place: a directory for it alone, made here."""
 
     def __init__(self, place: Path) -> None:
         place.mkdir(exist_ok=True)
         self.place = place
 
     def judge(self, path: Path) -> Answer:
+        """What it says about the message in this file; nothing is taught by that."""
         raise NotImplementedError
 
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
+        """The same for many, as it is."""
         return [self.judge(path) for path in paths]
 
+    def teach(self, path: Path, label: str) -> None:
+        """Teach it this message."""
+        raise NotImplementedError
+
     def bulk_taught(self) -> None:
-        """Most have nothing to do then."""
+        """A pile of lessons is over, and somebody has time; most have nothing to do then."""
 
     def close(self) -> None:
-        """Most keep no process."""
+        """End its processes; most keep none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spamguard.evaluation.report import Scored, read_scores, write_scores
 from tests.bench.contest import Rival
-from tests.bench.rivals import Trial
+from tests.bench.rivals import RIVALS, trial
 from tests.bench.streams import Mail
 
 OURS = "spamguard"
@@ -37,7 +37,7 @@ def kept(directory: Path, stream: str, name: str, protocol: str, run: Callable[[
     path = directory / f"{stream}__{name}__{protocol}.csv"
     if name == OURS or not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        with Trial(name) as rival:
+        with trial(RIVALS[name]) as rival:
             write_scores(path, run(rival))
     return read_scores(path)
 

@@ -12,10 +12,10 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
-from tests.bench.contest import Answer, Contestant, answer
+from tests.bench.contest import Answer, Rival, answer
 
 
-class _Server(Contestant):
+class _Server(Rival):
     """One process for all messages."""
 
     def __init__(self, place: Path, command: list[str]) -> None:

@@ -10,14 +10,14 @@ import email.policy
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from spamguard import Filter, secret
 from spamguard.prepare import Preparer, Teaching
-from tests.bench.contest import Answer, Contestant, Rival, answer
+from tests.bench.contest import Answer, Rival, answer
 from tests.bench.rival_servers import Bsfilter, Crm114, Crm114Near, SpamassassinBayes
 
 KEY = b"the key of every filter on trial"
@@ -26,7 +26,7 @@ KEY = b"the key of every filter on trial"
 # ---- ours
 
 
-class Spamguard(Contestant):
+class Spamguard(Rival):
     """This package, from Python; settles when the daemon would. Reads each file once, whatever it is asked."""
 
     def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
@@ -59,7 +59,7 @@ class Spamguard(Contestant):
 # ---- one process for each message
 
 
-class Bogofilter(Contestant):
+class Bogofilter(Rival):
     """Debian's bogofilter, stock: spam from 0.99, ham up to 0.45. `-TT` prints 16 digits."""
 
     def _command(self, *options: str) -> list[str]:
@@ -79,7 +79,7 @@ class Bogofilter(Contestant):
         _output(self._command("-s" if label == "spam" else "-n", "-I", str(path)))
 
 
-class Spamprobe(Contestant):
+class Spamprobe(Rival):
     """Debian's spamprobe, stock: spam from 0.6 (its own cutoff of 0.7 is for `receive`); prints seven digits. Every lesson counts."""
 
     def __init__(self, place: Path) -> None:
@@ -117,7 +117,7 @@ def _output(command: list[str], given: str = "") -> str:
 # ---- scikit-learn
 
 
-class ScikitLearn(Contestant):
+class ScikitLearn(Rival):
     """MultinomialNB, alpha 1, over 2^18 hashed words of header and decoded text."""
 
     def __init__(self, place: Path) -> None:
@@ -202,17 +202,8 @@ def available(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in PROGRAMS or shutil.which(PROGRAMS[name])]
 
 
-class Trial:
-    """A filter in a temporary directory, closed and removed at the end. make: another way to make it than by its name."""
-
-    def __init__(self, name: str, make: Callable[[Path], Rival] | None = None) -> None:
-        self._make = make or RIVALS[name]
-
-    def __enter__(self) -> Rival:
-        self._directory = tempfile.TemporaryDirectory(prefix="rival-")
-        self._rival = self._make(Path(self._directory.name) / "state")
-        return self._rival
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._rival.close()
-        self._directory.cleanup()
+@contextmanager
+def trial(make: Callable[[Path], Rival]) -> Iterator[Rival]:
+    """A filter in a temporary directory, closed and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="rival-") as directory, closing(make(Path(directory) / "state")) as rival:
+        yield rival

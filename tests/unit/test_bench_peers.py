@@ -101,7 +101,7 @@ def test_side_by_side_both_run_out_together() -> None:
 def test_every_filter_learns_and_judging_teaches_nothing(name: str, mail: list[Mail]) -> None:
     if name in rivals.PROGRAMS and shutil.which(rivals.PROGRAMS[name]) is None:
         pytest.skip(f"{rivals.PROGRAMS[name]} is not installed")
-    with rivals.Trial(name) as rival:
+    with rivals.trial(rivals.RIVALS[name]) as rival:
         rival.judge(mail[0].path)  # before the first lesson: anything, but an answer
         for label, path in mail[:60]:
             rival.teach(path, label)
@@ -133,15 +133,11 @@ def test_ours_forgets_what_is_old(tmp_path: Path, mail: list[Mail]) -> None:
 # ---- courses
 
 
-class Parrot(rivals.Spamguard):
+class Parrot(contest.Rival):
     """Says what it was taught last."""
 
-    said: contest.Answer
+    said = contest.Answer(0.0, "unsure", True)
     asked = 0
-
-    def __init__(self, place: Path) -> None:
-        place.mkdir()
-        self.said = contest.Answer(0.0, "unsure", True)
 
     def judge(self, path: Path) -> contest.Answer:
         Parrot.asked += 1
@@ -149,12 +145,6 @@ class Parrot(rivals.Spamguard):
 
     def teach(self, path: Path, label: str) -> None:
         self.said = contest.Answer(1.0 if label == "spam" else -1.0, label, False)
-
-    def bulk_taught(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_corrections_teach_only_what_was_wrong_or_in_doubt(tmp_path: Path) -> None:
