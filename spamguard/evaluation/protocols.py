@@ -6,10 +6,12 @@ temporary directory. The protocols are those of the TREC spam track (Cormack & L
 
 from __future__ import annotations
 
+import heapq
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from spamguard import secret
@@ -141,13 +143,9 @@ PROTOCOLS: dict[str, Callable[[_Pupil, Callable[[], Iterable[Message]], Settings
 
 def interleaved(ham: Iterable[Message], ham_count: int, spam: Iterable[Message], spam_count: int) -> Iterator[Message]:
     """Two folders as one stream: each keeps its own order, and both run out together."""
-    folders = [(iter(ham), ham_count, "ham"), (iter(spam), spam_count, "spam")]
-    given = [0, 0]
-    while folders:
-        number = min(range(len(folders)), key=lambda at: (given[at] + 1) / max(folders[at][1], 1))
-        message = next(folders[number][0], None)
-        if message is None:
-            del folders[number], given[number]
-        else:
-            given[number] += 1
-            yield Message(message.name, message.raw, folders[number][2])
+
+    def due(messages: Iterable[Message], count: int, label: str) -> Iterator[tuple[float, Message]]:
+        return ((number / max(count, 1), Message(one.name, one.raw, label)) for number, one in enumerate(messages, 1))
+
+    both = heapq.merge(due(ham, ham_count, "ham"), due(spam, spam_count, "spam"), key=itemgetter(0))
+    return (message for _, message in both)
