@@ -59,7 +59,7 @@ _log = logging.getLogger("spamguard.mail")
 async def assemble(
     settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
 ) -> AsyncIterator[Sequence[Door]]:
-    """Doors that are not open yet (`contract.Assemble`)."""
+    """Doors that are not open yet (`worker.Assemble`)."""
     machine = hostname()
     spool = settings.state / SPOOL
     spool.mkdir(mode=0o700, exist_ok=True)

@@ -16,21 +16,26 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from importlib import import_module
 
 from spamguard.daemon import children, parent
-from spamguard.daemon.contract import Assemble, Door
 from spamguard.daemon.words import BEAT, READY, SETTLE
 from spamguard.errors import SpamguardError
 from spamguard.metrics.counters import Board, Slot
+from spamguard.reception.door import Door
 from spamguard.settings import Settings
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 7200.0  # after a reload: more than a whole message may take, in and out
 HURRY_SECONDS = 6.0  # when the master stops or is gone; it kills after `fleet.Timing.drain`
 _LAST_SECONDS = 9  # whole ones; then the kernel ends the process
+
+Assemble = Callable[[Settings, Sequence[socket.socket], Callable[[], None], Slot], AbstractAsyncContextManager[Sequence[Door]]]
+"""Of the settings, their listening sockets in the order of `Settings.doors`, what to call when lessons wait for settling, and where this
+process counts what it does, makes doors that are not open yet; leaving the context closes what stands behind them. The sockets stay
+the worker's."""
 
 _log = logging.getLogger("spamguard.daemon")
 

@@ -29,7 +29,7 @@ from spamguard.relay.envelope import needs_smtputf8
 from spamguard.settings import Listener, OnError, Position
 from spamguard.spool import Content, Spool
 from spamguard.wire.received import hops, received_field
-from spamguard.wire.values import Client, Envelope, Recipient, Reply, Sender
+from spamguard.wire.values import Client, Envelope, Recipient, Reply, Sender, for_each
 
 MOST_HOPS = 50  # Received fields before a message counts as going round in circles (RFC 5321, section 6.3)
 _OFFERED = ("8BITMIME", "SMTPUTF8", "DSN")
@@ -108,8 +108,7 @@ class Passage:
             await self.end()  # nobody gets the message in it, or not everybody the same
         replies: dict[int, Reply] = {}
         for copy in copies:
-            told = await self._told(copy, opened)
-            replies |= zip(copy.numbers, told if len(told) == len(copy.numbers) else [told[0]] * len(copy.numbers), strict=True)
+            replies |= zip(copy.numbers, for_each(await self._told(copy, opened), len(copy.numbers)), strict=True)
         return [replies[number] for number in range(len(self._accepted) if self._next_hop.answers_each else 1)]
 
     async def _told(self, copy: Copy, opened: Transaction | None) -> Sequence[Reply]:

@@ -153,7 +153,7 @@ class Entry:
         }
 
     def _reply(self) -> str:
-        return "; ".join(dict.fromkeys(_told(reply) for reply in self.replies))
+        return "; ".join(dict.fromkeys(map(str, self.replies)))
 
     def _recipients(self) -> str:
         return _first([f"<{one.address}>" for one in self.envelope.recipients])
@@ -187,10 +187,6 @@ def author_of(header: bytes) -> str:
 def _first(texts: Sequence[str]) -> str:
     more = len(texts) - _RECIPIENTS
     return ",".join(texts[:_RECIPIENTS]) + (f",+{more}" if more > 0 else "")
-
-
-def _told(reply: Reply) -> str:
-    return str(reply)
 
 
 def _milliseconds(seconds: float) -> str:

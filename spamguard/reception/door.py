@@ -57,8 +57,8 @@ class Door:
             self._listen(listening)
 
     async def drain(self, deadline: float) -> None:
-        """Take no more connections, finish what is under way, and return when all is over; what is not over at `deadline`, a time
-        of the event loop's clock, is cut off. May be called again meanwhile, with an earlier deadline."""
+        """Take no more connections, before anything else, finish what is under way, and return when all is over; what is not over at
+        `deadline`, a time of the event loop's clock, is cut off. May be called again meanwhile, with an earlier deadline."""
         self._open = False
         loop = asyncio.get_running_loop()
         for listening in self._sockets:

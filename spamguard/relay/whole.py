@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spamguard.relay.contract import Transaction
 from spamguard.spool import Content
-from spamguard.wire.values import Recipient, Reply, Sender
+from spamguard.wire.values import Recipient, Reply, Sender, for_each
 
 
 async def hand_on(transaction: Transaction, sender: Sender, recipients: Sequence[Recipient], content: Content) -> list[Reply]:
@@ -17,7 +17,6 @@ async def hand_on(transaction: Transaction, sender: Sender, recipients: Sequence
     replies = [await transaction.recipient(recipient) for recipient in recipients]
     accepted = [number for number, reply in enumerate(replies) if reply.positive]
     if accepted:
-        answers = await transaction.send(content)
-        for number, answer in zip(accepted, answers if len(answers) == len(accepted) else [answers[0]] * len(accepted), strict=True):
+        for number, answer in zip(accepted, for_each(await transaction.send(content), len(accepted)), strict=True):
             replies[number] = answer
     return replies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ class Reply:
         """As it goes over the wire."""
         *first, last = self.lines or (b"",)
         return b"".join([b"%d-%s\r\n" % (self.code, line) for line in first]) + b"%d %s\r\n" % (self.code, last)
+
+
+def for_each(replies: Sequence[Reply], count: int) -> Sequence[Reply]:
+    """A reply for each of so many recipients, where there may be one for all of them."""
+    return replies if len(replies) == count else [replies[0]] * count
 
 
 class Parameter(NamedTuple):

@@ -11,15 +11,10 @@ from spamguard.doors.smtp import tls
 from spamguard.doors.smtp.connection import READ_BYTES
 from spamguard.doors.smtp.session import Terms
 from spamguard.doors.smtp.transactions import MailSession
-from spamguard.hostname import hostname as own_name
 from spamguard.proxy.contract import Proxy
 from spamguard.reception.clients import Load, Networks
 from spamguard.reception.door import Door
 from spamguard.settings import Listener, OddBytes, Position, Protocol
-
-
-def untimed(seconds: float) -> None:
-    """Nobody wants to know."""
 
 
 def open_door(
@@ -27,11 +22,11 @@ def open_door(
     proxy: Proxy,
     sockets: Sequence[socket.socket],
     spool_directory: Path,
-    hostname: str = "",
-    received: Callable[[float], None] = untimed,
+    hostname: str,
+    received: Callable[[float], None],
 ) -> Door:
-    """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname: where the listener names none.
-    received: is told how many seconds the data of each message took.
+    """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname: ours. received: is told how many
+    seconds the data of each message took.
 
     ValueError for networks that are none; StartError for a certificate that is none.
     """
@@ -39,7 +34,7 @@ def open_door(
     terms = Terms(
         proxy=proxy,
         lmtp=listener.endpoint.protocol is Protocol.LMTP,
-        hostname=listener.hostname or hostname or own_name(),
+        hostname=hostname,
         limits=listener.limits,
         load=Load(listener.limits),
         odd_bytes=odd_bytes,

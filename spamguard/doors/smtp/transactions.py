@@ -17,7 +17,7 @@ from spamguard.proxy.contract import Message
 from spamguard.settings import OddBytes, Position
 from spamguard.wire.commands import parse_mail, parse_rcpt
 from spamguard.wire.data import DataReader
-from spamguard.wire.values import Recipient, Reply, Sender
+from spamguard.wire.values import Recipient, Reply, Sender, for_each
 
 _PUT_OFF = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: the others wait, for long "
@@ -145,7 +145,7 @@ class MailSession(Session):
         if len(replies) not in (1, count):
             _log.error("%s: %d replies for %d recipients", self._peer.address, len(replies), count)
             return [dialogue.CRASHED] * count
-        return replies if len(replies) == count else [*replies] * count
+        return for_each(replies, count)
 
     async def _receive(self, incoming: Incoming) -> None:
         """To the end of the data, kept or not."""

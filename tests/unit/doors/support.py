@@ -155,7 +155,7 @@ class Served:
 
 
 def listener(port=0, protocol=Protocol.SMTP, position=Position.BEFORE_QUEUE, **options):
-    return Listener(Endpoint(protocol, "127.0.0.1", port), position, HOP, hostname="mx.example", **options)
+    return Listener(Endpoint(protocol, "127.0.0.1", port), position, HOP, **options)
 
 
 @asynccontextmanager
@@ -163,7 +163,7 @@ async def serving(directory, proxy, **options):
     """A door in front of this proxy; at the end everything is closed."""
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
         port = listening.getsockname()[1]
-        door = open_door(listener(port, **options), proxy, [listening], directory)
+        door = open_door(listener(port, **options), proxy, [listening], directory, "mx.example", lambda _: None)
         await door.start()
         served = Served(door, port, listening)
         try:

@@ -299,7 +299,7 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
         from tests.unit.doors.support import listener
 
         with socket.create_server(("127.0.0.1", 0)) as real:
-            one = open_door(listener(), ScriptedProxy(), [Stingy(real)], tmp_path)
+            one = open_door(listener(), ScriptedProxy(), [Stingy(real)], tmp_path, "mx.example", lambda _: None)
             await one.start()
             reader, writer = await asyncio.open_connection(*real.getsockname())
             greeting = await asyncio.wait_for(reader.readline(), 10)
