@@ -3,10 +3,6 @@
 Everything about a request that could be forged has been looked at before a view runs: Host, size of the header, rate, who asks, and,
 unless a token names them, that a request that changes something comes from a page of ours. What is left to the view: it takes forms
 by `posted` and `posted_with_file` only, which check that they are ours, and it changes nothing by GET.
-
-Pages are `spamguard.web.pages.routes(service: Service, monitor: Monitor, gate: Gate) -> Sequence[BaseRoute]`, and show what went wrong by
-`spamguard.web.pages.failed(request: Request, problem: Problem) -> Response`: for every error that leaves a view (`problems.of`), for
-paths that are not there, and for who is nobody (401: say how to get a link). Header fields for security are put on every answer here.
 """
 
 from __future__ import annotations
