@@ -80,7 +80,7 @@
     const fresh = $("fresh");
     let over = false; // a mouse is: what it is about to click must stay where it is
     list.addEventListener("pointerenter", (event) => { over = event.pointerType === "mouse"; });
-    list.addEventListener("pointerleave", () => { over = false; });
+    list.addEventListener("pointerleave", () => { over = false; if (waiting) again(0); });
 
     function take(page) {
       const before = new Set([...list.children].map((row) => row.id));
@@ -118,8 +118,12 @@
       return true;
     }
 
-    const again = () => setTimeout(() => look().catch(() => true).then((on) => on && again()), POLL);
-    again();
+    let timer = 0;
+    function again(wait) {
+      clearTimeout(timer);
+      timer = setTimeout(() => look().catch(() => true).then((on) => on && again(POLL)), wait);
+    }
+    again(POLL);
   }
 
   local(document);
