@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from spamguard import policy, signature
+from spamguard import policy
 from spamguard.ids import RANDOM_BYTES, new_id
 from spamguard.policy import Decision
 from spamguard.proxy import heads
 from spamguard.proxy.contract import Judge, NotScanned
-from spamguard.proxy.groups import Group, grouped
 from spamguard.proxy.journal import Entry
+from spamguard.proxy.judging import Judging
 from spamguard.proxy.lessons import Lessons, Taught
 from spamguard.proxy.teachers import Teachers
 from spamguard.proxy.tools import Tools
@@ -101,7 +101,8 @@ class Asking:
         self.scanner = scanner
         self._policy = _with_rules(scanner)
         self._judge = judge
-        self._tools = tools
+        self._judging = Judging(judge, tools, self._policy)
+        self._people = tools.people
         self._lessons = lessons
         self._hostname = hostname
         self._trusted = Networks(scanner.trusted)
@@ -132,31 +133,23 @@ class Asking:
             judged = None
         found = judged or self._not_judged(entry)
         entry.finish(())
-        self._record(entry)
+        self._judging.record(entry)
         return found
 
     async def _judged(self, question: Question, entry: Entry, names: Sequence[str], *, evidence: bool) -> Judged | None:
         if question.problem:
             entry.failed(question.problem)
             return None
-        people, header = self._tools.people, heads.header(question.message)
+        header = heads.header(question.message)
         on_top = self._evidence(entry, header, question.received_by) if evidence else b""
-        found = await self._judge.judge(question.message, on_top, people.users(names) if people else ())
-        entry.judged(found, header)
-        if found.settle:
-            self._tools.settle()
-        if isinstance(found, NotScanned):
+        judged = await self._judging.of(question.message, header, on_top, names, entry, apart=False)
+        if judged is None:
             return None
-        whose = people.of(names, found.personal) if people and found.personal else [""] * len(names)
-        (group,) = grouped(found, whose, self._policy, apart=False)
+        found, (group,) = judged
         entry.decided(group)
-        return self._answer(entry.id, found, group)
-
-    def _answer(self, name: str, found: Scan, group: Group) -> Judged:
         verdict, decision = group.verdict, group.decision
-        signed = signature.sign(self._tools.key(), verdict, decision.action, name, found.digest)
-        fields = policy.header_fields(verdict, decision, signed, tell_probability=self._policy.tell_probability)
-        return Judged(name, fields, decision.action, "", found, verdict, decision, policy.told(verdict, decision))
+        fields = self._judging.fields(group, found, entry.id)
+        return Judged(entry.id, fields, decision.action, "", found, verdict, decision, policy.told(verdict, decision))
 
     def _not_judged(self, entry: Entry) -> Judged:
         deferred = self._policy.on_error is OnError.DEFER and entry.reason != TOO_LARGE  # which it would be each time
@@ -171,12 +164,6 @@ class Asking:
         if told or not (client.address or client.name or client.helo):
             return b""
         return received_field(client, received_by or self._hostname, "", "", entry.time) + b"\r\n"
-
-    def _record(self, entry: Entry) -> None:
-        try:
-            self._tools.record(entry)
-        except Exception:  # who has asked is to be answered  # noqa: BLE001
-            _log.exception("%s: a fault in recording this message", entry.id)
 
     # ---- teaching
 
@@ -200,7 +187,7 @@ class Asking:
 
     def _teaching_user(self, name: str) -> str:
         """Whose lesson it is, by the name under which their mail is judged."""
-        candidates = self._tools.people.candidates(name) if self._tools.people and name else ()
+        candidates = self._people.candidates(name) if self._people and name else ()
         return candidates[0] if candidates else name
 
 

@@ -15,12 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spamguard import policy, signature
+from spamguard import policy
 from spamguard.ids import RANDOM_BYTES, new_id
-from spamguard.proxy.contract import NOT_JUDGED, REFUSALS, Judge, NotScanned
+from spamguard.proxy.contract import NOT_JUDGED, REFUSALS, Judge
 from spamguard.proxy.delivery import TROUBLE, Copy, Delivery
-from spamguard.proxy.groups import Group, grouped
+from spamguard.proxy.groups import Group
 from spamguard.proxy.journal import Entry
+from spamguard.proxy.judging import Judging
 from spamguard.proxy.outgoing import Outgoing
 from spamguard.proxy.tools import Tools
 from spamguard.records import Scan
@@ -47,8 +48,7 @@ class Exchange:
     def __init__(self, listener: Listener, next_hop: NextHop, judge: Judge, tools: Tools, hostname: str) -> None:
         self.listener = listener
         self.next_hop = next_hop
-        self.judge = judge
-        self.tools = tools
+        self.judging = Judging(judge, tools, listener.policy)
         self.delivery = Delivery(next_hop, tools.quarantine)
         self.hostname = hostname
 
@@ -74,8 +74,7 @@ class Passage:
     def __init__(self, exchange: Exchange, client: Client) -> None:
         self._next_hop = exchange.next_hop
         self._listener = exchange.listener
-        self._judge = exchange.judge
-        self._tools = exchange.tools
+        self._judging = exchange.judging
         self._hostname = exchange.hostname
         self._client = client
         self._transaction = exchange.next_hop.transaction(client)
@@ -118,18 +117,12 @@ class Passage:
             told = await self._delivery.of(copy, opened)
         finally:  # we may be stopping: the client hears so, and comes again
             copy.entry.finish(told)
-            self._record(copy.entry)
+            self._judging.record(copy.entry)
         return told
 
     async def end(self) -> None:
         """Give the session with the next hop back."""
         await self._transaction.end()
-
-    def _record(self, entry: Entry) -> None:
-        try:
-            self._tools.record(entry)
-        except Exception:  # somebody has the message: what came of it must be said, or it is sent again  # noqa: BLE001
-            _log.exception("%s: a fault in recording this message", entry.id)
 
     def _received(self, entry: Entry) -> bytes:
         """Our Received field where we are a server, else b""."""
@@ -163,16 +156,12 @@ class Passage:
     async def _judged(self, outgoing: Outgoing, entry: Entry) -> list[Copy]:
         """By the verdict of each recipient; none when it could not be judged."""
         try:
-            people, addresses = self._tools.people, [one.address for one in self._accepted]
-            users = people.users(addresses) if people else ()
-            found = await self._judge.judge(outgoing.spool, outgoing.on_top(self._evidence(entry)), users)
-            entry.judged(found, outgoing.header)
-            if found.settle:
-                self._tools.settle()
-            if isinstance(found, NotScanned):
+            addresses, on_top = [one.address for one in self._accepted], outgoing.on_top(self._evidence(entry))
+            apart = self._next_hop.answers_each
+            judged = await self._judging.of(outgoing.spool, outgoing.header, on_top, addresses, entry, apart=apart)
+            if judged is None:
                 return []
-            whose = people.of(addresses, found.personal) if people and found.personal else [""] * len(addresses)
-            groups = grouped(found, whose, self._listener.policy, apart=self._next_hop.answers_each)
+            found, groups = judged
             return [self._copy(group, found, outgoing, one) for group, one in zip(groups, _parted(entry, groups), strict=True)]
         except Exception:  # nothing has happened yet; deferred, this message might meet the same fault for ever  # noqa: BLE001
             _log.exception("%s: a fault in judging this message", entry.id)
@@ -181,13 +170,8 @@ class Passage:
 
     def _copy(self, group: Group, found: Scan, outgoing: Outgoing, entry: Entry) -> Copy:
         decision = group.decision
-        what = REFUSALS.get(decision.action) or outgoing.tagged(self._fields(group, found, entry.id), decision.subject_prefix)
+        what = REFUSALS.get(decision.action) or outgoing.tagged(self._judging.fields(group, found, entry.id), decision.subject_prefix)
         return Copy(entry, group.numbers, what, decision.action, decision.to)
-
-    def _fields(self, group: Group, found: Scan, name: str) -> list[bytes]:
-        told = self._listener.policy.tell_probability
-        signed = signature.sign(self._tools.key(), group.verdict, group.decision.action, name, found.digest)
-        return policy.header_fields(group.verdict, group.decision, signed, tell_probability=told)
 
 
 def _parted(entry: Entry, groups: Sequence[Group]) -> list[Entry]:

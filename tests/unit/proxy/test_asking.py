@@ -127,7 +127,8 @@ def test_a_fault_of_ours_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureF
     asked = Asked(tmp_path, Broken())
     assert asked.judged().reason == "error"
     assert "ZeroDivisionError" in caplog.text
-    asked.asking._tools = replace(asked.asking._tools, record=Broken)  # type: ignore[arg-type]
+    judging = asked.asking._judging
+    judging._tools = replace(judging._tools, record=Broken)  # type: ignore[arg-type]
     assert asked.judged().reason == "error"
     assert asked.taught("spam") is Taught.FORBIDDEN
 
