@@ -84,11 +84,9 @@ def measures(
     unwanted: Collection[str] = (SPAM,),
     resamples: int = RESAMPLES,
 ) -> Measures:
-    """All measures of one run. Raises UsageError where the arrays do not belong together or a number is NaN."""
+    """All measures of one run. Raises UsageError where a score is NaN."""
     truth, scores = _pair(gold, score)
     labels = np.asarray(label, dtype=np.str_)
-    if labels.shape != truth.shape:
-        raise UsageError(f"{len(labels)} labels for {len(truth)} messages; give one label per message")
     called_spam, unsure = np.isin(labels, [*unwanted]), labels == UNSURE
     ham, spam = int(np.sum(~truth)), int(np.sum(truth))
     lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
@@ -262,7 +260,7 @@ class Reliability:
 
 def reliability(gold: ArrayLike, probability: ArrayLike, bins: int = BINS) -> Reliability:
     """How often it was spam when the filter said p (DeGroot & Fienberg 1983)."""
-    truth, chance = _probabilities(gold, probability)
+    truth, chance = _pair(gold, probability)
     where = np.minimum((chance * bins).astype(np.int64), bins - 1)
     messages = np.bincount(where, minlength=bins)
     with np.errstate(invalid="ignore"):  # 0/0 is the NaN we promise
@@ -291,16 +289,9 @@ def calibration_error(gold: ArrayLike, probability: ArrayLike, bins: int = BINS)
 
 def log_loss(gold: ArrayLike, probability: ArrayLike) -> float:
     """Mean of -ln(probability given to what was true), in nats; a probability below 1e-15 counts as that."""
-    truth, chance = _probabilities(gold, probability)
+    truth, chance = _pair(gold, probability)
     given = np.clip(np.where(truth, chance, 1 - chance), 1e-15, 1)
     return float(-np.log(given).mean()) if len(given) else math.nan
-
-
-def _probabilities(gold: ArrayLike, probability: ArrayLike) -> tuple[Bools, Floats]:
-    truth, chance = _pair(gold, probability)
-    if ((chance < 0) | (chance > 1)).any():
-        raise UsageError("probabilities must lie in [0, 1]; scores of another scale have no calibration")
-    return truth, chance
 
 
 # ---- classes, and the course of learning
@@ -317,10 +308,6 @@ class Confusion:
 
 def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
     """The confusion matrix of class names; classes in alphabetical order, those never predicted or never true included."""
-    if len(actual) != len(predicted):
-        raise UsageError(f"{len(predicted)} labels for {len(actual)} messages; give one label per message")
-    if UNSURE in actual:
-        raise UsageError(f"{UNSURE!r} is an answer, not a class; give every message the class it truly has")
     classes = sorted({*actual, *predicted} - {UNSURE})
     rows = {name: place for place, name in enumerate([*classes, UNSURE])}
     counts = np.zeros((len(rows), len(classes)), dtype=np.int64)
@@ -344,10 +331,8 @@ class LearningCurve:
 def learning_curve(
     gold: ArrayLike, score: ArrayLike, label: ArrayLike, *, unwanted: Collection[str] = (SPAM,), window: int = 500
 ) -> LearningCurve:
-    """How errors fall as teaching goes on; the last window may be shorter. Raises UsageError for a window below 1."""
+    """How errors fall as teaching goes on; the last window may be shorter."""
     truth, scores = _pair(gold, score)
-    if window < 1:
-        raise UsageError(f"a window of {window} messages is too small; give at least 1")
     wrong = np.isin(np.asarray(label, dtype=np.str_), [*unwanted]) != truth
     starts = range(0, len(truth), window)
     areas = [roca(truth[start : start + window], scores[start : start + window]) for start in starts]

@@ -86,7 +86,10 @@ def read_scores(path: str | Path) -> list[Scored]:
 
 
 def _scored(row: Mapping[str, str]) -> Scored:
-    return Scored(int(row["n"]), row["gold"], row["label"], float(row["score"]), bool(int(row["trained"])))
+    score = float(row["score"])
+    if math.isnan(score):
+        raise ValueError("a score is not a number")
+    return Scored(int(row["n"]), row["gold"], row["label"], score, bool(int(row["trained"])))
 
 
 def document(

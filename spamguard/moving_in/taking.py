@@ -65,14 +65,12 @@ def _placed(listed: ListedWords, words: list[Word]) -> Iterator[tuple[NDArray[np
 
 def _summed(parts: list[tuple[NDArray[np.uint32], Counts, Counts]]) -> tuple[NDArray[np.uint32], Counts, Counts]:
     """Words that are one token here (they differ in case, for example) counted together."""
-    empty = np.zeros(0, np.int64)
-    tokens = np.concatenate([np.zeros(0, np.uint32), *(part[0] for part in parts)])
+    nothing = np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64)
+    tokens, ham, spam = (np.concatenate(column) for column in zip(nothing, *parts, strict=True))
     distinct, where = np.unique(tokens, return_inverse=True)
-    sums = []
-    for column in (1, 2):
-        total = np.zeros(len(distinct), np.int64)
-        np.add.at(total, where, np.concatenate([empty, *(part[column] for part in parts)]))
-        sums.append(total)
+    sums = np.zeros((2, len(distinct)), np.int64)
+    for total, counts in zip(sums, (ham, spam), strict=True):
+        np.add.at(total, where, counts)
     return distinct, sums[0], sums[1]
 
 

@@ -96,7 +96,16 @@ def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_scores(tmp_path / "s.csv") == rows
 
 
-@pytest.mark.parametrize("text", ["", "n,gold\n1,spam\n", "n,gold,label,score,trained\n1,spam,spam,high,1\n", "\x00\n\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "n,gold\n1,spam\n",
+        "n,gold,label,score,trained\n1,spam,spam,high,1\n",
+        "n,gold,label,score,trained\n1,ham,ham,nan,1\n",
+        "\x00\n\x00",
+    ],
+)
 def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.csv").write_text(text)
     with pytest.raises(UsageError, match=r"n,gold,label,score,trained|no scores"):
