@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.history.row import printable, readable
@@ -45,8 +44,7 @@ class Holding:
             return self._scope.may_see(person, [address])
 
         def look(before: str, limit: int) -> tuple[list[Held], str]:
-            newest = self._index.newest if person.operator else partial(self._index.newest_of, theirs=theirs)
-            names, seen = newest(before, limit)
+            names, seen = self._index.newest(before, limit, theirs)
             return [self._held(person, entry, self._head(entry)) for entry in self._quarantine.of(names)], seen
 
         return HeldBack(*page(look, beginning(before), limit))
@@ -68,8 +66,10 @@ class Holding:
         raise NotThereError("no message with that id is held here, or it is not yours")
 
     def waits(self, name: str) -> bool:
-        """Whether a message is held that somebody has not got."""
-        return any(not entry.released for entry in self._quarantine.of([name]))
+        """Whether a message is held that somebody has not got. One that is damaged is left to the list, which says so."""
+        with suppress(QuarantineError):
+            return not self._quarantine.entry(name).released
+        return False
 
     def may_release(self, person: Person, entry: Entry) -> None:
         """NotAllowedError if others wait for it too, whose mail it is as well."""

@@ -28,15 +28,9 @@ class Index:
         self._recipients: dict[str, Sequence[str]] = {}  # by id, as far as notes were read
         self._lock = Lock()
 
-    def newest(self, before: str, limit: int) -> tuple[Sequence[str], str]:
-        """The newest of the ids before that one, newest first; and the one down to which these are all, "" for all there are."""
-        ids = self._listed()
-        end = bisect_left(ids, before)
-        found = ids[max(0, end - limit) : end][::-1]
-        return found, found[-1] if end > limit else ""
-
-    def newest_of(self, before: str, limit: int, theirs: Callable[[str], bool]) -> tuple[Sequence[str], str]:
-        """The same of messages to any recipient that is theirs. Looked for until so many notes were read for the first time."""
+    def newest(self, before: str, limit: int, theirs: Callable[[str], bool]) -> tuple[Sequence[str], str]:
+        """The newest of the ids before that one of messages to any recipient that is theirs, newest first, looked for until so many notes
+        were read for the first time; and the one down to which these are all, "" for all there are."""
         ids, known, mine = self._listed(), self._recipients, cache(theirs)
         found: list[str] = []
         read = 0

@@ -48,11 +48,11 @@ def test_what_one_reads_while_another_lists() -> None:
     """The listing failed ("dictionary changed size during iteration")."""
     index: Any = Index(Held())  # type: ignore[arg-type]
     found: list[Any] = []
-    READERS.append(Thread(target=lambda: found.append(index.newest_of("~", 9, lambda _: True))))
+    READERS.append(Thread(target=lambda: found.append(index.newest("~", 9, lambda _: True))))
     READERS[0].start()
     assert ASKED.wait(10)
     try:
-        assert index.newest("~", 9) == (["c", "b", "a"], "")
+        assert index.newest("~", 9, lambda _: True) == (["c", "b", "a"], "")
     finally:
         GO_ON.set()
         READERS[0].join(10)
