@@ -34,7 +34,7 @@ from spamguard.times import moment
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_watches")
 _LEAST_ROOM = 64 << 20  # bytes: what one message may take, before anything is learnt
 _CLOCK_SECONDS = 60.0  # that clocks of machines which share a disk may be apart
-_SHOWN = 5  # troubles
+_SHOWN = 5  # troubles, and doubts
 
 
 def installation(state: Path) -> Iterator[Step]:
@@ -147,8 +147,8 @@ def watching(state: Path, *, wanted: bool) -> Iterator[Step]:
         yield ok("watcher", f"{seen}, watches {noted.mailboxes:,} mailbox{'' if noted.mailboxes == 1 else 'es'}")
     else:
         yield failed("watcher", seen, remedy)
-    for trouble in noted.troubles[-_SHOWN:]:
-        yield failed("watcher", trouble.text, "see the log of the daemon")
+    yield from [failed("watcher", one.text, "see the log of the daemon") for one in noted.troubles if not one.doubt][-_SHOWN:]
+    yield from [skipped("watcher", one.text) for one in noted.troubles if one.doubt][-_SHOWN:]
 
 
 def file_events(settings: Settings | None) -> Step:

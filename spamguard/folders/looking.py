@@ -17,7 +17,7 @@ from spamguard.folders.contract import Mailbox, Mailboxes, Place
 from spamguard.folders.filing import tagged
 from spamguard.folders.lessons import STEP_SECONDS, Teacher
 from spamguard.folders.names import display
-from spamguard.folders.once import Matter, Once
+from spamguard.folders.once import DOUBT, Matter, Once
 from spamguard.folders.reconcile import Rules, reconcile
 from spamguard.folders.rules import Entry
 from spamguard.folders.scan import Looked, Scanner
@@ -125,7 +125,7 @@ class Looker:
         name = display(place.directory)
         if len(self._doubts) < _MOST_DOUBTS and name not in self._doubts and self._role(place).doubtful:
             self._doubts.add(name)
-            _log.warning(_DOUBTFUL, place.mailbox.path, name, name)
+            self._once.warn(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
 
     def _look_first(self, box: Box) -> Work[None]:
         """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from spamguard.folders.once import Matter, Once, Warned
+from spamguard.folders.once import DOUBT, Matter, Once, Warned
 from spamguard.folders.refusals import NOT_OURS, Refusals, Refused, read_refused, write
 
 FILE = "watching.json"
@@ -27,11 +27,12 @@ _MOST_TROUBLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why something teaches nothing. user: whose; empty: everybody's. since: seconds since 1970."""
+    """Why something teaches nothing. user: whose; empty: everybody's. since: seconds since 1970. doubt: that may be as it should be."""
 
     user: str
     text: str
     since: int
+    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,12 @@ def _noted(values: dict[str, Any]) -> Noted:
         int(values["seen"]),
         int(values["mailboxes"]),
         read_refused(values["refused"]),
-        tuple(Trouble(str(one["user"]), str(one["text"]), int(one["since"])) for one in values["troubles"]),
+        tuple(_trouble(**one) for one in values["troubles"]),
     )
+
+
+def _trouble(user: object, text: object, since: Any, doubt: object = False) -> Trouble:
+    return Trouble(str(user), str(text), int(since), bool(doubt))
 
 
 class Notes:
@@ -115,5 +120,5 @@ def troubles(standing: Mapping[Hashable, Warned], now: int) -> Iterable[Trouble]
         if isinstance(key, str):
             found.append(Trouble("", text, int(since)))
         elif isinstance(key, Matter) and (not key.passing or now - since < _DAY):
-            found.append(Trouble(key.mailbox.user, text, int(since)))
+            found.append(Trouble(key.mailbox.user, text, int(since), key.what == DOUBT))
     return sorted(found, key=lambda one: one.since)[-_MOST_TROUBLES:]

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from spamguard.folders.contract import Mailbox, Place
 
+DOUBT = "doubt"
+"""What a `Matter` is that may be as it should be, so that no examination fails for it."""
+
 _MOST = 10_000  # things remembered; beyond that some are told again
 
 _log = logging.getLogger("spamguard.folders")

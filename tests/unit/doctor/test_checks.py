@@ -146,6 +146,10 @@ def test_the_watcher(state):
     (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now - 900, 3, {}, (Trouble("anna", "no Junk", now),)))))
     first, second = checks.watching(state, wanted=True)
     assert (first.outcome, second.outcome, second.detail) == (Outcome.FAILED, Outcome.FAILED, "no Junk")
+    doubts = tuple(Trouble("anna", f"Spam {number}", now, doubt=True) for number in range(20))
+    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now, 3, {}, (Trouble("anna", "no Junk", now), *doubts)))))
+    told = [(step.detail, str(step.outcome)) for step in checks.watching(state, wanted=True)][1:]
+    assert told == [("no Junk", "failed"), *((f"Spam {number}", "skipped") for number in range(15, 20))]
 
 
 def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import os
+import shutil
 import time
 from itertools import pairwise
 
@@ -93,6 +94,13 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     watched.rest()
     assert watched.votes() == {}
     assert caplog.text.count("Spamordner': spam}") == 1
+    (told,) = notes.read(watched.state).troubles  # for `status`: people who put spam there do not read the log
+    assert (told.user, told.doubt, "anna Spamordner: nothing says what this folder is for" in told.text) == ("anna", True, True)
+    shutil.rmtree(watched.box / ".Spamordner")
+    for _ in range(2):  # what lay there is missed first
+        watched.watcher._note(Changes(everything=True))
+        watched.rest()
+    assert notes.read(watched.state).troubles == ()
 
 
 def test_roles_as_configured(tmp_path):
