@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         users = list(mailboxes.users())
         for missing in _without_mailboxes(mailboxes, users, watches, each=bool(options.maildirs)):
             raise UsageError(f"{missing.maildir}: no Maildir there: check the path and its permissions")
-        told = (_show if options.dry_run else _teach)(options, mailboxes, users, roles)
+        told = _told(options, mailboxes, users, roles)
     rim.answer(options, "\n".join(map(_would_teach if options.dry_run else _taught, told)), told)
     return 0
 
@@ -91,27 +91,43 @@ def _watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
     return list(settings.watch), settings.watch_socket if os.geteuid() else None
 
 
-def _show(options: argparse.Namespace, mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
-    """What `_teach` would do, without making a filter."""
+def _told(options: argparse.Namespace, mailboxes: Mailboxes, users: Iterable[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
+    """Of each mailbox what it has taught, or would teach, for which no filter is made."""
     from spamguard.folders.first import filed
+    from spamguard.folders.once import Once
+    from spamguard.folders.reading import SETTLED_SECONDS
+    from spamguard.folders.scan import Scanner
 
     told = []
-    with rim.open_existing(options, load=False) if rim.has_filter(options) else nullcontext() as spam_filter:
-        scanner = _scanner(mailboxes, token_bytes(32) if spam_filter is None else spam_filter.key)
+    with _filter(options) as spam_filter:
+        time.sleep(SETTLED_SECONDS)  # what came a moment ago may still be being written: it would be passed over without a word
+        scanner = Scanner(mailboxes, token_bytes(32) if spam_filter is None else spam_filter.key, Once())
         for mailbox in users:
             found = filed(mailboxes, mailbox, roles[mailbox.watch])
-            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), **_shown(spam_filter, scanner, mailbox, found)})
+            if options.dry_run or spam_filter is None:
+                taught = _shown(spam_filter, scanner, mailbox, found)
+            else:
+                taught = _teach_from(spam_filter, scanner, mailbox, found)
+            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), **taught})
+        if spam_filter is not None and not options.dry_run:
+            rim.settle_if_due(spam_filter)
     return told
 
 
+def _filter(options: argparse.Namespace) -> AbstractContextManager[Filter | None]:
+    if not options.dry_run:
+        return rim.open_filter(options)
+    return rim.open_existing(options, load=False) if rim.has_filter(options) else nullcontext()
+
+
 def _shown(spam_filter: Filter | None, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> dict[str, Any]:
-    """How many messages each folder would teach, how many are known as that, and how many had been taken back."""
+    """How many messages each folder would teach, how many are known as that, to be read anew after an upgrade, or had been taken back."""
     from spamguard.folders.names import display
     from spamguard.records import EXTRACTOR
 
     new: Counter[tuple[str, str]] = Counter()
     seen: set[bytes] = set()
-    known = taken_back = 0
+    known = renewed = taken_back = 0
     unwanted = frozenset(("spam",)) if spam_filter is None else spam_filter.unwanted
     for one, message in _lessons(scanner, mailbox, found, unwanted):
         vote = spam_filter.ledger.vote(message.digest, mailbox.user) if spam_filter is not None else None
@@ -119,15 +135,15 @@ def _shown(spam_filter: Filter | None, scanner: Scanner, mailbox: Mailbox, found
             known += 1
         elif vote is not None and vote.label is None:
             taken_back += 1
-        elif vote is not None and vote.extractor < EXTRACTOR:  # it is read anew, as what its owner has said
-            new[str(vote.label), display(one.place.directory)] += 1
+        elif vote is not None and vote.extractor < EXTRACTOR:
+            renewed += 1
         elif vote is not None and vote.label == one.label:
             known += 1
         else:
             new[one.label, display(one.place.directory)] += 1
         seen.add(message.digest)
     folders = {folder: {"class": label, "messages": count} for (label, folder), count in sorted(new.items())}
-    return {"folders": folders, "known": known, "taken_back": taken_back}
+    return {"folders": folders, "known": known, "renewed": renewed, "taken_back": taken_back}
 
 
 def _would_teach(told: dict[str, Any]) -> str:
@@ -140,23 +156,13 @@ def _taught(told: dict[str, Any]) -> str:
 
 
 def _line(told: dict[str, Any], verb: str, parts: Sequence[str]) -> str:
-    others = {"already known": told["known"], "taken back before, and left so": told["taken_back"]}
+    others = {
+        "already known": told["known"],
+        "to be read anew, as what they were taught as": told.get("renewed"),
+        "taken back before, and left so": told["taken_back"],
+    }
     beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
     return rim.printable(f"{told['user']}: {verb} {', '.join(parts) or 'nothing'}" + (f" ({beside})" if beside else ""))
-
-
-def _teach(options: argparse.Namespace, mailboxes: Mailboxes, users: list[Mailbox], roles: list[RoleOf]) -> list[dict[str, Any]]:
-    from spamguard.folders.first import filed
-
-    told = []
-    with rim.open_filter(options) as spam_filter:
-        scanner = _scanner(mailboxes, spam_filter.key)
-        for mailbox in users:
-            found = filed(mailboxes, mailbox, roles[mailbox.watch])
-            taught = _teach_from(spam_filter, scanner, mailbox, found)
-            told.append({"user": mailbox.user, "maildir": rim.printable(mailbox.path), **taught})
-        rim.settle_if_due(spam_filter)
-    return told
 
 
 def _teach_from(spam_filter: Filter, scanner: Scanner, mailbox: Mailbox, found: list[Filed]) -> dict[str, Any]:
@@ -198,12 +204,3 @@ def _lessons(scanner: Scanner, mailbox: Mailbox, found: list[Filed], unwanted: f
     for one, message in rim.with_progress(first_lessons(scanner, found, unwanted), len(found), title=mailbox.user):
         if message is not None:
             yield one, message
-
-
-def _scanner(mailboxes: Mailboxes, key: bytes) -> Scanner:
-    from spamguard.folders.once import Once
-    from spamguard.folders.reading import SETTLED_SECONDS
-    from spamguard.folders.scan import Scanner
-
-    time.sleep(SETTLED_SECONDS)  # what came a moment ago may still be being written: it would be passed over without a word
-    return Scanner(mailboxes, key, Once())

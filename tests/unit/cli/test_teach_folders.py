@@ -150,6 +150,8 @@ def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teac
         db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
     assert "\n2 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew" in run(state, "status").out
+    dry = "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (2 to be read anew, as what they were taught as)\n"
+    assert teach("--dry-run", f"{home}/a*/Maildir").out == dry
     done = teach(f"{home}/a*/Maildir")
     assert done.out == "anna: taught 6 messages as ham, 1 message as spam\n"
     with Filter.open(state) as spam_filter:
