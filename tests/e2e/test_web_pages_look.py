@@ -12,7 +12,7 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
 from spamguard.web.access.store import Kind
-from spamguard.web.service.values import Person, Receipt, Released
+from spamguard.web.service.values import Found, Person, Receipt, Released, Search
 from tests.support.browser import (
     DESK,
     PHONE,
@@ -320,6 +320,19 @@ def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browse
         shows(browser, "second", ".mail")
         assert texts(browser, ".mail .subject") == ["second", "first"]
         assert text(browser, "#fresh") == ""
+
+
+def test_a_list_that_takes_long_to_find_is_looked_for_less_often(tmp_path: Path, browser: Chrome) -> None:
+    class Slow(Fixed):
+        async def history(self, person: Person, search: Search) -> Found:
+            await asyncio.sleep(0.3)
+            return await super().history(person, search)
+
+    with served(tmp_path, service=Slow()) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history?subject=rare")
+        browser.execute_script("window.setTimeout = (work, wait) => { document.title = wait }")
+        eventually(lambda: browser.title.partition(".")[0].isdecimal() and float(browser.title) >= 20 * 300, "the next look is far away")
 
 
 def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -> None:

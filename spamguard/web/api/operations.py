@@ -13,14 +13,7 @@ from spamguard.errors import UsageError
 from spamguard.spool import Spool
 from spamguard.web.api import given, shapes
 from spamguard.web.service.contract import Monitor, Service
-from spamguard.web.service.values import (
-    MOST,
-    Found,
-    Person,
-    Preview,
-    Search,
-    Why,
-)
+from spamguard.web.service.values import MOST, Found, Person, Preview, Search, Why
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const POLL = 3000; // milliseconds between two looks for new mail
+  const PAUSE = 20; // times as long as the last look took, at least: a search through much must not keep the filter busy
   const MOST = 500; // rows of a list that grows
   const TWICE = 1000; // milliseconds in which a second click is meant to be none
   const $ = (id, root = document) => root.getElementById(id);
@@ -121,7 +122,10 @@
     let timer = 0;
     function again(wait) {
       clearTimeout(timer);
-      timer = setTimeout(() => look().catch(() => true).then((on) => on && again(POLL)), wait);
+      timer = setTimeout(async () => {
+        const began = performance.now();
+        if (await look().catch(() => true)) again(Math.max(POLL, PAUSE * (performance.now() - began)));
+      }, wait);
     }
     again(POLL);
   }
