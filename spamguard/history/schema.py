@@ -41,17 +41,17 @@ CREATE TABLE judgements (
 CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL)
 """
 
-_KEPT = (*SMALL, *(f"folded_{name}" for name in FOLDED))
+_NAMES = (*COLUMNS, *(f"folded_{name}" for name in FOLDED))  # of the values in `Columns`
+_KEPT = [name for name in _NAMES if name not in LARGE]
+_SMALL_AT, _LARGE_AT = [_NAMES.index(name) for name in _KEPT], [_NAMES.index(name) for name in (*LARGE, "id")]
 _INSERT = f"INSERT OR IGNORE INTO judgements ({', '.join(_KEPT)}) VALUES ({', '.join('?' * len(_KEPT))})"  # noqa: S608
 _INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[Columns]) -> None:
     """Inside a transaction. A row whose id is known stays as it is."""
-    at = {name: place for place, name in enumerate((*COLUMNS, *_KEPT[len(SMALL) :]))}
-    small, large = [at[name] for name in _KEPT], [at[name] for name in (*LARGE, "id")]
-    db.executemany(_INSERT, [[row[place] for place in small] for row in rows])
-    db.executemany(_INSERT_LARGE, [[row[place] for place in large] for row in rows])
+    db.executemany(_INSERT, [[row[place] for place in _SMALL_AT] for row in rows])
+    db.executemany(_INSERT_LARGE, [[row[place] for place in _LARGE_AT] for row in rows])
 
 
 def connect(path: Path) -> sqlite3.Connection:
