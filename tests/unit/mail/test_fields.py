@@ -30,7 +30,8 @@ VERDICTS = names(
     X-UI-Filterresults X-UI-Out-Filterresults X-GMX-Antispam X-Junk-Score X-Cloudmark-SP-Filter X-CMAE-Analysis X-CTCH-Spam
     X-CNFS-Analysis X-Bitdefender-Scanner X-PMX-Version X-TM-AS-Result X-KLMS-AntiSpam-Status X-Brightmail-Tracker X-Razor-id
     X-Pyzor X-DCC-ISP-Metrics X-SA-Exim-Scanned X-Sender-Score X-Mimecast-Spam-Score X-Ham-Report X-CanIt-Geo X-purgate-type
-    X-RC-FROM X-PM-Spam X-MDSpam
+    X-RC-FROM X-PM-Spam X-MDSpam X-pstn-levels X-pstn-settings X-NAS-Classification X-ELNK-AV X-EsetResult X-Assp-Tag X-Xfinity-VMeta
+    X-Authority-Analysis X-MessageSniffer-Rules X-GBUdb-Analysis X-Whitelisted-By X-Blacklisted-At X-DNSBL X-RBL-Warning
     """
 )
 MAILBOX_STATE = names(
