@@ -20,7 +20,7 @@ from spamguard.mail.styles import BOXED, COLOURED, EVER, SHOWN, SIZED, WHITE, De
 
 _BLOCKS = (
     "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"
-    " address article aside caption dir fieldset figcaption figure footer header legend main menu nav section"
+    " address article aside caption details dir fieldset figcaption figure footer header legend main menu nav section summary"
 )
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that begin and end lines or cells."""

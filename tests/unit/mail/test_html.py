@@ -21,6 +21,7 @@ from tests.unit.mail.support import repeatable, seconds
         ("one<br/>two", "one two"),
         ("<td>one</td><td>two</td>", "one two"),
         ("<section>one</section><article>two</article><header>three", "one two three"),
+        ("<details><summary>one</summary>two</details>three", "one two three"),
         ("a < b > c", "a < b > c"),
         ("x<style>p {color: red}</style>y", "xy"),
         ("x<script>alert(1)</script>y", "xy"),
