@@ -14,8 +14,8 @@ from spamguard import kernel
 
 # No spaces between words: Thai, Lao, Myanmar, Khmer, kana. These become pairs of neighbouring characters.
 _LETTERS = "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff"
-# Each of these is a word by itself, and two neighbours a pair of words (RESULTS.md, "What becomes a token").
-_IDEOGRAPHS = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Each of these, and each emoji, is a word by itself, and two neighbours a pair of words (RESULTS.md, "What becomes a token").
+_IDEOGRAPHS = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003ffff"
 # Has spaces, but joins particles to words: the words stay, and pairs of syllables stand beside them.
 _HANGUL = "\uac00-\ud7a3"
 _RUN = re.compile(f"[{_LETTERS}{_HANGUL}]+")

@@ -20,6 +20,7 @@ from tests.unit.mail.support import repeatable, seconds
         ("대출을 hello", "대출을 hello", "대출을"),
         ("こん x てん", "  x  ", "こん\0てん"),
         ("\U00020000𠀁", " \U00020000 𠀁 ", ""),
+        ("\U0001f525sale\U0001f389\U0001f389", " \U0001f525 sale \U0001f389 \U0001f389 ", ""),
     ],
 )
 def test_words_and_runs(text: str, words: str, runs: str) -> None:
