@@ -96,7 +96,7 @@ def by_name(fields: FieldList) -> Named:
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
     """CRLF to LF; a bare CR is a defect (RFC 5322 section 2.2) and ends a line too, but in front of CRLF, where programs double it."""
-    if b"\r" not in raw:
+    if raw.find(b"\r") < 0:
         return raw, []
     text = raw.replace(b"\r", b"")
     if text.replace(b"\n", b"\r\n") == raw:  # as nearly all mail: four times faster than looking for pairs

@@ -128,7 +128,7 @@ def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -
 
 
 @pytest.mark.parametrize("text", ["grüße", "grüßen", "größen"])  # with padding, and without
-@pytest.mark.parametrize("line", [b"_" * 47, b"-- ", b"-" * 54])
+@pytest.mark.parametrize("line", [b"_" * 47, b"-- ", b"-" * 54, b"___\n---"])
 def test_what_lists_append_to_base64_is_text(text: str, line: bytes) -> None:
     below = b"\n" + line + b"\nA mailing list\nhttps://lists.example.com/?a=b\n"
     assert decode_base64(base64.encodebytes(text.encode()) + below) == (text.encode() + below, [b"base64"])
@@ -244,6 +244,11 @@ def test_8_bit_headers_are_a_defect() -> None:
         ("p\u03b1ypal", "paypal"),
         ("кредит", "кредит"),
         ("it-компания", "it-компания"),
+        ("مرحبا، تخفيـــضات؟", "مرحبا  تخفيضات "),
+        ("مُحَمَّد", "محمد"),
+        ("שָׁלוֹם־רב", "שלום רב"),
+        ("नमस्ते।", "नमस्ते "),
+        ("τι κάνεις\u037e", "τι κάνεις "),
     ],
 )
 def test_folding(text: str, folded: str) -> None:
