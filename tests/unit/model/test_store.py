@@ -170,8 +170,8 @@ def test_a_lock_in_the_middle_of_folding_folds_nothing_twice(open_one: Open, mon
     monkeypatch.setattr("spamguard.model.fold._CHUNK", 8)
     whole = other._ledger.changes_after
 
-    def interrupted(seq: int, limit: int | None = None, *, extractor: int | None = None) -> Iterator[object]:
-        yield from list(whole(seq, limit, extractor=extractor))[:20]
+    def interrupted(seq: int, *, extractor: int | None = None) -> Iterator[object]:
+        yield from list(whole(seq, extractor=extractor))[:20]
         raise LedgerError("locked for too long")
 
     monkeypatch.setattr(other._ledger, "changes_after", interrupted)
