@@ -268,6 +268,22 @@ def test_who_teaches_while_nobody_answers_stays_and_is_told(tmp_path: Path, brow
         complaints(browser)
 
 
+def test_buttons_stand_beside_a_message_where_there_is_room(tmp_path: Path, browser: Chrome) -> None:
+    """On a tablet, too; on a phone below it."""
+    with served(tmp_path, service=Fixed([judgement()])) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        beside = {}
+        for width in (1400, 800, 360):
+            shape(browser, (width, 740))
+            beside[width] = browser.execute_script(
+                """const [button, what] = [".mail button", ".mail .what"].map((one) => document.querySelector(one).getBoundingClientRect());
+                return button.left >= what.right && button.top < what.bottom;"""
+            )
+        assert beside == {1400: True, 800: True, 360: False}
+        shape(browser, DESK)
+
+
 def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> None:
     """Which is to the left where one writes from right to left."""
     subject = "\u05d0 " + "\u05d1" * 150 + " \u05d2"
