@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from spamguard import kernel
 from spamguard.mail.content import Content
+from spamguard.mail.decode import codec_name
 from spamguard.mail.relations import owner
 from spamguard.mail.split import Named
 
@@ -65,29 +66,23 @@ NUMBERS: tuple[str, ...] = (
 )
 """Names of the numeric traits. Counts and lengths are 8·log2(1+x), shares 255·x, both rounded, at most 255."""
 
-_CHARSET_GROUP = {
-    b"us-ascii": "us-ascii",
-    b"ascii": "us-ascii",
-    b"utf-8": "utf-8",
-    b"utf8": "utf-8",
-    b"iso-8859-1": "western",
-    b"iso-8859-15": "western",
-    b"windows-1252": "western",
-    b"iso-8859-2": "central",
-    b"windows-1250": "central",
-    b"koi8-r": "cyrillic",
-    b"windows-1251": "cyrillic",
-    b"iso-8859-5": "cyrillic",
-    b"iso-2022-jp": "japanese",
-    b"shift_jis": "japanese",
-    b"euc-jp": "japanese",
-    b"gb2312": "chinese",
-    b"gbk": "chinese",
-    b"gb18030": "chinese",
-    b"big5": "chinese",
-    b"euc-kr": "korean",
-    b"ks_c_5601-1987": "korean",
-    b"iso-2022-kr": "korean",
+_CHARSET_GROUP = {  # by name of the codec
+    "ascii": "us-ascii",
+    "utf-8": "utf-8",
+    "cp1252": "western",
+    "iso8859_15": "western",
+    "iso8859_2": "central",
+    "cp1250": "central",
+    "koi8_r": "cyrillic",
+    "cp1251": "cyrillic",
+    "iso8859_5": "cyrillic",
+    "iso2022_jp_ext": "japanese",
+    "cp932": "japanese",
+    "euc_jp": "japanese",
+    "gb18030": "chinese",
+    "big5hkscs": "chinese",
+    "cp949": "korean",
+    "iso2022_kr": "korean",
 }
 _EXTENSIONS = {
     "image": b"jpg jpeg png gif bmp webp svg tif tiff heic",
@@ -117,7 +112,7 @@ def traits(content: Content) -> NDArray[np.uint8]:
     values = (
         content.message.type.media.decode("ascii", "replace") if b"content-type" in named else "absent",
         encoding.decode("ascii", "replace") if encoding else "absent",
-        _CHARSET_GROUP.get(charset.lower(), "other") if charset else "absent",
+        _CHARSET_GROUP.get(codec_name(charset) or "", "other") if charset else "absent",
         _attachment(content),
         _recipients(named),
         _relation(named.get(b"reply-to"), sender, "same domain"),

@@ -38,6 +38,7 @@ def attached(name: bytes, media: bytes = b"application/octet-stream") -> bytes:
         ("transfer encoding", header(FROM), "absent"),
         ("transfer encoding", header(b"Content-Transfer-Encoding: BASE64 "), "base64"),
         ("charset", header(b"Content-Type: text/plain; charset=KOI8-R"), "cyrillic"),
+        ("charset", header(b"Content-Type: text/plain; charset=x-sjis"), "japanese"),
         ("charset", header(b"Content-Type: text/plain; charset=x"), "other"),
         ("charset", header(FROM), "absent"),
         ("attachment", header(FROM), "none"),
