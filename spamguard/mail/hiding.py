@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from html.entities import html5
 from itertools import accumulate
 
 from spamguard.mail import styles
@@ -32,6 +33,7 @@ _WHITE = re.compile(rf"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+(?:white|#?f(?:
 # Names of characters are undone in attributes: with these every other sign may be written.
 _MORE_SIGNS = (("hidden", _HIDDEN), ("&", re.compile("&(?:#(?!39;|34;)|colon|tab|newline)")))
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,9}|#x[0-9a-f]{1,9}|[a-z]{2,9});?")  # bounded: numbers of thousands of digits are errors
+_CAPITALISED = {f"&{name.lower()}": sign for name, sign in html5.items() if name.lower() not in html5}  # "&Tab;"
 _MARKS = (".", "#")
 _IN_NO_WAY: frozenset[str] = frozenset()
 _NOTHING = GivenBack({}, {})
@@ -169,7 +171,12 @@ def value(written: str) -> str:
 
 
 def _character(reference: re.Match[str]) -> str:
-    return html.unescape(reference[0])
+    return character(reference[0])
+
+
+def character(reference: str) -> str:
+    """What a reference to a character stands for, in lower case as all markup here."""
+    return _CAPITALISED.get(reference) or html.unescape(reference)
 
 
 def _take(source: str, starts: Iterable[int], look: Callable[[str, str], frozenset[str]], given: GivenBack) -> tuple[str, str]:

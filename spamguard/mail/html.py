@@ -6,7 +6,6 @@ short, never followed. It must never raise and never fetch anything.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from spamguard.mail.markup import Markup
 _ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
 # At these a reader sees a gap; all other tags leave none: "v<b></b>iagra" is read as one word.
 _BREAKS = hiding.BLOCKS | {f"/{name}" for name in hiding.BLOCKS} | {"br", "img", "input"}
-_ODD_CHARACTERS = ("&#", "&colon", "&sol")
+_ODD_CHARACTERS = ("&#", "&colon", "&sol", "&tab", "&newline")
 _BEFORE_NO_SCHEME = frozenset("\"'= \t\n")  # in front of two slashes
 _ODD_SCHEME = re.compile(r"https?:(?!//[^/])")
 _BROKEN_LINK = re.compile(r"=(?<=[fcn\s]=)\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")  # of href, src, action, and seldom of others
@@ -159,4 +158,4 @@ def _character(match: re.Match[str]) -> str:
 @lru_cache(maxsize=1024)
 def _folded_entity(entity: str) -> str:
     """Folded at once, so that a page whose only foreign character is a no-break space stays ASCII and cheap."""
-    return fold(html.unescape(entity))
+    return fold(hiding.character(entity))

@@ -363,6 +363,7 @@ def test_text_that_is_called_plain_hides_nothing(before: bytes) -> None:
         b"<a href='ht\ntps://evil.example/x'>",
         b'<a class="it\'s" href="https://ev\til.\r\nexample/x">',
         b"<a href='https://&#101;vil.ex&#9;ample/x'>",
+        b"<a href='ht&Tab;tps://evil.&NewLine;example/x'>",
         b"<a href='https://%65vil%2Eexampl%65/x'>",
         b"<a href='https://shop.example%20@%45vil.example/x'>",
         b"https://shop.example%40%45vil.example/x",

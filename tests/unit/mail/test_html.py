@@ -41,6 +41,7 @@ from tests.unit.mail.support import repeatable, seconds
         ("caf&eacute; &#86;&#x69;agra &amp; co&nbsp;x", "café viagra & co x"),
         ("a&amp&nbsp;b&nbsp&nbsp;&amp;nbsp;c", "a& b  &nbsp;c"),
         ("v&shy;i&#8203;agra", "viagra"),
+        ("v&zerowidthspace;i&nobreak;agra&tab;now&newline;or &lt;never&gt;", "viagra now or <never>"),
         ("&#" + "9" * 5000 + ";x", "\ufffd" + "9" * 4970 + ";x"),
         ("&#1114112;", "\ufffd"),
         ("&#" + "0" * 50 + "118;&#x" + "0" * 5000 + "69;agra &#0;", "viagra \ufffd"),
