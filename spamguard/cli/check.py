@@ -101,6 +101,7 @@ def _mailboxes(settings: Settings) -> Iterator[str]:
 
     with suppress(StartError):  # the user is on another machine, or yet to come
         account = privileges.service_account(settings)
-        found = access.of_user(settings, account)
-        if found is not None and (trouble := found.trouble(account.pw_name)):
-            yield "; ".join(trouble)
+        if (found := access.of_user(settings, account)) is not None:
+            yield from found.idle
+            if trouble := found.trouble(account.pw_name):
+                yield "; ".join(trouble)

@@ -18,6 +18,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders.contract import Mailbox, Mailboxes
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.reach import is_maildir, mailboxes_of
+from spamguard.folders.rules import idle
 from spamguard.owner import owner_from
 from spamguard.settings import Settings
 
@@ -28,11 +29,12 @@ REMEDY = "let spamguard-watch.service open them: watch_socket: /run/spamguard-wa
 
 
 class Access(NamedTuple):
-    """Paths of mailboxes: those looked at, and those of them that cannot be read. wrong: as of `no_maildirs`."""
+    """Paths of mailboxes: those looked at, and those of them that cannot be read. wrong: as of `no_maildirs`. idle: as of `rules.idle`."""
 
     seen: Sequence[str]
     closed: Sequence[str]
     wrong: str = ""
+    idle: Sequence[str] = ()
 
     def trouble(self, name: str) -> tuple[str, str] | None:
         """What is wrong, and what to do about it. name: of the user."""
@@ -51,7 +53,7 @@ def of_user(settings: Settings, account: pwd.struct_passwd) -> Access | None:
         wrong = no_maildirs(found, there)
     seen = [one.path for one in there]
     with owner_from(account).acting():
-        return Access(seen, [path for path in seen if not _readable(path)], wrong)
+        return Access(seen, [path for path in seen if not _readable(path)], wrong, idle(settings, there))
 
 
 def no_maildirs(found: Mailboxes, seen: Sequence[Mailbox]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from spamguard.folders import evidence, names, roles
+from spamguard.folders.contract import Mailbox
 from spamguard.folders.evidence import Asked
 from spamguard.folders.values import Role
 from spamguard.settings import Protocol, Settings, Watch
@@ -46,6 +47,13 @@ def role_of(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleOf:
 def is_filed(watch: Watch, settings: Settings) -> bool:
     """Whether what we tag as spam is put into Junk on delivery."""
     return is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
+
+
+def idle(settings: Settings, found: Iterable[Mailbox]) -> tuple[str, ...]:
+    """What is wrong with patterns that no mailbox fits, in words; not with those of Maildirs that we make with the first mail."""
+    fitting = {mailbox.watch for mailbox in found}
+    some = [watch for number, watch in enumerate(settings.watch) if number not in fitting and not is_next_hop(watch, settings)]
+    return tuple(f"watch: nothing fits {watch.maildir} yet: until something does, moving mail there teaches nothing" for watch in some)
 
 
 def is_next_hop(watch: Watch, settings: Settings) -> bool:

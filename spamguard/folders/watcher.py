@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from spamguard.engine import Filter
@@ -22,7 +23,7 @@ from spamguard.folders.looking import OURS, Looker
 from spamguard.folders.notes import Notes
 from spamguard.folders.once import Matter, Once
 from spamguard.folders.renewing import Renewer
-from spamguard.folders.rules import entries
+from spamguard.folders.rules import entries, idle
 from spamguard.folders.scan import Scanner
 from spamguard.folders.schedule import Box, Schedule, longer
 from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
@@ -58,6 +59,7 @@ class Watcher:
         for note in doveconf.hindrances(server, settings, mailboxes):
             _log.info("%s", note)
         self._entries = entries(settings, server.special)
+        self._idle = partial(idle, settings)
         self._looker = Looker(
             spam_filter, self._entries, mailboxes, self._sightings, self._scanner, self._teacher, self._once, self._find_soon
         )
@@ -133,6 +135,8 @@ class Watcher:
             return
         self._once.over(_OTHERS)
         self._try_again(closed, now)
+        for text in self._idle(found):
+            self._once.warn(("idle", text), "%s", text)
         known = set(self._schedule.boxes)
         gone = known - found
         for mailbox in gone:

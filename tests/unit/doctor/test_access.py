@@ -124,6 +124,21 @@ def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
     assert (step.outcome, step.detail) == (Outcome.SKIPPED, f"there are none yet: nothing fits {tmp_path}/home/*")
 
 
+def test_a_pattern_that_nothing_fits_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip in the path, and no move is ever learnt: `check` found nothing to say."""
+    file = place / "spamguard.yaml"
+    text = f"""
+state: {place}/state
+user: {pwd.getpwuid(os.getuid()).pw_name}
+watch: ["{place}/home/*", "{place}/hmoe/*", "{place}/ours"]
+listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}]
+"""
+    file.write_text(text)
+    assert cli.main(["check", str(file)]) == 0
+    told = f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there teaches nothing"
+    assert [line for line in capsys.readouterr().err.splitlines() if "fits" in line] == [f"spamguard: warning: {told}"]
+
+
 def test_a_socket_where_nobody_listens(place: Path) -> None:
     step = access.step(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is Outcome.FAILED

@@ -103,6 +103,16 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     assert notes.read(watched.state).troubles == ()
 
 
+def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):
+    watched.stop()
+    shutil.rmtree(watched.box)
+    watched.start()
+    for _ in range(2):
+        watched.watcher._users_due = 0.0
+        watched.rest()
+    assert caplog.text.count(f"watch: nothing fits {watched.place}/home/* yet") == 1
+
+
 def test_roles_as_configured(tmp_path):
     one = Watched(tmp_path, folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
     maildir(one.box, ".News.Daily")
