@@ -16,8 +16,9 @@ from spamguard.backup import archive
 from spamguard.backup.archive import NAMES, SIGHTINGS, Header
 from spamguard.errors import LedgerError, reported
 from spamguard.files import KEY, LEDGER, create_private, naming
-from spamguard.ledger import SqliteLedger, codec
+from spamguard.ledger import SqliteLedger
 from spamguard.ledger.failures import failure
+from spamguard.ledger.lessons import refuse_damaged
 from spamguard.records import EXTRACTOR
 from spamguard.sqlitefile import copy
 
@@ -83,8 +84,7 @@ def _damaged_receipt(ledger: SqliteLedger) -> str:
     try:
         ledger.word_lists()
         with ledger.kept_pages():
-            for lesson in ledger.lessons(EXTRACTOR):
-                codec.check(lesson.packed)
+            refuse_damaged(ledger.lessons(EXTRACTOR))
     except LedgerError as error:
         return str(error)
     return ""

@@ -243,7 +243,7 @@ def _traits_and_numbers(shapes: Sequence[tuple[int, int]], evidence: Sequence[by
 
 def _damaged(how: str) -> LedgerError:
     # Of one that was replaced since, only tables made anew are free: nothing else can take away what it had taught.
-    remedy = "run `spamguard rebuild`; where that does not help, restore the ledger from a backup"
+    remedy = "run `spamguard rebuild`; if that fails, take that lesson back (`forget`, `undo`) and run it again, or restore a backup"
     return LedgerError(f"a receipt in the ledger is damaged ({how}): {remedy}")
 
 

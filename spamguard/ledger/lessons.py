@@ -15,6 +15,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec
 from spamguard.records import Vote
 
 
@@ -48,6 +50,15 @@ class Lesson(NamedTuple):
     label: str
     packed: bytes
     scores: bytes
+
+
+def refuse_damaged(lessons: Iterable[Lesson]) -> None:
+    """LedgerError at the first whose features cannot be read, with the message's name, as the daemon's log has it."""
+    for one in lessons:
+        try:
+            codec.check(one.packed)
+        except LedgerError as error:
+            raise LedgerError(f"message {one.digest.hex()[:12]}: {error}") from error
 
 
 Key = TypeVar("Key")

@@ -21,6 +21,7 @@ from spamguard.bayes.replay import BLOCK, Block, replay
 from spamguard.bayes.tables import BASE_CLASSES, TRAIT_VALUES, Tables, evidence, table_bits
 from spamguard.errors import LedgerError
 from spamguard.ledger import Change, Lesson, SqliteLedger, codec
+from spamguard.ledger.lessons import refuse_damaged
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import firstscores
 from spamguard.records import EXTRACTOR, Features
@@ -98,5 +99,9 @@ def _known(ledger: SqliteLedger, upto_seq: int) -> list[WordOdds]:
 
 def _blocks(lessons: Iterator[Lesson]) -> Iterator[Block]:
     for some in batches(lessons, BLOCK):
-        columns = _unpacked([lesson.packed for lesson in some])
+        try:
+            columns = _unpacked([lesson.packed for lesson in some])
+        except LedgerError:
+            refuse_damaged(some)
+            raise
         yield Block([lesson.label for lesson in some], columns.tokens, columns.offsets, columns.traits, columns.numbers)

@@ -242,7 +242,7 @@ def test_a_damaged_receipt_is_not_backed_up(state, tmp_path, capsys):
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
         db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
     assert command(state, "backup", tmp_path / "backup") == 2
-    assert "no backup was made: restore it from an earlier one [a receipt" in capsys.readouterr().err
+    assert "no backup was made: restore it from an earlier one [message " in capsys.readouterr().err
     assert not (tmp_path / "backup").exists()
 
 

@@ -117,19 +117,36 @@ def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage)
     assert len(list(taught.glob("tables-*.bin"))) == 1
 
 
+def damage_receipt(state, digest):
+    with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
+        ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
+        other = bytes([packed[30] ^ 255])  # whatever it was
+        db.execute("UPDATE events SET packed = ? WHERE digest = ?", (packed[:30] + other + packed[31:], digest))
+
+
 def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, taught, clear):
     """What it had taught cannot be taken away any more: nothing worked, and a backup was said to be the only way."""
     (taught / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
         digest = spam_filter._preparer.digest(clear["spam"])
-    with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
-        ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
-        other = bytes([packed[30] ^ 255])  # whatever it was
-        db.execute("UPDATE events SET packed = ? WHERE digest = ?", (packed[:30] + other + packed[31:], digest))
+    damage_receipt(taught, digest)
     for command in (["forget", taught / "one"], ["judge", taught / "one"], ["status"]):
         assert run(taught, *command).failed("a receipt in the ledger is damaged", "run `spamguard rebuild`")
     assert run(taught, "rebuild").status == 0
     assert run(taught, "judge", taught / "one").status in (0, 1, 3)
+
+
+def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tmp_path):
+    """Nobody could know which one it was: without a backup nothing was ever settled, exported or backed up again."""
+    (tmp_path / "one").write_bytes(clear["spam"])
+    with Filter.open(taught) as spam_filter:
+        digest = spam_filter._preparer.digest(clear["spam"])
+    damage_receipt(taught, digest)
+    for command in (["rebuild"], ["backup", tmp_path / "backup"]):
+        assert run(taught, *command).failed(f"message {digest.hex()[:12]}: a receipt in the ledger is damaged", "take that lesson back")
+    run(taught, "forget", tmp_path / "one")
+    assert run(taught, "rebuild").status == 0
+    assert run(taught, "backup", tmp_path / "backup").status == 0
 
 
 def test_rebuilding_says_from_how_much(run, taught):
