@@ -7,7 +7,6 @@ the name of the defect.
 from __future__ import annotations
 
 import binascii
-import codecs
 import re
 import unicodedata
 from contextlib import suppress
@@ -91,6 +90,8 @@ _WIDER = {
 _WIDE = ("utf_16", "utf_32")  # beginnings of names of codecs: of several bytes to a character
 _SHIFTED = ("iso2022", "hz", "utf_7")  # of those whose text is all ASCII as it stands
 _TWO_BYTES = frozenset(("big5hkscs", "cp932", "cp949", "euc_jp"))  # to a character, with gaps between them
+_MOST_LOST = 100
+_NO_GAPS = bytes.maketrans(b"\x81\x8d\x8f\x90\x9d", b"\xa0" * 5)  # Windows-1252 has no letters there, and browsers show none
 _MARKS = (b"\xff\xfe", b"\xfe\xff")
 _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
 _PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
@@ -144,8 +145,8 @@ def _is_marked(data: bytes) -> bool:
 
 
 def _likelier(data: bytes, declared: str) -> list[str]:
-    """As what to try text first that calls itself Western, and would be rubbish if it were not (RESULTS.md, "Mail of other sources")."""
-    if declared != "cp1252":  # any bytes fit it, and programs that do not know write it
+    """As what to try 8-bit text first that calls itself Western (RESULTS.md, "Mail of other sources"), or names a charset of 7 bits."""
+    if declared != "cp1252" and (not declared.startswith(_SHIFTED) or data.find(b"\x1b") >= 0):  # 8-bit text is in none of these
         return []
     guess = codec_name(unlabelled.charset(data))
     return ["utf-8", guess] if guess else ["utf-8"]
@@ -166,29 +167,33 @@ def charset_inside(data: bytes) -> bytes:
 
 def _strict(data: bytes, codec: str) -> str | None:
     try:
-        return data.decode(codec)
+        return (data.translate(_NO_GAPS) if codec == "cp1252" else data).decode(codec)
     except ValueError:  # UnicodeDecodeError, and what single codecs raise
         return None
-
-
-def _pair_lost(error: UnicodeError) -> tuple[str, int]:
-    """In place of a character that a charset does not have. As in browsers both its bytes go, or all behind it would be other ones."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return "\ufffd", error.start + 1 + (error.object[error.start + 1 : error.start + 2] >= b"\x80")
-
-
-_PAIRS = "spamguard.pairs"
-codecs.register_error(_PAIRS, _pair_lost)
 
 
 def _damaged(data: bytes, declared: str | None) -> str:
     """Text that no codec takes as a whole: damaged or cut off, if most of it is what was declared; else by its bytes, else Windows-1252."""
     if declared not in (None, "ascii"):
-        text = data.decode(declared, _PAIRS if declared in _TWO_BYTES else "replace")
+        text = _pairwise(data, declared) if declared in _TWO_BYTES else data.decode(declared, "replace")
         if declared != "utf-8" or 2 * text.count("\ufffd") < len(text) - len(text.encode("ascii", "ignore")):
             return text
-    return data.decode(codec_name(unlabelled.charset(data)) or "cp1252", "replace")
+    guess = codec_name(unlabelled.charset(data))
+    return data.decode(guess, "replace") if guess else data.translate(_NO_GAPS).decode("cp1252")
+
+
+def _pairwise(data: bytes, codec: str) -> str:
+    """Text without what is no character: as in browsers both its bytes go, so often at most, or all that follow would be others."""
+    texts: list[str] = []
+    rest = memoryview(data)
+    for _ in range(_MOST_LOST):
+        try:
+            return "".join((*texts, str(rest, codec)))
+        except UnicodeDecodeError as error:
+            place = error.start
+        texts += str(rest[:place], codec), "\ufffd"
+        rest = rest[place + 1 + (bytes(rest[place + 1 : place + 2]) >= b"\x80") :]
+    return "".join((*texts, str(rest, codec, "replace")))
 
 
 def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:

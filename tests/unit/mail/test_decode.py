@@ -7,13 +7,14 @@ import binascii
 import codecs
 import quopri
 from email.header import Header, decode_header, make_header
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.decode import _CODECS, charset_inside, codec_name, decode_base64, fold, to_text, transfer_decode, unstructured
-from tests.unit.mail.support import repeatable, words
+from tests.unit.mail.support import repeatable, seconds, words
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,9 @@ from tests.unit.mail.support import repeatable, words
         (b"", b"utf-8", "", []),
         ("œuvre à 50 €".encode("cp1252"), b"iso-8859-1", "œuvre à 50 €", []),  # what stands in these gaps is never meant as control signs
         ("şükür, 50 €".encode("cp1254"), b"iso-8859-9", "şükür, 50 €", []),
+        (b"\x81a\x8d\x9d \x93b\x94", b"iso-8859-1", "\xa0a\xa0\xa0 “b”", []),
+        ("会議は明日の午後に始まります".encode("cp932"), b"iso-2022-jp", "会議は明日の午後に始まります", [b"charset-wrong"]),
+        ("회의는 내일 오후에 시작합니다".encode("cp949"), b"iso-2022-kr", "회의는 내일 오후에 시작합니다", [b"charset-wrong"]),
         ("裏面碁".encode("big5hkscs"), b"big5", "裏面碁", []),
         ("会議".encode("euc_jp") + b"\xad\xa1" + "資料".encode("euc_jp"), b"euc-jp", "会議\ufffd資料", [b"charset-wrong"]),
         ("회의".encode("cp949") + b"\xc9\xa1" + "자료".encode("cp949"), b"euc-kr", "회의\ufffd자료", [b"charset-wrong"]),
@@ -210,6 +214,11 @@ def test_headers_that_the_standard_library_writes_are_read(text: str, charset: s
 )
 def test_text_without_a_charset_may_name_one_itself(data: bytes, charset: bytes) -> None:
     assert charset_inside(data) == charset
+
+
+@pytest.mark.parametrize("charset", [b"windows-1252", b"euc-kr", b"euc-jp", b"big5"])
+def test_text_that_is_no_character_at_all_is_read_as_fast_as_any(charset: bytes) -> None:
+    assert seconds(partial(to_text, b"\x81\xff" * 500_000, charset)) < 0.06
 
 
 def test_8_bit_headers_have_the_charset_of_the_body_unless_they_are_utf_8() -> None:
