@@ -150,12 +150,13 @@ def test_a_closed_ledger_says_so(ledger):
 
 APPENDS = """
 import sys
+from itertools import islice
 me = sys.argv[1]
 for batch in range(30):
     votes = [NewVote(b"shared%d" % (batch % 5), me, "spam" if batch % 2 else "ham", b"", b"", "", 0, 1)]
     votes += [NewVote(f"{me} {batch} {index}".encode(), "", "spam", b"x" * 900, b"", "", 0, 1) for index in range(4)]
     ledger.append(votes)
-    ledger.grown() and list(ledger.changes_after(0, limit=20))
+    ledger.grown() and list(islice(ledger.changes_after(0), 20))
 ledger.close()
 """
 
