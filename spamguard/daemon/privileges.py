@@ -6,6 +6,7 @@ the state directory while it is still root.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pwd
@@ -43,6 +44,7 @@ def settle_in(settings: Settings) -> None:
                 raise ConfigError(*closed)
         else:
             _make(settings.state, None)
+            _check_rights(settings.state)
         os.umask(0o077)
         (settings.state / SPOOL).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -136,6 +138,14 @@ def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
         if path.lstat().st_uid != account.pw_uid:
             name = account.pw_name
             raise StartError(f"{path} does not belong to {name}, whom the daemon runs as: chown -R {name}: {state}")
+
+
+def _check_rights(state: Path) -> None:
+    """PermissionError where a filter that is there may not be used; not where the disk is read-only: mail passes all the same."""
+    for path in _existing([state, state / SPOOL, *(state / name for name in _OURS)]):
+        wanted = os.R_OK | (os.W_OK | os.X_OK if path.is_dir() else os.W_OK if path.name == LEDGER else 0)
+        if not os.access(path, wanted) and not os.statvfs(state).f_flag & os.ST_RDONLY:
+            raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}: {path.name}")
 
 
 def _existing(paths: Iterable[Path]) -> list[Path]:

@@ -120,6 +120,21 @@ def test_without_root(place: Path) -> None:
     assert owned(place / "state")[0] == NOBODY.pw_uid
 
 
+@pytest.mark.parametrize(("name", "mode"), [("state", 0o755), ("spool", 0o700), ("key", 0o600), ("ledger.sqlite", 0o644)])
+def test_without_root_a_filter_of_somebody_else(place: Path, name: str, mode: int) -> None:
+    state = place / "state"
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    theirs = state if name == "state" else state / name
+    if name == "spool":
+        theirs.mkdir()
+    theirs.touch()
+    theirs.chmod(mode)
+    done = settle_in(state, "", "127.0.0.1", str(NOBODY.pw_uid))
+    told = f"{state}: cannot be used as nobody (Permission denied: {name}): choose a state directory of that user\n"
+    assert (done.stderr, done.returncode) == (told, 1)
+
+
 def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     try:
         subprocess.run([sys.executable, "-c", ""], user="nobody", group=NOBODY.pw_gid, extra_groups=[], check=True, cwd="/")
