@@ -201,7 +201,8 @@ def transfer_decode(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
     if encoding == b"base64":
         return decode_base64(data)
     if encoding == b"quoted-printable":
-        return binascii.a2b_qp(_PADDED_BREAK.sub(b"=\n", data) if b"= " in data or b"=\t" in data else data), []
+        padded = data.find(b"= ") >= 0 or data.find(b"=\t") >= 0
+        return binascii.a2b_qp(_PADDED_BREAK.sub(b"=\n", data) if padded else data), []
     if encoding in (b"x-uuencode", b"uuencode", b"x-uue"):
         return _decode_uu(data)
     known = encoding in (b"", b"7bit", b"8bit", b"binary")

@@ -28,8 +28,9 @@ def clues(named: Named, received: Sequence[bytes], hosts: Sequence[str]) -> list
     if hosts:
         found += _links(sender, set(map(_host_owner, hosts[:_MOST_HOSTS])))
     servers, origin = b"\n".join(received), _owner_in(named, b"message-id")
-    found.append(b"sender_passed_on" if sender and sender in servers else b"sender_not_passed_on")
-    found.append(b"id_passed_on" if origin and origin in servers else b"id_not_passed_on")
+    # "in" would look first whether it is a number, and build the error that it is not
+    found.append(b"sender_passed_on" if sender and servers.find(sender) >= 0 else b"sender_not_passed_on")
+    found.append(b"id_passed_on" if origin and servers.find(origin) >= 0 else b"id_not_passed_on")
     return found
 
 

@@ -151,7 +151,7 @@ def _recipients(named: Named) -> str:
 def _subject(value: bytes | None) -> str:
     if value is None:
         return "absent"
-    if b":" in value:  # few have one
+    if value.find(b":") >= 0:  # few have one
         if _REPLY.match(value):
             return "reply"
         if _FORWARD.match(value):
