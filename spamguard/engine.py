@@ -34,6 +34,7 @@ from spamguard.teaching.lesson import NO_CLASSES, is_class
 # cost of each lesson stays the same however many there are.
 _SETTLE_AFTER = 10
 _SETTLE_SHARE = 0.1
+_TAKEN_BACK = 20  # lessons: so many is one that was taken back, for its step leaves something behind (corpora/RESULTS.md, "Taking back")
 _ADOPTED = "adopted"  # the ledger's note that the tables came without receipts
 
 
@@ -348,7 +349,7 @@ class Filter:
     def settling_due(self) -> bool:
         """Whether so much has been taught or taken back since, as of the last look at the ledger, or another version has settled."""
         due = max(_SETTLE_AFTER, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
-        return self._store.unsettled >= due or self._store.is_of_another_learner
+        return self._store.unsettled + _TAKEN_BACK * self._store.taken_back >= due or self._store.is_of_another_learner
 
     @property
     def ledger(self) -> SqliteLedger:

@@ -52,12 +52,12 @@ def _unpacked(packed: Sequence[bytes]) -> codec.Columns:
     return found
 
 
-def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]) -> int | None:
-    """Apply changes in order; the seq of the last one, or None when there was none.
+def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]) -> tuple[int | None, int]:
+    """Apply changes in order; the seq of the last one, or None when there was none, and how many lessons were taken back for none.
 
     is_new: whether the lesson of a digest, as it stood before an event (its seq), came after the settled state of the tables.
     """
-    last = None
+    last, taken_back = None, 0
     for chunk in batches(changes, _CHUNK):
         lessons = [lesson for _, before, after in chunk if before != after for lesson in (before, after) if lesson is not None]
         unpacked = iter(features_of([lesson.packed for lesson in lessons]))
@@ -68,7 +68,9 @@ def fold(tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int
                     learning.take_away(tables, evidence(next(unpacked), tables.bits), before.label, scores)
                 if after is not None:
                     learning.add(tables, evidence(next(unpacked), tables.bits), after.label)
-    return last
+                else:
+                    taken_back += 1
+    return last, taken_back
 
 
 def _first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:

@@ -61,6 +61,7 @@ class TableStore:
         self._line: str | None = None  # the ledger's line about the snapshot that we descend from
         self.stamp = Stamp()
         self.seq = 0  # last event folded
+        self.taken_back = 0  # lessons, for none, of what was folded onto the snapshot
         self.tables = empty_tables(self.least, len(TRAITS), len(NUMBERS), fusion.START)
 
     @property
@@ -105,7 +106,8 @@ class TableStore:
             self._take_snapshot(line)
             changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
             settled = self.stamp.settled
-            self.seq = fold(self.tables, changes, lambda digest, seq: self._ledger.touched(digest, settled, seq)) or self.seq
+            last, taken_back = fold(self.tables, changes, lambda digest, seq: self._ledger.touched(digest, settled, seq))
+            self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
             self._current = True
         except BaseException:
             self._start_again()  # some of it may have been folded already: nothing may ever be folded twice
@@ -118,7 +120,7 @@ class TableStore:
         stamp = _stamp(line)
         if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
             self.tables = snapshot.read(self._directory / stamp.file)
-            self.seq = stamp.seq
+            self.seq, self.taken_back = stamp.seq, 0
         self._line, self.stamp = line, stamp
 
     def save_long_tail(self) -> None:
@@ -182,7 +184,7 @@ class TableStore:
         if not self._ledger.replace_meta(_KEY, expected, line):
             _remove(path)  # unless the faster one has done it already
             return False
-        self._line, self.stamp, self.tables, self.seq = line, stamp, tables, stamp.seq
+        self._line, self.stamp, self.tables, self.seq, self.taken_back = line, stamp, tables, stamp.seq, 0
         for other in older:
             _remove(other)
         return True

@@ -53,6 +53,20 @@ def test_a_batch_is_taught_in_one_transaction_and_sees_itself(spam_filter: Filte
     assert spam_filter.status().events == 4
 
 
+def test_what_was_taken_back_is_settled_soon(spam_filter: Filter) -> None:
+    """Two people who disagree leave steps behind, by which the filter would judge until a tenth more was taught."""
+    teach(spam_filter, mail(200, seed=5))
+    spam_filter.settle()
+    before = spam_filter.judge(SPAM[0])
+    taught = [(SPAM[1], "spam", "anna"), (SPAM[2], "ham", "ben"), (SPAM[1], "ham", "ben")]
+    for raw, label, user in taught:
+        assert not spam_filter.settling_due()
+        spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label, user=user)
+    assert spam_filter.settle_if_due()
+    spam_filter.learn(SPAM[2], "spam", user="anna")
+    assert spam_filter.judge(SPAM[0]) == before
+
+
 def test_a_message_is_the_same_after_delivery(spam_filter: Filter) -> None:
     assert spam_filter.learn(SPAM[0], "spam")
     delivered = with_fields(SPAM[0], [b"Received: from a by b", b"X-Spamguard: spam"], []).replace(b"\n", b"\r\n")

@@ -27,15 +27,15 @@ def test_how_many_events_are_folded_at_once_does_not_matter(tmp_path: Path, monk
         for chunk in (1, 7, 128):
             monkeypatch.setattr(fold, "_CHUNK", chunk)
             tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START)
-            assert fold.fold(tables, one.ledger.changes_after(0), lambda digest, seq: one.ledger.touched(digest, 0, seq)) == 50
+            assert fold.fold(tables, one.ledger.changes_after(0), lambda digest, seq: one.ledger.touched(digest, 0, seq)) == (50, 0)
             found.append(bits_of(tables))
     assert found[0] == found[1] == found[2]
 
 
 def test_nothing_to_fold() -> None:
     tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START)
-    assert fold.fold(tables, [], lambda _digest, _seq: True) is None
-    assert fold.fold(tables, [(7, None, None)], lambda _digest, _seq: True) == 7
+    assert fold.fold(tables, [], lambda _digest, _seq: True) == (None, 0)
+    assert fold.fold(tables, [(7, None, None)], lambda _digest, _seq: True) == (7, 0)
     assert fold.features_of([]) == []
 
 
