@@ -46,27 +46,21 @@ def with_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) ->
     line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
     start = header_start(raw)
     end = _end(raw, start)
-    end = len(raw) if end is None else end
     lines = _without(raw[start:end], forged)
     if not fields and len(lines) == end - start:
         return raw
     return raw[:start] + _on_top(fields, raw[start : start + 1], line_end) + lines + raw[end:]
 
 
-def rewritten_head(
-    head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b"", *, whole: bool = False
-) -> tuple[bytes, int] | None:
+def rewritten_head(head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b"") -> tuple[bytes, int]:
     """The same for the beginning of a message with CRLF line ends: new bytes, and how many of the old ones they replace.
 
-    None when the header section does not end within `head`. whole: head is all there is, so that its end ends the header section.
-    subject_prefix: goes before the text of the first Subject, a blank behind it, unless that begins with it already; a message
-    without Subject gets one. A field of its own tells that it was put there (`without_prefix`).
+    head: ends no sooner than the header section, or than the message. subject_prefix: goes before the text of the first Subject, a
+    blank behind it, unless that begins with it already; a message without Subject gets one. A field of its own tells that it was put
+    there (`without_prefix`).
     """
     start = header_start(head)
     end = _end(head, start)
-    if end is None and not whole:
-        return None
-    end = len(head) if end is None else end
     lines = _without(head[start:end], forged)
     if prefix := subject_prefix.strip():
         fields, lines = _with_prefix(fields, lines, prefix)
@@ -96,12 +90,12 @@ def header_start(raw: bytes) -> int:
     return envelope.end() if envelope else 0
 
 
-def _end(raw: bytes, start: int) -> int | None:
-    """Where it ends, its last line end included; None when that is not to be seen. What begins with a blank is all body."""
+def _end(raw: bytes, start: int) -> int:
+    """Where it ends, its last line end included. What begins with a blank is all body, what has no empty line all header section."""
     if _BODY.match(raw, start):
         return start
     before = _BEFORE_EMPTY_LINE.search(raw, start)
-    return before.end() if before else None
+    return before.end() if before else len(raw)
 
 
 def _on_top(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:

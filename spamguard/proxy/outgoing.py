@@ -35,8 +35,7 @@ class Outgoing:
         """The message as it leaves: these fields on top, above our own Received, and forged ones out of its `header`."""
         on_top = [*fields, *([self._received] if self._received else [])]
         forged = [name.encode("ascii", "ignore") for name in self._policy.forged]
-        found = rewritten_head(self.header, on_top, forged, _encoded(subject_prefix), whole=True)
-        head, replaced = found or (b"", 0)
+        head, replaced = rewritten_head(self.header, on_top, forged, _encoded(subject_prefix))
         return Content(head, self.spool, replaced)
 
 

@@ -34,7 +34,7 @@ def test_the_same_key_prepares_alike_and_another_one_has_nothing_in_common() -> 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 def test_what_was_put_before_the_subject_is_not_learnt(subject: bytes, line_end: bytes) -> None:
     raw = b"From: a@example.org\n" + subject + b"\nSubject: [SPAM] in the body\n"
-    head, replaced = rewritten_head(raw.replace(b"\n", b"\r\n"), [b"X-Spam-Flag: YES"], [], b"[SPAM]") or (b"", 0)
+    head, replaced = rewritten_head(raw.replace(b"\n", b"\r\n"), [b"X-Spam-Flag: YES"], [], b"[SPAM]")
     marked = head + raw.replace(b"\n", b"\r\n")[replaced:]
     assert b"[SPAM]" in marked[: -len(b"Subject: [SPAM] in the body\r\n")]
     preparer = Preparer(KEY)

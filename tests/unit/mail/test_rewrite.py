@@ -92,7 +92,7 @@ def test_a_message_of_any_construction_is_rewritten_in_linear_time() -> None:
     ):
         assert seconds(lambda: with_fields(raw, [OURS], [b"X-Spam*", b"X-Bogosity"]), 1) < 3  # noqa: B023
     for raw in (b":\r\n" * (1 << 18), b" " * (1 << 20), b"\r\n " * (1 << 18), b"Subject:" + b" \r\n " * (1 << 18), b"Subject:" * (1 << 17)):
-        assert seconds(lambda: rewritten_head(b"A: 1\r\n" + raw, [OURS], [b"X-Spam*"], b"[SPAM]", whole=True), 1) < 3  # noqa: B023
+        assert seconds(lambda: rewritten_head(b"A: 1\r\n" + raw, [OURS], [b"X-Spam*"], b"[SPAM]"), 1) < 3  # noqa: B023
 
 
 FORGED = [b"x-spam-*", b"X-Spamguard", b"X-BOGOSITY"]
@@ -178,24 +178,18 @@ heads = st.lists(
 
 
 @repeatable
-@given(heads, st.integers(0, 200))
-@example(b"", 0)
-def test_the_head_of_a_message_is_enough(raw: bytes, length: int) -> None:
-    whole = rewritten_head(raw, [OURS], FORGED, whole=True)
-    assert whole is not None
+@given(heads, st.binary(max_size=50))
+@example(b"", b"")
+def test_the_head_of_a_message_is_enough(raw: bytes, body: bytes) -> None:
+    whole = rewritten_head(raw, [OURS], FORGED)
     line_end = b"" if raw else b"\r"  # an empty message has no line end of its own: in the mail path it is CRLF
     assert whole[0] + raw[whole[1] :] == (with_fields(raw, [OURS], FORGED) if raw else OURS + line_end + b"\n")
-    found = rewritten_head(raw[:length], [OURS], FORGED)
-    if found is not None:
-        assert found[0] + raw[found[1] :] == whole[0] + raw[whole[1] :]
+    assert rewritten_head(raw + b"\r\n" + body, [OURS], FORGED) == rewritten_head(raw + b"\r\n", [OURS], FORGED)
 
 
-@pytest.mark.parametrize("raw", [b"A: 1\r\nB: 2\r\n\r\n", b"From a b\r\nA: 1\r\n\r\n"])
-def test_a_header_section_without_end(raw: bytes) -> None:
-    for length in range(len(raw)):
-        assert rewritten_head(raw[:length], [OURS], FORGED) is None
-    assert rewritten_head(raw, [OURS], FORGED) is not None
-    assert rewritten_head(raw + b"body", [OURS], FORGED) == rewritten_head(raw, [OURS], FORGED)
+def test_a_header_section_without_end() -> None:
+    assert rewritten_head(b"A: 1\r\nX-Spamguard: x\r\n", [OURS], FORGED) == (OURS + b"\r\nA: 1\r\n", 22)
+    assert rewritten_head(b"A: 1\r\nB: 2", [OURS], FORGED) == (OURS + b"\r\nA: 1\r\nB: 2", 10)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +227,10 @@ def test_the_new_head_of_a_message(raw: bytes, head: bytes, replaced: int) -> No
 )
 def test_a_subject_prefix(raw: bytes, written: bytes) -> None:
     for prefix in (b"[SPAM]", b"[SPAM] "):
-        head, replaced = rewritten_head(raw, [], [], prefix) or (b"", 0)
+        head, replaced = rewritten_head(raw, [], [], prefix)
         assert head == (b"" if b"[SPAM]" in raw else b"X-Spamguard-Prefix: [SPAM]\r\n") + written
         once = head + raw[replaced:]
-        again, replaced = rewritten_head(once, [], [], prefix) or (b"", 0)
+        again, replaced = rewritten_head(once, [], [], prefix)
         assert again + once[replaced:] == once
 
 
@@ -249,5 +243,5 @@ def test_a_subject_that_nobody_has_changed_stays(raw: bytes) -> None:
 
 def test_a_prefix_that_is_there_already_is_the_senders() -> None:
     raw = b"Subject: [SPAM] mine\r\n\r\n"
-    head, replaced = rewritten_head(raw, [], [], b"[SPAM]") or (b"", 0)
+    head, replaced = rewritten_head(raw, [], [], b"[SPAM]")
     assert without_prefix(head + raw[replaced:]) == raw

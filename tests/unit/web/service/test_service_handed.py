@@ -111,9 +111,8 @@ def test_teaching_and_forgetting(state: Path) -> None:
 
 def test_what_we_put_before_its_subject_does_not_make_it_another(state: Path) -> None:
     raw = NEW[0].replace(b"\n", b"\r\n")
-    head = rewritten_head(raw, [b"X-Spam-Flag: YES"], (), b"[SPAM]", whole=True)
-    assert head is not None
-    marked = head[0] + raw[head[1] :]
+    head, replaced = rewritten_head(raw, [b"X-Spam-Flag: YES"], (), b"[SPAM]")
+    marked = head + raw[replaced:]
     assert b"[SPAM]" in marked
 
     async def work(service: Service) -> None:
