@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from spamguard.bayes import fusion
@@ -36,13 +36,15 @@ KEPT_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What a snapshot holds. file: its name. seq: last event folded. settled: last event of the settled state it descends
-    from; lineage: that state's own name. Same lineage and same seq mean the same bits. learner: version of what settled it."""
+    from; lineage: that state's own name. Same lineage and same seq mean the same bits. learner: version of what settled it.
+    taken_back: lessons that were, for none, since it was settled."""
 
     file: str = ""
     seq: int = 0
     settled: int = 0
     lineage: str = ""
     learner: int = LEARNER
+    taken_back: int = 0
 
 
 class TableStore:
@@ -61,7 +63,7 @@ class TableStore:
         self._line: str | None = None  # the ledger's line about the snapshot that we descend from
         self.stamp = Stamp()
         self.seq = 0  # last event folded
-        self.taken_back = 0  # lessons, for none, of what was folded onto the snapshot
+        self.taken_back = 0  # lessons, for none, since the last settling
         self.tables = empty_tables(self.least, len(TRAITS), len(NUMBERS), fusion.START)
 
     @property
@@ -120,14 +122,14 @@ class TableStore:
         stamp = _stamp(line)
         if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
             self.tables = snapshot.read(self._directory / stamp.file)
-            self.seq, self.taken_back = stamp.seq, 0
+            self.seq, self.taken_back = stamp.seq, stamp.taken_back
         self._line, self.stamp = line, stamp
 
     def save_long_tail(self) -> None:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
         if self.seq - self.stamp.seq >= _LONG_TAIL:
-            stamp = self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage, self.stamp.learner)
-            self._publish(self.tables, stamp, self._line)
+            stamp = self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage)
+            self._publish(self.tables, replace(stamp, learner=self.stamp.learner, taken_back=self.taken_back), self._line)
 
     def settle(self) -> None:
         """Replay everything in canonical order and publish the outcome; every process swaps before its next judgement.
@@ -166,8 +168,8 @@ class TableStore:
         while not self._publish(tables, self._new_stamp(seq, seq, lineage), self._ledger.get_meta(_KEY)):
             pass  # somebody else was first: what is adopted last counts
 
-    def _new_stamp(self, seq: int, settled_to: int, lineage: str, learner: int = LEARNER) -> Stamp:
-        return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage, learner)
+    def _new_stamp(self, seq: int, settled_to: int, lineage: str) -> Stamp:
+        return Stamp(f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin", seq, settled_to, lineage)
 
     def _publish(self, tables: Tables, stamp: Stamp, expected: str | None) -> bool:
         """Write a snapshot and give it its line in the ledger, unless somebody else was first; older files are removed."""
@@ -184,7 +186,7 @@ class TableStore:
         if not self._ledger.replace_meta(_KEY, expected, line):
             _remove(path)  # unless the faster one has done it already
             return False
-        self._line, self.stamp, self.tables, self.seq, self.taken_back = line, stamp, tables, stamp.seq, 0
+        self._line, self.stamp, self.tables, self.seq, self.taken_back = line, stamp, tables, stamp.seq, stamp.taken_back
         for other in older:
             _remove(other)
         return True
@@ -204,7 +206,7 @@ def _settled_later(line: str | None, seq: int) -> bool:
 
 def _stamp(line: str) -> Stamp:
     try:
-        said = {"learner": 0, **json.loads(line)}  # the first versions did not say that
+        said = {"learner": 0, "taken_back": 0, **json.loads(line)}  # the first versions did not say that
         return Stamp(**{field.name: said[field.name] for field in fields(Stamp)})  # later ones may say more
     except (ValueError, TypeError, KeyError) as error:
         raise TableError(f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`") from error

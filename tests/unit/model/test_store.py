@@ -93,6 +93,21 @@ def test_what_another_version_settled_is_due_for_settling(open_one: Open, monkey
     assert not open_one().settling_due()
 
 
+def test_what_was_taken_back_is_due_for_settling_in_every_process(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a snapshot that was saved since: else those who were there before would ask for a trainer that finds nothing to do."""
+    monkeypatch.setattr(store, "_LONG_TAIL", 4)
+    one, other = open_one(), open_one()
+    teach(one, MAIL)
+    one.settle()
+    one.forget_ready([one._preparer.digest(raw) for _, raw in MAIL[:5]])  # saved as they are
+    assert one._store.stamp.seq > one._store.stamp.settled
+    held(other)
+    assert [each._store.taken_back for each in (one, other, open_one())] == [5, 5, 5]
+    assert open_one().settle_if_due()
+    held(other)
+    assert [each._store.taken_back for each in (other, open_one())] == [0, 0]
+
+
 def test_whoever_is_ahead_of_a_snapshot_of_its_own_lineage_keeps_its_tables(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = open_one(), open_one()
     teach(one, MAIL[:10])
