@@ -134,7 +134,7 @@ class Fleet:
         self.tended = now
         for member in list(self.members):
             if stopped > self.timing.silent / 2:  # with all of the machine or container, as it seems: whoever is well needs a moment
-                member.heard += stopped
+                member.heard = min(member.heard + stopped, now)
             if member.process.poll() is not None:
                 self._bury(member, now)
             elif now - member.heard > (self.timing.silent if member.ready else member.starting):
