@@ -2,6 +2,7 @@
 
 Parses no mail and needs little but the standard library, so that it can be given rights that nothing else should have. Below
 the fixed part of a pattern, which is the operator's own word, no symbolic link is ever followed, at any step: people write there.
+Only whether one leads to a Maildir is asked, of which nothing but that is told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _NO_FOLDERS = frozenset(("new", "cur", "tmp"))
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 12  # folders within folders
+_MOST_LINKS = 20  # in the place of Maildirs that are told: people make as many as they like, which would hide all other trouble
 _MOST_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
 _MANY = 100_000  # names of a part of a folder, whose lengths are looked at then
 _MOST_TOLD = 96 << 20  # bytes that they take where they are told (`protocol.pack`): a million and more; people make names as they like
@@ -73,7 +75,8 @@ class LocalMailboxes:
                 path = os.path.join(fixed, *names)
                 found.setdefault(path, Mailbox(user or _user(path, rest, names), path, number))
         real = {os.path.realpath(path) for path in found} if self._links else set()
-        self._closed |= {link: _NOT_FOLLOWED for link in self._links if os.path.realpath(link) not in real}
+        unwatched = [link for link in sorted(self._links) if os.path.realpath(link) not in real]
+        self._closed |= dict.fromkeys(unwatched[:_MOST_LINKS], _NOT_FOLLOWED)
         for one in self._known:
             if lies_below(one.path, self._closed):
                 found.setdefault(one.path, one)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 
 import pytest
 
 from spamguard.folders import notes, schedule
 from spamguard.folders.contract import lies_below
+from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.schedule import longer
+from spamguard.settings import Watch
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.test_notes import turn_until
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
@@ -140,3 +143,15 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
     watched.stop()
     watched.filter.close()
+
+
+def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):
+    """Where a pattern ends within what is a user's own."""
+    for name in ("anna", "eve"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+    elsewhere = maildir(tmp_path / "elsewhere")
+    for number in range(300):
+        (tmp_path / "home" / "eve" / f"{number}").symlink_to(elsewhere)
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*/*")], notify=False)) as mailboxes:
+        assert mailboxes.users() == []
+        assert 0 < len(mailboxes.closed()) <= 20
