@@ -68,6 +68,19 @@ def test_who_was_served_is_sent_away_between_messages(tmp_path, monkeypatch):
     assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE, True)
 
 
+def test_who_was_served_a_while_ago_is_sent_away_at_once(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        heard = await caller.codes(MESSAGE + b".")
+        await asyncio.sleep(session._LAST_CHANCE_SECONDS)
+        begun = soon(0)
+        await served.door.drain(soon(20))
+        return heard, await caller.reply(), soon(0) - begun < session._LAST_CHANCE_SECONDS / 2
+
+    assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE, True)
+
+
 def test_who_was_served_just_now_can_still_say_goodbye(tmp_path):
     """Python's smtplib calls mail refused whose sender is told 421 here, though it was taken: it would be sent twice."""
 
@@ -88,7 +101,8 @@ def test_who_was_served_just_now_can_still_say_goodbye(tmp_path):
     assert run(tmp_path, proxy, talk) == [250, (221, "2.0.0 Bye"), True]
 
 
-def test_a_transaction_is_finished_first(tmp_path):
+def test_a_transaction_is_finished_first_however_slowly(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_LAST_CHANCE_SECONDS", 0.01)
     proxy = ScriptedProxy()
 
     async def talk(served):
@@ -99,11 +113,14 @@ def test_a_transaction_is_finished_first(tmp_path):
         drained = asyncio.create_task(served.door.drain(soon(20)))
         await asyncio.sleep(0.05)
         heard = [await caller.say(MESSAGE + b"."), await caller.reply()]
-        heard += [await other.codes(b"RCPT TO:<b@c>", b"DATA", MESSAGE + b"."), await other.reply()]
+        heard.append(await other.say(b"RCPT TO:<b@c>"))
+        await asyncio.sleep(0.05)
+        heard += [await other.codes(b"DATA", MESSAGE + b"."), await other.reply()]
         await drained
         return heard
 
-    assert run(tmp_path, proxy, talk) == [(250, "2.1.5 fine by the next hop"), GOODBYE, [250, 354, 250], GOODBYE]
+    fine = (250, "2.1.5 fine by the next hop")
+    assert run(tmp_path, proxy, talk) == [fine, GOODBYE, fine, [354, 250], GOODBYE]
     assert proxy.contents == [MESSAGE, MESSAGE]
 
 
