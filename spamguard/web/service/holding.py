@@ -66,8 +66,8 @@ class Holding:
         raise NotThereError("no message with that id is held here, or it is not yours")
 
     def waits(self, name: str) -> bool:
-        """Whether a message is held that somebody has not got. One that is damaged is left to the list, which says so."""
-        with suppress(QuarantineError):
+        """Whether a message is held that somebody has not got. What cannot be read is left to the list, which says so."""
+        with suppress(QuarantineError, OSError):
             return not self._quarantine.entry(name).released
         return False
 

@@ -99,6 +99,10 @@ def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None
         await service.delete(OPERATOR, name(-2))
         assert await waiting() == [name(-1)]
         assert not (await service.judgement(OPERATOR, name(-3))).held
+        note = state / DIRECTORY / f"{name(-1)}.json"
+        note.unlink()
+        note.mkdir()  # what cannot be read keeps nobody from the history
+        assert await waiting() == []
 
     asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
 
