@@ -253,6 +253,7 @@ class Filter:
         """Teach several messages in one transaction; for each, whether it changed anything. unheard: as in `SqliteLedger.append`."""
         self._refresh()
         self.check_class(label)
+        self.make_known(label)
         now = int(time.time())
         votes = [
             NewVote(one.digest, user, label, codec.pack(one.features), scores, origin, now, EXTRACTOR)
@@ -262,8 +263,7 @@ class Filter:
 
     def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
         """Take back what was taught about several messages (`Preparer.digest`), in one transaction; for each, whether anything was."""
-        now = int(time.time())
-        return self._cast([NewVote(name, user, None, b"", b"", origin, now, EXTRACTOR) for name in digests])
+        return self._cast([NewVote(name, user, None, b"", b"", origin, int(time.time()), EXTRACTOR) for name in digests])
 
     def first_scores(self, lessons: Sequence[Teaching]) -> list[bytes]:
         """What the experts said before each message was taught: kept in its receipt, the truth about how good they are.

@@ -38,10 +38,10 @@ def test_learning_relearning_and_forgetting(spam_filter: Filter) -> None:
     assert [spam_filter.learn(raw, "ham"), spam_filter.learn(raw, "ham")] == [True, False]
     assert classes(spam_filter) == {"ham": 1, "spam": 0}
     assert [spam_filter.learn(raw, "news"), spam_filter.forget(raw), spam_filter.forget(raw)] == [True, True, False]
-    assert classes(spam_filter) == {"ham": 0, "spam": 0}
+    assert classes(spam_filter) == {"ham": 0, "spam": 0, "news": 0}
     assert spam_filter.learn(raw, "spam")
     assert not spam_filter.forget(HAM[0])
-    assert classes(spam_filter) == {"ham": 0, "spam": 1}
+    assert classes(spam_filter) == {"ham": 0, "spam": 1, "news": 0}
 
 
 def test_a_batch_is_taught_in_one_transaction_and_sees_itself(spam_filter: Filter) -> None:
@@ -65,6 +65,13 @@ def test_what_was_taken_back_is_settled_soon(spam_filter: Filter) -> None:
     assert spam_filter.settle_if_due()
     spam_filter.learn(SPAM[2], "spam", user="anna")
     assert spam_filter.judge(SPAM[0]) == before
+
+
+def test_a_class_is_known_to_the_ledger_once_it_is_taught(spam_filter: Filter) -> None:
+    """By which the pages and the API say what mail may be taught as."""
+    assert spam_filter.learn(SPAM[0], "newsletter")
+    assert spam_filter.learn(SPAM[1], "spam")
+    assert spam_filter.ledger.classes() == {"newsletter": False}
 
 
 def test_a_message_is_the_same_after_delivery(spam_filter: Filter) -> None:
