@@ -176,6 +176,8 @@ OF_HELLOS = "smtpd_helo_restrictions = permit_mynetworks, reject_non_fqdn_helo_h
 )
 def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, position: str, main: str) -> None:
     with placed(position, state, "    hostname: filter\n", main=main) as (server, _):
+        with smtplib.SMTP("127.0.0.1", server.filter_port) as client:
+            assert client.ehlo()[1].split()[0] == b"filter"
         for message in daemon.unseen("ham", 2):
             send(server.filter_port, message)
         server.delivered(2)

@@ -17,6 +17,7 @@ from spamguard.daemon import privileges
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
 from tests.e2e.ports import open_directory
+from tests.support.disks import small_disk
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -133,6 +134,18 @@ def test_without_root_a_filter_of_somebody_else(place: Path, name: str, mode: in
     done = settle_in(state, "", "127.0.0.1", str(NOBODY.pw_uid))
     told = f"{state}: cannot be used as nobody (Permission denied: {name}): choose a state directory of that user\n"
     assert (done.stderr, done.returncode) == (told, 1)
+
+
+def test_without_root_a_filter_on_a_disk_that_is_read_only(place: Path) -> None:
+    """Mail passes all the same."""
+    place.chmod(0o755)
+    with small_disk(place / "disk", "64k") as disk:
+        state = disk / "state"
+        (state / "spool").mkdir(parents=True)
+        (state / "key").touch()
+        subprocess.run(["chown", "-R", "nobody", state], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert settle_in(state, "", "127.0.0.1", str(NOBODY.pw_uid)).returncode == 0
 
 
 def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
