@@ -351,6 +351,17 @@ def test_a_list_that_takes_long_to_find_is_looked_for_less_often(tmp_path: Path,
         eventually(lambda: browser.title.partition(".")[0].isdecimal() and float(browser.title) >= 20 * 300, "the next look is far away")
 
 
+def test_a_list_that_waited_for_the_network_is_looked_for_within_a_minute(tmp_path: Path, browser: Chrome) -> None:
+    """Or for a laptop that slept: it would stand still for days."""
+    with served(tmp_path, service=Fixed()) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        hours = "let now = 0; performance.now = () => now += 8 * 3600 * 1000; "
+        browser.execute_script(hours + "window.setTimeout = (work, wait) => { document.title = wait }")
+        eventually(lambda: browser.title.isdecimal(), "a look is over")
+        assert int(browser.title) <= 60_000
+
+
 def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -> None:
     """New mail, and other rows that the lesson changes, such as those of the same message to others."""
 

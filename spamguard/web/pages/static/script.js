@@ -3,6 +3,7 @@
 (() => {
   const POLL = 3000; // milliseconds between two looks for new mail
   const PAUSE = 20; // times as long as the last look took, at least: a search through much must not keep the filter busy
+  const LONGEST = 60000; // milliseconds: a look may have waited for the network, or for a laptop to wake up
   const MOST = 500; // rows of a list that grows
   const TWICE = 1000; // milliseconds in which a second click is meant to be none
   const $ = (id, root = document) => root.getElementById(id);
@@ -124,7 +125,7 @@
       clearTimeout(timer);
       timer = setTimeout(async () => {
         const began = performance.now();
-        if (await look().catch(() => true)) again(Math.max(POLL, PAUSE * (performance.now() - began)));
+        if (await look().catch(() => true)) again(Math.min(Math.max(POLL, PAUSE * (performance.now() - began)), LONGEST));
       }, wait);
     }
     again(POLL);
