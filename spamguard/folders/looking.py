@@ -71,7 +71,7 @@ class Looker:
         self._once = once
         self._missed = missed
         self._weigher = Weigher(mailboxes, spam_filter.ledger, sightings, scanner, teacher, once)
-        self._doubts: set[str] = set()
+        self._doubts: set[str] = set()  # names of folders that the log has heard of
 
     def look_where_due(self, box: Box, now: float) -> Work[None]:
         """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the same is found at the next look."""
@@ -105,8 +105,7 @@ class Looker:
             self._missed()
         else:
             self._tell_empty(box.mailbox, now_empty=not found, was_empty=not known)
-        for place in sorted(found):
-            self._tell_doubtful(place)
+        self._tell_doubtful(sorted(found))
         box.places = {place for place in found if self._role(place).kind is not Kind.IGNORED}
         to_look_at = box.places.union(Place(box.mailbox, directory) for directory in known)
         concerned = {box.mailbox} | found | to_look_at
@@ -120,12 +119,18 @@ class Looker:
         elif not was_empty:
             self._once.warn(Matter(mailbox, _FOLDERS), _EMPTY, mailbox.path)
 
-    def _tell_doubtful(self, place: Place) -> None:
-        """Once for each name, whoever's it is, and for some names only: people call folders what they like."""
-        name = display(place.directory)
-        if len(self._doubts) < _MOST_DOUBTS and name not in self._doubts and self._role(place).doubtful:
-            self._doubts.add(name)
-            self._once.warn(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
+    def _tell_doubtful(self, found: Iterable[Place]) -> None:
+        """One of each name, whoever's it is, and some names only: people call folders what they like. The log hears of each once."""
+        matters = [key for key in self._once.standing() if isinstance(key, Matter) and key.what == DOUBT]
+        told = {display(one.about.directory) for one in matters if isinstance(one.about, Place)}
+        for place in found:
+            name = display(place.directory)
+            if len(told) < _MOST_DOUBTS and name not in told and self._role(place).doubtful:
+                is_new = name not in self._doubts and len(self._doubts) < _MOST_DOUBTS
+                (self._once.warn if is_new else self._once.note)(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
+                told.add(name)
+                if is_new:
+                    self._doubts.add(name)
 
     def _look_first(self, box: Box) -> Work[None]:
         """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""
