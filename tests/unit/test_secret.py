@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import secret
+from spamguard import files, secret
 from spamguard.errors import LedgerError
 from tests.support.disks import small_disk
 
@@ -27,6 +27,14 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
     assert secret.store(tmp_path / "key", KEY) == KEY
     assert secret.store(tmp_path / "key", KEY[::-1]) == KEY
     assert (tmp_path / "key").read_bytes() == KEY
+
+
+def test_it_is_made_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a bare chroot, in which an image is made."""
+    monkeypatch.setattr(files, "_DESCRIPTORS", str(tmp_path / "none"))
+    assert secret.store(tmp_path / "key", KEY) == KEY
+    assert secret.store(tmp_path / "key", KEY[::-1]) == KEY
+    assert list(tmp_path.iterdir()) == [tmp_path / "key"]
 
 
 def test_many_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
