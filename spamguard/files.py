@@ -23,7 +23,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _DRAFT = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _ABANDONED = 3600.0  # seconds since anybody has written to one, after which nobody will
-_DESCRIPTORS = "/proc/self/fd"  # by which a file without a name gets one; not there in a bare chroot
+_DESCRIPTORS = Path("/proc/self/fd")  # by which a file without a name gets one; not there in a bare chroot
 _NO_UNNAMED_FILES = (errno.EISDIR, errno.EOPNOTSUPP)  # kernel or file system without O_TMPFILE: open(2)
 
 
@@ -104,13 +104,13 @@ def nameless(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """A private file, to be written, and what gives it this name, which nothing has: call it once the file is flushed. Without that nothing
     is left, even of one whose writer is killed; a draft where there are no files without names. OSError: it cannot be made, or the name
     is taken."""
-    descriptor = open_unnamed(path.parent) if os.path.isdir(_DESCRIPTORS) else None
+    descriptor = open_unnamed(path.parent) if _DESCRIPTORS.is_dir() else None
     if descriptor is None:
         with draft_of(path) as draft, create_private(draft) as file:
             yield file, partial(path.hardlink_to, draft)
         return
     with os.fdopen(descriptor, "wb") as file:
-        link = f"{_DESCRIPTORS}/{descriptor}"
+        link = _DESCRIPTORS / str(descriptor)
         yield file, partial(os.link, link, path, src_dir_fd=descriptor)  # which makes Python follow that link
 
 

@@ -31,7 +31,7 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
 
 def test_it_is_made_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a bare chroot, in which an image is made."""
-    monkeypatch.setattr(files, "_DESCRIPTORS", str(tmp_path / "none"))
+    monkeypatch.setattr(files, "_DESCRIPTORS", tmp_path / "none")
     assert secret.store(tmp_path / "key", KEY) == KEY
     assert secret.store(tmp_path / "key", KEY[::-1]) == KEY
     assert list(tmp_path.iterdir()) == [tmp_path / "key"]
