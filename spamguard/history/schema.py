@@ -96,6 +96,8 @@ def _bring_up_to_date(db: sqlite3.Connection) -> None:
                 db.execute("ALTER TABLE judgements ADD COLUMN author TEXT NOT NULL DEFAULT ''")  # which touches no row
                 db.execute("ALTER TABLE judgements ADD COLUMN folded_author TEXT")
             db.execute(f"PRAGMA user_version = {_VERSION}")
+    # Left by an earlier state that was killed while it moved their rows: what came later would be removed at once, as too much.
+    db.execute("DROP TABLE IF EXISTS judgements_of_version_2")
 
 
 def _version(db: sqlite3.Connection) -> int:
