@@ -52,12 +52,12 @@ def test_the_first_versions_are_begun_anew(tmp_path: Path, version: int) -> None
 def test_what_an_earlier_state_left_of_the_first_versions_takes_no_room(tmp_path: Path) -> None:
     """It moved their rows in small steps, and may have been killed. All that came later would be removed at once, as too much."""
     path = old(
-        tmp_path, 4, "CREATE TABLE judgements_of_version_2 (packed BLOB)", "INSERT INTO judgements_of_version_2 VALUES (zeroblob(4000000))"
+        tmp_path, 4, "CREATE TABLE judgements_of_version_2 (packed BLOB)", "INSERT INTO judgements_of_version_2 VALUES (zeroblob(16000000))"
     )
     with History.open(path, 1 << 20, 30) as one:
-        for at in range(100, 110):
+        for at in range(100, 200):
             one.append([row(at)])
-        assert recent(one, 10) == [row(at) for at in range(109, 99, -1)]
+        assert recent(one, 100) == [row(at) for at in range(199, 99, -1)]
 
 
 def test_what_a_newer_version_has_opened_is_not_to_be_moved_away(tmp_path: Path) -> None:
