@@ -97,7 +97,10 @@ _META = re.compile(rb"charset\s*+=\s*+[\"']?([\w.:-]{1,40}+)", re.I)
 _PRESCAN = 1024  # bytes in which a page must name its charset (HTML Standard, section 13.2.3.2)
 _APPENDED_MARKS = (b"\n--", b"\n__")  # how that begins which lists append to any text, encoded or not
 _APPENDED_BYTES = 2000  # at the end of a text
-_UU_FILE = re.compile(rb"^begin 0?[0-7]{3} ([^\r\n]{1,200})\r?\n(?:M[ -`]{50,62}\r?\n)++(?:[ -`]{0,62}\r?\n){0,2}+(?:end\b)?", re.M)
+_UU_LINE = rb"M[ -`]{50,62}\r?\n"  # a full one
+_UU_FILE = re.compile(
+    rb"^begin 0?[0-7]{3} ([^\r\n]{1,200})\r?\n" + _UU_LINE + rb"(?:" + _UU_LINE + rb"|)*+(?:[ -`]{0,62}\r?\n|){0,2}+(?:end\b)?", re.M
+)
 _MAX_PIECES = 100  # encodings in a row in one part
 _SLICE = 512  # characters normalised at once: reordering a run of combining marks takes quadratic time
 
