@@ -65,6 +65,11 @@ class Cells(NamedTuple):
             shares = logistic.shares(first.take(here // self.width * rows.shape[1]), self.cells.take(here - 1))
             self.cells[here] += logistic.moved(steps[run : run + 1], shares, self.cells.take(here), fades[run : run + 1])
 
+    def give_up(self, buckets: Places, lessons: NDArray[np.int32], sign: int) -> None:
+        """`logistic.given_up` of these weights, none of which is there twice."""
+        places = buckets * self.width + self.first
+        self.cells[places] = logistic.given_up(self.cells.take(places), lessons, sign)
+
     def add(self, buckets: Places, number: int) -> None:
         """Add a number to each of these, none of which is there twice."""
         compiled = kernel.functions()

@@ -3,9 +3,9 @@ weights serve every message, and ten corrections in a row, which contradict all 
 (corpora/RESULTS.md, "Fusion between settlings").
 
 A lesson that is taken back soon after it was taught gives its own step back, so that a slip of the hand leaves nothing behind. One
-that is part of the settled state does not: subtracting old steps is wrong, because other lessons have compensated. Its step
-is the inverse of the one that it would cause now, and goes no further than to where
-nothing is known. Either way the exact state comes from `replay`.
+that is part of the settled state does not: subtracting old steps is wrong, because other lessons have compensated. Of what each weight
+says for its class goes the part of one lesson among all of that class that have the feature. Either way the exact state comes
+from `replay`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> No
     index = tables.classes.index(name)
     counts = read_counts(tables, seen.buckets)
     _count(tables, seen, counts, index, -1)
-    counts[index] -= 1
-    roots, margins = _margins(tables, seen)
-    _step(tables, seen, roots, _errors_back(tables, seen, counts, margins, scores, np.array([index])))
+    if len(scores) == (len(tables.classes) - 1) * len(experts.EXPERTS):
+        counts[index] -= 1
+        _step_back(tables, seen, counts, index, scores)
+    else:  # none, or of a time with other classes
+        _give_up(tables, seen, counts[index], index)
     drop_empty_class(tables, index)
 
 
@@ -61,15 +63,19 @@ def _margins(tables: Tables, seen: Evidence) -> tuple[Integers, Integers]:
     return roots, logistic.margins(sums.T, tables.biases.T, roots)
 
 
-def _errors_back(
-    tables: Tables, seen: Evidence, counts: NDArray[np.int32], margins: Integers, scores: Integers, target: NDArray[np.intp]
-) -> Integers:
+def _step_back(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, scores: Integers) -> None:
     shares = logistic.shares(counts[0], counts[1:])
     reach = np.maximum(experts.set_sums(shares, seen).T // np.maximum(seen.sizes, 1)[:, np.newaxis], 1)
-    if len(scores) != (len(tables.classes) - 1) * len(experts.EXPERTS):  # none, or of a time with other classes
-        return logistic.errors_undone(margins, target, reach)
     before = scores.reshape(-1, len(experts.EXPERTS))[:, SETS : 2 * SETS].T * (logistic.ONE // experts.STEPS)
-    return logistic.errors_back(margins, before, target, reach)
+    roots, margins = _margins(tables, seen)
+    _step(tables, seen, roots, logistic.errors_back(margins, before, np.array([index]), reach))
+
+
+def _give_up(tables: Tables, seen: Evidence, lessons: NDArray[np.int32], index: int) -> None:
+    """lessons (n,): of this class that had each feature, this one counted."""
+    for number, weights in enumerate(cells.of_weights(tables), start=1):  # of every class but the first, against that
+        if index in (0, number):
+            weights.give_up(seen.buckets, lessons, 1 if index else -1)
 
 
 def _step(tables: Tables, seen: Evidence, roots: Integers, errors: Integers) -> None:

@@ -123,16 +123,13 @@ def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp],
     return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
 
 
-def errors_undone(log_odds: Integers, targets: NDArray[np.intp], reach: Integers) -> Integers:
-    """The errors whose step takes back a lesson of which is not known where it was taught from, towards where nothing is known.
+def given_up(weights: NDArray[np.int32], lessons: NDArray[np.int32], sign: int) -> NDArray[np.int32]:
+    """Weights, (n,), less the part of one lesson of a class of which each feature had so many; sign: which weights speak for the class.
 
-    The inverse of the step that it would cause now, but never beyond that: or else messages of one kind that are taken back
-    together would drive one another to the other side, each the further the further they are. reach: as in `errors_back`.
+    The others do not owe it what they are. In whatever order all lessons of a feature are taken back, nothing of the weight is left.
     """
-    inverse = -errors(log_odds, targets)
-    all_the_way = (-log_odds << (4 + _ONE_BITS)) // (RATE * reach)
-    least = np.minimum(np.abs(inverse), np.abs(all_the_way))
-    return np.asarray(np.where(inverse * all_the_way > 0, np.sign(inverse) * least, 0))
+    speaking = np.maximum(weights * np.int32(sign), 0)
+    return np.asarray(weights - np.int32(sign) * -(-speaking // lessons))
 
 
 def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, logistic
+from spamguard.bayes import cells, experts, fusion, logistic
 from spamguard.bayes.experts import Floats
 from spamguard.bayes.explanation import weigh
 from spamguard.bayes.profiles import fuse
-from spamguard.bayes.tables import Evidence, Tables, evidence
+from spamguard.bayes.tables import Evidence, Tables, evidence, read_counts
 from tests.unit.bayes.lessons import BITS, Taught, add, counted, empty, folded, learnt, made_up, replayed, take_away
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -49,16 +49,21 @@ def test_a_lesson_raises_the_odds_of_its_class_at_once(seed: int, label: str) ->
     assert (after < before + 1e-9).all() if mine == 0 else (after[mine - 1] > before[mine - 1] - 1e-9).all()
 
 
-def test_taking_back_is_a_step_the_other_way_from_where_the_weights_are_now() -> None:
-    lesson = Taught("spam", made_up(1, 1)[0].features)
-    tables = folded([lesson, lesson])
-    sure = logistic_scores(tables, lesson)
-    take_away(tables, lesson)
-    assert (logistic_scores(tables, lesson) == sure).all()  # the step it would cause now is none
-    tables.rows[:, 2] //= 12  # as if later lessons had said the contrary
-    undecided = logistic_scores(tables, lesson)
-    take_away(tables, lesson)
-    assert (logistic_scores(tables, lesson) < undecided).all()
+@pytest.mark.parametrize("label", CLASSES)
+def test_of_what_lessons_have_taught_together_each_takes_its_part_with_it(label: str) -> None:
+    others, kind = made_up(1, 40, CLASSES), made_up(2, 1)[0].features
+    tables = replayed([*others, *[Taught(label, kind)] * 10])
+    ours, mine = evidence(kind, BITS).buckets, tables.classes.index(label)
+    alone = ours[read_counts(tables, ours)[mine] == 10]  # of no other lesson of the class
+    weights = [column.cells[alone * column.width + column.first] for column in cells.of_weights(tables)]
+    assert len(alone)
+    for left in range(9, -1, -1):
+        take_away(tables, Taught(label, kind))
+        for number, (column, before) in enumerate(zip(cells.of_weights(tables), weights, strict=True), start=1):
+            speak = (before > 0) & (mine == number) | (before < 0) & (mine == 0)
+            now = column.cells[alone * column.width + column.first]
+            assert (now[~speak] == before[~speak]).all()
+            assert np.abs(now[speak] - before[speak] * (left / 10)).max(initial=0) <= 10
 
 
 def test_many_of_a_kind_that_are_taken_back_do_not_drive_one_another_to_the_other_side() -> None:

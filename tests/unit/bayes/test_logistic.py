@@ -132,16 +132,16 @@ def test_a_step_is_taken_back_as_far_as_it_is_still_there(nats: list[float], dat
 
 
 @repeatable
-@given(odds, st.data())
-def test_what_is_not_known_from_where_is_taken_back_to_where_nothing_is_known_at_most(nats: list[float], data: st.DataObject) -> None:
-    target, now = np.array([data.draw(st.integers(0, len(nats)))]), fixed(nats)
-    reach = np.array([data.draw(st.sampled_from((ONE, ONE // 2, ONE // 100))) for _ in nats])
-    found, inverse = logistic.errors_undone(now, target, reach), -logistic.errors(now, target)
-    assert (np.abs(found) <= np.abs(inverse)).all()
-    assert (found * inverse >= 0).all()  # never the other way
-    left = now + logistic.RATE * found * reach // (16 * ONE)
-    assert (np.abs(left) <= np.abs(now) + 1).all()
-    assert ((np.sign(left) * np.sign(now) >= 0) | (np.abs(left) <= logistic.RATE // 16)).all()
+@given(st.lists(st.tuples(st.integers(-(1 << 28), 1 << 28), st.integers(1, 30)), min_size=1), st.sampled_from((1, -1)))
+def test_each_lesson_that_is_given_up_takes_its_part(found: list[tuple[int, int]], sign: int) -> None:
+    weights, lessons = (np.array(column, np.int32) for column in zip(*found, strict=True))
+    left = logistic.given_up(weights, lessons, sign)
+    assert left.dtype == np.int32
+    for weight, number, now in zip(weights.tolist(), lessons.tolist(), left.tolist(), strict=True):
+        assert now == weight if weight * sign <= 0 else abs(now - weight * (number - 1) / number) < 1
+    for gone in range(1, 30):
+        left = logistic.given_up(left, np.maximum(lessons - gone, 1), sign)
+    assert not (left * sign > 0).any()
 
 
 def test_extremes_neither_overflow_nor_warn() -> None:
