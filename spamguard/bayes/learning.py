@@ -4,8 +4,8 @@ weights serve every message, and ten corrections in a row, which contradict all 
 
 A lesson that is taken back soon after it was taught gives its own step back, so that a slip of the hand leaves nothing behind. One
 that is part of the settled state does not: subtracting old steps is wrong, because other lessons have compensated. Of what each weight
-says for its class goes the part of one lesson among all of that class that have the feature. Either way the exact state comes
-from `replay`.
+says for its class, or against another one, goes the part of one lesson among all with the feature that have moved it that way.
+Either way the exact state comes from `replay`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def take_away(tables: Tables, seen: Evidence, name: str, scores: Integers) -> No
         counts[index] -= 1
         _step_back(tables, seen, counts, index, scores)
     else:  # none, or of a time with other classes
-        _give_up(tables, seen, counts[index], index)
+        _give_up(tables, seen, counts, index)
     drop_empty_class(tables, index)
 
 
@@ -71,11 +71,15 @@ def _step_back(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index:
     _step(tables, seen, roots, logistic.errors_back(margins, before, np.array([index]), reach))
 
 
-def _give_up(tables: Tables, seen: Evidence, lessons: NDArray[np.int32], index: int) -> None:
-    """lessons (n,): of this class that had each feature, this one counted."""
-    for number, weights in enumerate(cells.of_weights(tables), start=1):  # of every class but the first, against that
-        if index in (0, number):
-            weights.give_up(seen.buckets, lessons, 1 if index else -1)
+def _give_up(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int) -> None:
+    """counts (K, n): lessons of every class that had each feature, this one counted.
+
+    Its own lessons alone have moved the weights of a class up, those of all others down.
+    """
+    everybody = np.add.reduce(counts, axis=0, dtype=np.int32)
+    for number, weights in enumerate(cells.of_weights(tables), start=1):
+        lessons, sign = (counts[index], 1) if number == index else (everybody - counts[number], -1)
+        weights.give_up(seen.buckets, lessons, sign)
 
 
 def _step(tables: Tables, seen: Evidence, roots: Integers, errors: Integers) -> None:

@@ -124,12 +124,12 @@ def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp],
 
 
 def given_up(weights: NDArray[np.int32], lessons: NDArray[np.int32], sign: int) -> NDArray[np.int32]:
-    """Weights, (n,), less the part of one lesson of a class of which each feature had so many; sign: which weights speak for the class.
+    """Weights, (n,), less the part of one lesson; of each feature so many have moved them the way of sign, this one counted.
 
     The others do not owe it what they are. In whatever order all lessons of a feature are taken back, nothing of the weight is left.
     """
     speaking = np.maximum(weights * np.int32(sign), 0)
-    return np.asarray(weights - np.int32(sign) * -(-speaking // lessons))
+    return np.asarray(weights - np.int32(sign) * -(-speaking // np.maximum(lessons, 1)))  # none or less: a damaged table
 
 
 def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:

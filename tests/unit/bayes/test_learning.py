@@ -54,16 +54,46 @@ def test_of_what_lessons_have_taught_together_each_takes_its_part_with_it(label:
     others, kind = made_up(1, 40, CLASSES), made_up(2, 1)[0].features
     tables = replayed([*others, *[Taught(label, kind)] * 10])
     ours, mine = evidence(kind, BITS).buckets, tables.classes.index(label)
-    alone = ours[read_counts(tables, ours)[mine] == 10]  # of no other lesson of the class
+    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]  # of no other lesson
     weights = [column.cells[alone * column.width + column.first] for column in cells.of_weights(tables)]
     assert len(alone)
     for left in range(9, -1, -1):
         take_away(tables, Taught(label, kind))
-        for number, (column, before) in enumerate(zip(cells.of_weights(tables), weights, strict=True), start=1):
-            speak = (before > 0) & (mine == number) | (before < 0) & (mine == 0)
+        for number, (column, before) in enumerate(zip(cells.of_weights(tables), weights, strict=False), start=1):
+            assert (before > 0).all() if mine == number else (before < 0).all()
             now = column.cells[alone * column.width + column.first]
-            assert (now[~speak] == before[~speak]).all()
-            assert np.abs(now[speak] - before[speak] * (left / 10)).max(initial=0) <= 10
+            assert np.abs(now - before * (left / 10)).max() <= 10
+
+
+@repeatable
+@given(seeds)
+def test_nothing_of_the_weights_is_left_when_all_lessons_of_many_classes_are_taken_back(seed: int) -> None:
+    lessons = made_up(seed, 40, (*CLASSES, "offers"))
+    tables = replayed(lessons)
+    for lesson in lessons:
+        take_away(tables, lesson)
+    assert not tables.columns
+    assert not tables.rows.any()
+
+
+@pytest.mark.parametrize("label", ["ham", "news"])
+def test_what_another_class_says_against_a_third_is_its_own(label: str) -> None:
+    """One lesson of many that speak against spam takes its part of that alone, whatever class the others are of."""
+    kind = made_up(2, 1)[0].features
+    tables = replayed([*made_up(1, 40, CLASSES), *[Taught("news" if label == "ham" else "ham", kind)] * 9, Taught(label, kind)])
+    ours = evidence(kind, BITS).buckets
+    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]
+    before = tables.rows[alone, 2]
+    take_away(tables, Taught(label, kind))
+    assert (before < 0).all()
+    assert np.abs(tables.rows[alone, 2] - before * 0.9).max() <= 1
+
+
+def test_a_damaged_count_of_another_class_does_no_harm() -> None:
+    lesson = Taught("news", made_up(2, 1)[0].features)
+    tables = replayed([*made_up(1, 40, CLASSES), lesson])
+    tables.rows[:, 0] = -1
+    take_away(tables, lesson)  # and divides by nothing
 
 
 def test_many_of_a_kind_that_are_taken_back_do_not_drive_one_another_to_the_other_side() -> None:
