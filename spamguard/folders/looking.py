@@ -121,16 +121,21 @@ class Looker:
 
     def _tell_doubtful(self, found: Iterable[Place]) -> None:
         """One of each name, whoever's it is, and some names only: people call folders what they like. The log hears of each once."""
+        doubtful = [place for place in found if self._role(place).doubtful]
+        if not doubtful:
+            return
         matters = [key for key in self._once.standing() if isinstance(key, Matter) and key.what == DOUBT]
         told = {display(one.about.directory) for one in matters if isinstance(one.about, Place)}
-        for place in found:
+        for place in doubtful:
             name = display(place.directory)
-            if len(told) < _MOST_DOUBTS and name not in told and self._role(place).doubtful:
-                is_new = name not in self._doubts and len(self._doubts) < _MOST_DOUBTS
-                (self._once.warn if is_new else self._once.note)(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
-                told.add(name)
-                if is_new:
-                    self._doubts.add(name)
+            if name in told or len(told) >= _MOST_DOUBTS:
+                continue
+            told.add(name)
+            if name in self._doubts or len(self._doubts) >= _MOST_DOUBTS:
+                self._once.note(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
+            else:
+                self._doubts.add(name)
+                self._once.warn(Matter(place, DOUBT), _DOUBTFUL, place.mailbox.path, name, name)
 
     def _look_first(self, box: Box) -> Work[None]:
         """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have lain in two folders for long."""
