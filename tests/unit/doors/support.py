@@ -153,6 +153,15 @@ class Served:
         self.callers.append(caller)
         return caller
 
+    async def handing_on(self, proxy, behind=b""):
+        """A client whose message the proxy hands on until its `hold` is set. behind: what came with it."""
+        proxy.hold = asyncio.Event()
+        caller = await self.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\n" + behind)
+        await proxy.holding.wait()
+        return caller
+
 
 def listener(port=0, protocol=Protocol.SMTP, position=Position.BEFORE_QUEUE, **options):
     return Listener(Endpoint(protocol, "127.0.0.1", port), position, HOP, **options)

@@ -122,11 +122,7 @@ def test_a_pipeline_is_worked_off_though_its_sender_closed_its_side(tmp_path):
 
 def test_a_message_of_a_client_that_is_gone_is_handed_on_all_the_same(tmp_path):
     async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE + b".\r\n")
-        await proxy.holding.wait()
+        caller = await served.handing_on(proxy)
         caller.reset()
         await asyncio.sleep(0.1)
         proxy.hold.set()

@@ -85,11 +85,7 @@ def test_who_was_served_just_now_can_still_say_goodbye(tmp_path):
     """Python's smtplib calls mail refused whose sender is told 421 here, though it was taken: it would be sent twice."""
 
     async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE + b".\r\n")
-        await proxy.holding.wait()
+        caller = await served.handing_on(proxy)
         drained = asyncio.create_task(served.door.drain(soon(20)))
         await asyncio.sleep(0)
         proxy.hold.set()
@@ -126,11 +122,7 @@ def test_a_transaction_is_finished_first_however_slowly(tmp_path, monkeypatch):
 
 def test_no_new_message_begins_though_it_is_already_there(tmp_path):
     async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE + b".\r\nMAIL FROM:<>\r\nRCPT TO:<b@c>\r\n")
-        await proxy.holding.wait()
+        caller = await served.handing_on(proxy, b"MAIL FROM:<>\r\nRCPT TO:<b@c>\r\n")
         drained = asyncio.create_task(served.door.drain(soon(20)))
         await asyncio.sleep(0.05)
         proxy.hold.set()
