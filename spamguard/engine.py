@@ -18,6 +18,7 @@ from spamguard import policy, secret
 from spamguard.bayes import blocks, experts, explanation, personal
 from spamguard.bayes.explanation import dissect
 from spamguard.bayes.profiles import DEFAULT, PROFILES, fuse_all, fused
+from spamguard.bayes.sides import merged
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidence
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.files import KEY, LEDGER
@@ -54,6 +55,7 @@ class Filter:
         self._read_rules()
         self._known = experts.parameters(store.tables, self._unwanted)
         self._known_for = store.tables, store.tables.changes, self._unwanted
+        self._caution = self._caution_now()
 
     @classmethod
     def open(
@@ -124,22 +126,27 @@ class Filter:
         """As `judge_features` for each: what is taught meanwhile is in force from the next message on."""
         self._refresh()
         tables, known = self._store.tables, self._parameters()
+        if self._caution:
+            yield from map(self.judge_features, messages)
+            return
         judged = fuse_all(tables, known, blocks.side_by_side(messages, tables.bits))
         for number, found in enumerate(judged):
             self._refresh()
             if self._parameters() is not known:
                 yield from map(self.judge_features, messages[number:])
                 return
-            yield self._verdict(found)
+            yield self._verdict(found, self._spam_from)
 
     def judge_features(self, features: Features, user: str = "") -> Verdict:
         """The same for a message that was read already."""
         self._refresh()
         seen = evidence(features, self._store.tables.bits)
-        if self._said(user) is None:
-            return self._verdict(self._judgement(seen))
+        self._parameters()
+        if self._said(user) is None and not self._caution:
+            return self._verdict(self._judgement(seen), self._spam_from)
         weighed, joint = self._weigh(seen)
-        return self._verdict(self._corrections([user], seen, weighed)[user].added(joint))
+        own = self._corrections([user], seen, weighed).get(user)
+        return self._verdict(own.added(joint) if own else joint, self._needed(weighed, seen))
 
     def scan(self, raw: bytes, words: int = 8, on_top: bytes = b"", users: Sequence[str] = ()) -> Scan:
         """The verdict of `judge`, and what is kept of a message once it is gone.
@@ -153,14 +160,16 @@ class Filter:
         seen = evidence(found.features, tables.bits)
         if self._profile.name == DEFAULT:
             weighed, joint = self._weigh(seen)
-            verdict, own = self._verdict(joint), self._corrections(users, seen, weighed)
-            by_user = {user: self._verdict(correction.added(joint)) for user, correction in own.items()}
+            spam_from = self._needed(weighed, seen)
+            verdict, own = self._verdict(joint, spam_from), self._corrections(users, seen, weighed)
+            by_user = {user: self._verdict(correction.added(joint), spam_from) for user, correction in own.items()}
             parts = explanation.bucket_parts(weighed, tables, known, seen, *self._sides(verdict))
             chosen = explanation.strongest(parts, words)
             told = named.words(seen.buckets.take(chosen), parts.take(chosen), 32 - tables.bits)
         else:
-            verdict, told, by_user = self._verdict(self._judgement(seen)), (), {}
-        return Scan(verdict, found.digest, codec.pack(found.features), told, self._spam_from, self.settling_due(), by_user)
+            spam_from = self._spam_from
+            verdict, told, by_user = self._verdict(self._judgement(seen), spam_from), (), {}
+        return Scan(verdict, found.digest, codec.pack(found.features), told, spam_from, self.settling_due(), by_user)
 
     def _weigh(self, seen: Evidence) -> tuple[explanation.Weighed, list[float]]:
         """The judgement of the default profile, and what it went through."""
@@ -202,10 +211,12 @@ class Filter:
         seen = evidence(features, tables.bits)
         weighed, joint = self._weigh(seen)
         own = self._corrections([user], seen, weighed).get(user)
-        verdict = self._verdict(own.added(joint) if own else joint)
+        spam_from = self._needed(weighed, seen)
+        verdict = self._verdict(own.added(joint) if own else joint, spam_from)
         favoured, against = self._sides(verdict)
         found = dissect(weighed, tables, known, seen, favoured, against)
-        return verdicts.explanation(tables, verdict, self._unwanted, self._spam_from, verdicts.Found(seen, found, own), texts)
+        parts, cautious = verdicts.Found(seen, found, own), spam_from > self._spam_from
+        return verdicts.explanation(tables, verdict, self._unwanted, spam_from, parts, texts, cautious=cautious)
 
     def _refresh(self) -> None:
         """Take in what was committed, lessons and classes, here or elsewhere."""
@@ -217,7 +228,22 @@ class Filter:
         tables, (before, changes, unwanted) = self._store.tables, self._known_for
         if before is not tables or changes != tables.changes or unwanted != self._unwanted:
             self._known, self._known_for = experts.parameters(tables, self._unwanted), (tables, tables.changes, self._unwanted)
+            self._caution = self._caution_now()
         return self._known
+
+    def _caution_now(self) -> policy.Caution | None:
+        """What the label spam needs besides its threshold; other profiles have no experts of words to ask."""
+        if self._profile.name != DEFAULT:
+            return None
+        good = int(merged(self._store.tables.messages, self._known.sides)[0])
+        return policy.caution(good, self._known.confidence)
+
+    def _needed(self, weighed: explanation.Weighed, seen: Evidence) -> float:
+        """Probability from which on this message is called spam."""
+        if not self._caution:
+            return self._spam_from
+        text, unknown = experts.familiarity(weighed.rows.counts, weighed.scores, seen)
+        return max(self._spam_from, self._caution.spam_from(text, unknown))
 
     def _read(self, raw: bytes) -> Features:
         return self._preparer.extractor.words(message(raw)) if self._profile.words_only else self._preparer.judged(raw)
@@ -225,8 +251,8 @@ class Filter:
     def _judgement(self, seen: Evidence) -> list[float]:
         return self._profile.judge(self._store.tables, self._parameters(), seen)
 
-    def _verdict(self, joint: list[float]) -> Verdict:
-        return verdicts.verdict(self._store.tables, joint, self._unwanted, self._spam_from)
+    def _verdict(self, joint: list[float], spam_from: float) -> Verdict:
+        return verdicts.verdict(self._store.tables, joint, self._unwanted, spam_from)
 
     # Teaching
 

@@ -66,6 +66,8 @@ def missing(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
         return f"everything is unsure until {FEWEST_LESSONS} good messages and {FEWEST_LESSONS} unwanted ones have been taught"
     if good < _FEW_GOOD and bad > _LOPSIDED * good:
         return f"much good mail is unsure: {good:,} good messages have been taught beside {bad:,} unwanted ones"
+    if good < _FEW_GOOD:
+        return f"only plain spam is called spam, the rest is unsure: {good:,} of {_FEW_GOOD} good messages have been taught"
     return ""
 
 
@@ -120,7 +122,12 @@ def threshold(good: GoodMail, one_wrong_in: int) -> Threshold:
     if allowed is None or not good.highest:
         return Threshold()
     just_above = good.highest[min(allowed, len(good.highest) - 1)] + 1e-6
-    return Threshold(min(max(1.0 / (1.0 + exp(-max(just_above, -700.0))), _LEAST), _MOST), in_force=True)
+    return Threshold(_probability(just_above), in_force=True)
+
+
+def _probability(log_odds: float) -> float:
+    """As a threshold: neither below `_LEAST` nor above `_MOST`."""
+    return min(max(1.0 / (1.0 + exp(-max(log_odds, -700.0))), _LEAST), _MOST)
 
 
 def wrong_allowed(confirmed: int, one_wrong_in: int) -> int | None:
@@ -144,6 +151,56 @@ def _binomial(wrong: int, confirmed: int, rate: float) -> float:
     """Probability of exactly so many."""
     ways = lgamma(confirmed + 1) - lgamma(wrong + 1) - lgamma(confirmed - wrong + 1)
     return exp(ways + wrong * log(rate) + (confirmed - wrong) * log1p(-rate))
+
+
+# ---- the first days
+
+# Tuned on frozen filters: corpora/RESULTS.md, "The first days".
+_CAUTIOUS_UNTIL = 600  # good messages
+_CAUTION_HALVES = 300  # good messages
+_CAUTION_STEEPNESS = 4  # power
+_ERROR_OF_FEW = 50.0  # nats, divided by the number of good messages
+_UNKNOWN = 15.0  # nats for a message whose header and structure are all unknown
+_TEXT = 3.5  # nats for each nat by which the text says less for spam than _CLEAR_TEXT
+_CLEAR_TEXT = 3.0  # nats
+
+
+class Caution(NamedTuple):
+    """What else a message needs to be called spam while few good messages have been taught.
+
+    Log-odds compare a message with what was taught. A good message of a kind that was never taught
+    looks more like spam than like any good mail. With n good messages taught, of few senders, no
+    error below about 1/n can be claimed, whatever the log-odds say. And a message is no spam for
+    lack of ham: its text must speak for spam, and much of it must be known.
+
+    good: good messages taught. weight: of what the message itself lacks, in [0, 1].
+    """
+
+    good: int
+    weight: float
+
+    def spam_from(self, text: float, unknown: float) -> float:
+        """Probability from which on a message is called spam, at least `SPAM_FROM`.
+
+        text: log-odds of spam by its words, in nats. unknown: share, in [0, 1], of its header
+        fields, hosts and structure that no lesson has.
+
+        >>> round(Caution(good=100, weight=0.9).spam_from(text=1.0, unknown=0.3), 5)
+        0.99997
+        """
+        lacking = _UNKNOWN * unknown + _TEXT * max(_CLEAR_TEXT - text, 0.0)
+        few = logit(SPAM_FROM) + _ERROR_OF_FEW / max(self.good, 1)
+        return _probability(max(few, self.weight * lacking))
+
+
+def caution(good: int, confidence: float) -> Caution | None:
+    """The caution that so many good lessons ask for; None: they are enough.
+
+    confidence: as in `bayes.experts.Parameters`, by which log-odds are held back as well.
+    """
+    if good >= _CAUTIOUS_UNTIL:
+        return None
+    return Caution(good, confidence**3 / (1 + (good / _CAUTION_HALVES) ** _CAUTION_STEEPNESS))
 
 
 # ---- what is done
@@ -183,8 +240,14 @@ def decide(found: Verdict, policy: Policy, spam_from: float) -> Decision:
 
 
 def score(found: Verdict, spam_from: float = SPAM_FROM) -> float:
-    """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold; 0 when even, where that is the fixed one."""
-    return REQUIRED + (found.log_odds - logit(spam_from)) * REQUIRED / logit(SPAM_FROM)
+    """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold; 0 when even, where that is the fixed one.
+
+    Above 0 it is flatter where a message needs more than the fixed threshold: unsure mail stays near the border.
+    """
+    nats, needed, fixed = found.log_odds, logit(spam_from), logit(SPAM_FROM)
+    if needed > fixed:
+        return REQUIRED * nats / (needed if nats > 0 else fixed)
+    return REQUIRED + (nats - needed) * REQUIRED / fixed
 
 
 def told(found: Verdict, decision: Decision) -> float:

@@ -116,7 +116,8 @@ class Explanation:
     prior + the shares of all experts = log_odds; the same experts by feature: clues + traits + numbers + biases. Judged for a user
     who has said anything that counts, "personal" is one more expert: of what the user's own votes say (score), as far as it is believed.
     clues: strongest first. flip: how many of the strongest clues would have to go for another label, None: all together do not do it.
-    few: no words would, for want of lessons.
+    few: no words would, for want of lessons. spam_from: the log-odds from which on this message is called spam where it needs more
+    than usual, since little good mail is known; None: as usual.
     """
 
     verdict: Verdict
@@ -133,6 +134,7 @@ class Explanation:
     to_threshold: float
     flip: int | None
     few: bool = False
+    spam_from: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ Integers = NDArray[np.int64]
 
 EXPERTS = (*(f"multinomial {name}" for name in TOKEN_SETS), *(f"logistic {name}" for name in TOKEN_SETS), "categorical", "gaussian")
 _OF_TOKENS = 2 * SETS  # the first ones; those of traits and numbers come last
+_WORDS, _CLUES = TOKEN_SETS.index("words"), TOKEN_SETS.index("clues")
 STEPS = 256  # steps per nat in which scores are kept
 CLIP = 12.0  # nats
 # How far a single expert may speak for a wanted class when a message is judged, and how much further than the third one the two that
@@ -262,6 +263,20 @@ def _believed(row: list[int], lowest: int, below: int) -> list[int]:
     of_tokens = inside[:_OF_TOKENS]
     least = min(sorted(map(inside.__getitem__, _CONFIRMING))[_THIRD] - below, 0)
     return [least if score < least else score for score in of_tokens] + inside[_OF_TOKENS:]
+
+
+def familiarity(counts: NDArray[np.int32], scores: list[list[int]], seen: Evidence) -> tuple[float, float]:
+    """What one message has in common with the lessons, for the caution of the first days.
+
+    counts (K, n): lessons of each class with each feature; scores: as `scores` returns them. Returns
+    the log-odds of unwanted mail by the words of the text, in nats, and the share of other single
+    tokens (header fields, hosts, structure) that no lesson has.
+    """
+    row = scores[-1]
+    start, size = int(seen.starts[_CLUES]), int(seen.sizes[_CLUES])
+    familiar = np.count_nonzero(counts[:, start : start + size].any(axis=0))
+    text = max(row[_WORDS], row[SETS + _WORDS] / 2) / STEPS  # a logistic score is about twice as large
+    return text, 1.0 - familiar / size if size else 1.0
 
 
 def quantised(raw: Floats) -> Integers:

@@ -58,11 +58,12 @@ def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence,
     favoured, against: numbers of the unwanted class and of the wanted one by whose weights the logistic experts' shares are told, where
     there are more than these two.
     """
-    found, nats, weights = weighed.parts, np.array(weighed.scores[-1]) / STEPS, _weights(tables, known)
+    found, nats, confidence = weighed.parts, np.array(weighed.scores[-1]) / STEPS, _confidence(weighed, tables, known)
+    weights = _weights(tables, confidence)
     kept = _kept(weighed, tables, seen, favoured, against)
     factor = kept.damped * weights
     shares = weights * nats
-    prior = float(known.confidence * tables.fusion_biases[0] / fusion.ONE)
+    prior = float(confidence * tables.fusion_biases[0] / fusion.ONE)
     return Dissection(
         prior + float(shares.sum()),
         prior,
@@ -78,7 +79,7 @@ def dissect(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence,
 
 def bucket_parts(weighed: Weighed, tables: Tables, known: Parameters, seen: Evidence, favoured: int, against: int) -> Floats:
     """Of all this only what each token adds, `Dissection.buckets`."""
-    factor = _kept(weighed, tables, seen, favoured, against).damped * _weights(tables, known)
+    factor = _kept(weighed, tables, seen, favoured, against).damped * _weights(tables, _confidence(weighed, tables, known))
     return _buckets(weighed.parts, seen, factor, favoured, against)
 
 
@@ -95,9 +96,16 @@ def strongest(parts: Floats, number: int) -> NDArray[np.intp]:
     return np.array([place for _, place in sorted(found)], np.intp)
 
 
-def _weights(tables: Tables, known: Parameters) -> Floats:
+def _confidence(weighed: Weighed, tables: Tables, known: Parameters) -> float:
+    """The factor of the fused log-odds: how far the lessons can be trusted, and how far so high log-odds can."""
+    weights, bias = fusion.of_sides(tables.fusion_weights).tolist(), int(tables.fusion_biases[0])
+    log_odds = known.confidence * fusion.nats(weighed.scores[-1], weights, bias)
+    return known.confidence * fusion.tempered_one(log_odds) / log_odds if log_odds else known.confidence
+
+
+def _weights(tables: Tables, confidence: float) -> Floats:
     """The weight of every expert."""
-    return np.multiply(known.confidence / fusion.ONE, fusion.of_sides(tables.fusion_weights), dtype=np.float64)
+    return np.multiply(confidence / fusion.ONE, fusion.of_sides(tables.fusion_weights), dtype=np.float64)
 
 
 class _Kept(NamedTuple):

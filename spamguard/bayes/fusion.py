@@ -25,6 +25,9 @@ _MULTINOMIAL, _LOGISTIC, _CATEGORICAL, _GAUSSIAN = (0.3, 0.1, 0.2, 0.1), (0.4, 0
 START: Integers = np.array([round(ONE * weight) for weight in (*_MULTINOMIAL, *_LOGISTIC, _CATEGORICAL, _GAUSSIAN)], np.int64)
 _RATE_SHIFT = 7  # rate 2^-7 per nat of score
 _STEP_BITS = STEPS.bit_length() - 1
+KNEE = 9.0
+"""Nats from which on log-odds grow only as their logarithm: one label in some thousands is wrong, so nothing is surer than that
+(corpora/RESULTS.md, "Wrong labels and the tail")."""
 
 if len(START) != len(EXPERTS):
     raise AssertionError("one starting weight for each expert")
@@ -58,6 +61,21 @@ def in_nats(fused: Integers) -> NDArray[np.float64]:
 def nats(scores: Sequence[int], weights: Sequence[int], bias: int) -> float:
     """The same for one class of one message, where plain numbers are faster than arrays."""
     return float((sum(map(mul, scores, weights)) + bias * STEPS) / (ONE * STEPS))
+
+
+def tempered(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log-odds in nats as they are told: beyond `KNEE` flat, but in the same order.
+
+    >>> tempered(np.array([-3.0, 9.0, 20.0])).round(2).tolist()
+    [-3.0, 9.0, 11.48]
+    """
+    beyond = np.maximum(np.abs(log_odds) - KNEE, 0.0)
+    return np.asarray(np.clip(log_odds, -KNEE, KNEE) + np.copysign(np.log1p(beyond), log_odds))
+
+
+def tempered_one(log_odds: float) -> float:
+    """As `tempered`, where a plain number is faster than an array."""
+    return log_odds if -KNEE <= log_odds <= KNEE else float(tempered(np.array(log_odds)))
 
 
 def learn(scores: Integers, targets: NDArray[np.intp], weights: Integers, biases: Integers) -> None:

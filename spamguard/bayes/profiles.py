@@ -42,7 +42,7 @@ def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[fl
     if len(scores) > 1:
         return _fused(tables, known, np.array([scores]))[0]
     log_odds = fusion.nats(scores[0], fusion.of_sides(tables.fusion_weights).tolist(), int(tables.fusion_biases[0]))
-    return [0.0, known.confidence * log_odds]
+    return [0.0, fusion.tempered_one(known.confidence * log_odds)]
 
 
 def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[list[float]]:
@@ -54,7 +54,7 @@ def _fused(tables: Tables, known: Parameters, scores: Integers) -> list[list[flo
     """How likely unwanted mail is comes first; then, on both sides, which class it is. scores (m, R, EXPERTS)."""
     weights, bias = fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1]
     shares = among.log_shares(tables, known.sides, scores[:, : len(tables.classes) - 1])
-    shares[:, known.sides.unwanted] += known.confidence * fusion.in_nats(fusion.log_odds(scores[:, -1:], weights, bias))
+    shares[:, known.sides.unwanted] += fusion.tempered(known.confidence * fusion.in_nats(fusion.log_odds(scores[:, -1:], weights, bias)))
     joint: list[list[float]] = shares.tolist()
     return joint
 

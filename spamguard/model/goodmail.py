@@ -68,4 +68,4 @@ def log_odds(scores: list[bytes], tables: Tables, unwanted: Set[str]) -> NDArray
     trust = experts.confidence(tables.messages, sides_of(tables.classes, unwanted))
     counting = experts.believed(known, experts.bounds(trust))
     fused = fusion.log_odds(counting, fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1])
-    return np.asarray(trust * fusion.in_nats(fused)[:, 0])
+    return fusion.tempered(trust * fusion.in_nats(fused)[:, 0])

@@ -62,9 +62,19 @@ class Found(NamedTuple):
 
 
 def explanation(
-    tables: Tables, verdict: Verdict, unwanted: frozenset[str], spam_from: float, found: Found, texts: Mapping[int, str]
+    tables: Tables,
+    verdict: Verdict,
+    unwanted: frozenset[str],
+    spam_from: float,
+    found: Found,
+    texts: Mapping[int, str],
+    *,
+    cautious: bool = False,
 ) -> Explanation:
-    """Why a verdict, by the likeliest class of each side. texts: of those tokens whose text is known."""
+    """Why a verdict, by the likeliest class of each side. texts: of those tokens whose text is known.
+
+    cautious: spam_from is above the usual threshold, since little good mail is known.
+    """
     parts, names = found.parts, sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
@@ -91,6 +101,7 @@ def explanation(
         distance,
         None if few else policy.flips([clue.part for clue in clues], distance),
         few,
+        policy.logit(spam_from) if cautious and not few else None,
     )
 
 

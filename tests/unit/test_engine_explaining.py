@@ -56,7 +56,7 @@ def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Pat
             found = one.explain(raw)
             lessons = one.status().classes
             holding = [clue.part for clue in found.clues if clue.part * found.to_threshold < 0]
-            assert found.log_odds + found.to_threshold == pytest.approx(_nearest_border(found.log_odds))
+            assert found.log_odds + found.to_threshold == pytest.approx(_nearest_border(found.log_odds, one.scan(raw).threshold))
             if found.flip is None:
                 assert sum(map(abs, holding)) < abs(found.to_threshold)
                 continue
@@ -64,7 +64,8 @@ def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Pat
             labels = []
             for gone in (found.flip - 1, found.flip):
                 left = found.log_odds - sum(holding[:gone])
-                labels.append(policy.verdict(found.verdict.probabilities, left, one.unwanted, lessons).label)
+                threshold = one.scan(raw).threshold
+                labels.append(policy.verdict(found.verdict.probabilities, left, one.unwanted, lessons, threshold).label)
             assert labels[0] == found.verdict.label != labels[1]
         assert flipped > 5
 
@@ -78,8 +79,8 @@ def test_no_words_would_change_what_is_unsure_for_want_of_lessons(tmp_path: Path
             assert not few or (found.flip, found.verdict.label) == (None, "unsure")
 
 
-def _nearest_border(odds: float) -> float:
-    borders = [log(at / (1 - at)) for at in (policy.HAM_TO, policy.SPAM_FROM)]
+def _nearest_border(odds: float, spam_from: float) -> float:
+    borders = [log(at / (1 - at)) for at in (policy.HAM_TO, spam_from)]
     return min(borders, key=lambda border: abs(border - odds))
 
 

@@ -46,7 +46,7 @@ def test_a_scan_is_the_verdict_of_judge_and_the_words_of_explain(taught: Filter)
         ready = taught._preparer.ready(raw)
         assert (found.digest, found.packed) == (ready.digest, codec.pack(ready.features))
         assert {word.token for word in found.words} <= set(ready.features.tokens.tolist())
-        assert found.threshold == policy.SPAM_FROM
+        assert (found.verdict.label in ("spam", "promo")) == (found.verdict.probability >= found.threshold)
 
 
 @pytest.mark.parametrize("words", [0, 1, 3, 10_000])
@@ -112,6 +112,13 @@ def test_whether_settling_is_due(tmp_path: Path) -> None:
 # The threshold by a bound
 
 
+@pytest.fixture
+def _enough_good_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of spam but its threshold, as where hundreds of good messages have been taught."""
+    monkeypatch.setattr(policy, "caution", lambda good, confidence: None)
+
+
+@pytest.mark.usefixtures("_enough_good_mail")
 def test_a_threshold_in_force_moves_label_and_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as one:
         teach(one, MAIL[:60])
@@ -130,6 +137,7 @@ def test_a_threshold_in_force_moves_label_and_scan(tmp_path: Path, monkeypatch: 
         assert strict.explain(raw).to_threshold == pytest.approx(0.001, abs=1e-4)
 
 
+@pytest.mark.usefixtures("_enough_good_mail")
 def test_a_threshold_measured_elsewhere_is_in_force_at_once(tmp_path: Path) -> None:
     with opened(tmp_path) as teacher, opened(tmp_path, one_wrong_in=1000) as other:
         teach(teacher, MAIL[:30])

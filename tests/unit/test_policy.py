@@ -83,7 +83,7 @@ def test_few_lessons_of_a_side_give_no_label_but_a_probability(lessons: dict[str
         ({}, "everything is unsure"),
         ({"ham": 1000, "spam": FEW - 1}, "everything is unsure"),
         ({"ham": 20, "news": 10, "spam": 80, "promo": 11}, "much good mail is unsure: 30 good messages have been taught beside 91"),
-        ({"ham": 20, "news": 10, "spam": 80, "promo": 10}, ""),
+        ({"ham": 20, "news": 10, "spam": 80, "promo": 10}, "only plain spam is called spam, the rest is unsure: 30 of 500"),
         ({"ham": 500, "spam": 5000}, ""),
         ({"ham": 5000, "spam": 5}, ""),
     ],
@@ -253,3 +253,46 @@ def test_no_bound_makes_spam_of_good_mail_or_spam_impossible(odds: float, spam_f
     assert found.spam_from == pytest.approx(spam_from, rel=1e-12)
     assert policy.verdict({"ham": 0, "spam": 1}, 30.0, BAD, MANY, found.spam_from).label == "spam"
     assert math.isfinite(policy.score(judged(0.9), found.spam_from))
+
+
+# The first days
+
+
+def test_enough_good_mail_asks_for_no_caution() -> None:
+    assert policy.caution(599, 0.99) is not None
+    assert policy.caution(600, 0.99) is None
+
+
+SHARES = st.floats(0, 1)
+NATS = st.floats(-12, 12)
+
+
+@repeatable
+@given(st.integers(0, 599), st.floats(0, 1), NATS, SHARES, st.floats(0, 5), SHARES)
+def test_caution_asks_for_more_the_less_of_a_message_is_known(
+    good: int, confidence: float, text: float, unknown: float, clearer: float, familiar: float
+) -> None:
+    found = policy.caution(good, confidence)
+    assert found is not None
+    needed = found.spam_from(text, unknown)
+    assert policy.SPAM_FROM < needed < 1
+    assert found.spam_from(text + clearer, unknown * familiar) <= needed
+
+
+def test_caution_falls_with_the_good_messages_taught() -> None:
+    for text, unknown in ((9.0, 0.0), (1.0, 0.3), (-3.0, 1.0)):
+        needed = [caution.spam_from(text, unknown) for good in (1, 10, 100, 300, 599) if (caution := policy.caution(good, 0.9))]
+        assert len(needed) == 5
+        assert needed == sorted(needed, reverse=True)
+        assert needed[0] > 0.999999
+
+
+@repeatable
+@given(st.floats(-20, 20), st.floats(policy.SPAM_FROM, 1 - 1e-9))
+def test_a_higher_threshold_keeps_the_order_of_scores_and_the_score_of_what_is_even(odds: float, spam_from: float) -> None:
+    def score(log_odds: float) -> float:
+        return policy.score(policy.verdict({"ham": 0.5, "spam": 0.5}, log_odds, BAD, MANY, spam_from), spam_from)
+
+    assert score(odds) < score(odds + 0.01)
+    assert score(0.0) == 0.0
+    assert (score(odds) >= policy.REQUIRED) == (odds >= policy.logit(spam_from)) or odds == pytest.approx(policy.logit(spam_from))

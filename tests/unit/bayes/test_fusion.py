@@ -78,3 +78,16 @@ def test_ten_thousand_steps_of_the_most_extreme_scores_stay_bounded() -> None:
         fusion.learn(scores, np.full(8, step % 3 % 2), weights, biases)
     assert np.abs(weights).max() < 100 * ONE
     assert np.abs(biases).max() < 100 * ONE
+
+
+@repeatable
+@given(st.lists(st.floats(-1000, 1000), min_size=2, max_size=20))
+def test_high_log_odds_are_flattened_and_keep_their_order(values: list[float]) -> None:
+    log_odds = np.array(sorted(values))
+    tempered = fusion.tempered(log_odds)
+    assert np.all(np.diff(tempered) >= 0)
+    assert tempered.tolist() == [fusion.tempered_one(value) for value in log_odds.tolist()]
+    assert fusion.tempered(-log_odds).tolist() == (-tempered).tolist()
+    small = np.abs(log_odds) <= fusion.KNEE
+    assert tempered[small].tolist() == log_odds[small].tolist()
+    assert np.all(np.abs(tempered) < fusion.KNEE + 7)
