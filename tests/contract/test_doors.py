@@ -110,6 +110,34 @@ def test_a_message_that_is_too_big_is_read_to_its_end_and_refused(tmp_path, prot
     assert proxy.contents == []
 
 
+@pytest.mark.parametrize("sent", [b"%s\n", b"NOOP\n%s\n", b"%s\nMAIL FROM:<a@x.example>\n", b"\n"])
+def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_session(tmp_path, protocol, sent):
+    proxy = ScriptedProxy()
+
+    async def talk(caller):
+        caller.send(sent.replace(b"%s", HELLOS[protocol]))
+        heard = [await caller.code(), await caller.reply()]
+        caller.send(b"MAIL FROM:<a@x.example>\r\n")
+        return [*heard, await caller.at_end()]
+
+    assert run(tmp_path, proxy, protocol, talk) == [220, (500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"), True]
+    assert proxy.passed == []
+
+
+@pytest.mark.parametrize("line", [b"NOOP\nNOOP", b"MAIL FROM:<a@x.example>\nRCPT TO:<b@x.example>", b"RSET\n\nRSET"])
+def test_a_bare_lf_within_a_line_lets_no_second_command_through(tmp_path, protocol, line):
+    """One line, one reply: otherwise the client would take the second for that to its next command."""
+    proxy = ScriptedProxy()
+
+    async def talk(caller):
+        await caller.code()
+        caller.send(HELLOS[protocol] + b"\r\n" + line + b"\r\nVRFY x\r\nQUIT\r\n")
+        return [await caller.code() for _ in range(4)], await caller.at_end()
+
+    assert run(tmp_path, proxy, protocol, talk) == ([250, 500, 252, 221], True)
+    assert proxy.passed == []
+
+
 def test_silent_clients_keep_nobody_out(tmp_path, protocol, answers_each):
     proxy = proxy_for(protocol, answers_each)
 

@@ -62,6 +62,7 @@ VRFY = Reply.of(252, "2.0.0 Cannot verify, but will take a message and try")
 GO_AHEAD = Reply.of(354, "End data with <CR><LF>.<CR><LF>")
 START_TLS = Reply.of(220, "2.0.0 Ready to start TLS")
 BAD_LINE = Reply.of(500, "5.5.2 Line is too long or has bare CR, bare LF or NUL in it")
+BARE_LF = Reply.of(500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection")
 UNKNOWN = Reply.of(500, "5.5.2 Command not recognised")
 NOT_IMPLEMENTED = Reply.of(502, "5.5.1 Command not implemented")
 BAD_ARGUMENT = Reply.of(501, "5.5.4 Syntax error in the argument")
@@ -96,6 +97,14 @@ _NAME = re.compile(r"[!-~]{1,255}")
 
 class BadLineError(ValueError):
     """A command line that is refused as a whole."""
+
+
+class BareLfError(ValueError):
+    """A command that ends in LF alone.
+
+    The session has to end there: whether what comes next is the rest of this line or a command, nobody can tell. Obeyed, it could be
+    a command that another server took for a part of this one (SMTP smuggling); answered, the client would count one reply too many.
+    """
 
 
 def split_line(line: bytes) -> tuple[str, str]:

@@ -127,6 +127,8 @@ class Session(Connection):
                 verb, argument = dialogue.split_line(await self._next_line())
             except dialogue.BadLineError:
                 self._answer(dialogue.BAD_LINE)
+            except dialogue.BareLfError:
+                self._end_with(dialogue.BARE_LF)
             else:
                 await self._obey(verb, argument)
             if self._patience.lost and not self._over:
@@ -139,6 +141,8 @@ class Session(Connection):
         await self._take_turns()
         seconds: float | None = self._patience_with_line()
         while (line := self.lines.next()) is None:
+            if self.lines.end_in_bare_lf:
+                raise dialogue.BareLfError
             await self.more(seconds)
             self._turns = 0
             seconds = None  # for the whole line, however slowly it comes in
