@@ -77,8 +77,11 @@ class MilterSession:
 
     @property
     def idle_since(self) -> float | None:
-        """A transaction begins with MAIL and ends with the answer to the message. So a mail server whose own client keeps silent
-        before MAIL is idle: else silent clients there would shut others out here."""
+        """A transaction begins with MAIL and ends with the answer to the message.
+
+        So a mail server whose own client keeps silent before MAIL is idle: else silent clients
+        there would shut others out here.
+        """
         return None if self._state in IN_MESSAGE else self._idle_since
 
     def drain(self) -> None:

@@ -102,8 +102,9 @@ class BadLineError(ValueError):
 class BareLfError(ValueError):
     """A command that ends in LF alone.
 
-    The session has to end there: whether what comes next is the rest of this line or a command, nobody can tell. Obeyed, it could be
-    a command that another server took for a part of this one (SMTP smuggling); answered, the client would count one reply too many.
+    The session has to end there: nobody can tell whether what comes next is the rest of this line
+    or a command. Obeyed, it could be a command that another server took for a part of this one
+    (SMTP smuggling); answered, the client would count one reply too many.
     """
 
 

@@ -83,8 +83,8 @@ class Session(Connection):
 
     @property
     def idle_since(self) -> float | None:
-        """A transaction begins with MAIL and ends when its last reply is sent and the next hop is done with it. Then the client has a
-        moment to say QUIT, as in `drain`."""
+        """A transaction begins with MAIL and ends when its last reply is sent and the next hop is
+        done with it. Then the client has a moment to say QUIT, as in `drain`."""
         idle = self._idle_since is not None and self._idle_since <= self.loop.time()
         return self._idle_since if idle else None
 
