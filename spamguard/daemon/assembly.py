@@ -110,14 +110,14 @@ class _Pools:
 def open_scanner(asking: Asking, sockets: Sequence[socket.socket], spool: Path, statistics: Callable[[], Statistics]) -> Door:
     """A door that is not open yet, for the protocol that is spoken there. statistics: as `RspamdSession` wants it."""
     scanner = asking.scanner
-    house = House(scanner.limits, Networks(scanner.clients), Load(scanner.limits))
+    house = House(scanner.limits, Load(scanner.limits))
     sessions: Mapping[Protocol, Callable[[House, Asking, Path, str], Session]] = {
         Protocol.RSPAMD: partial(RspamdSession, statistics),
         Protocol.SPAMD: SpamdSession,
         Protocol.MILTER: MilterSession,
     }
     begin = sessions[scanner.endpoint.protocol]
-    return Door(lambda address, _port: begin(house, asking, spool, address), sockets)
+    return Door(lambda address, _port: begin(house, asking, spool, address), sockets, Networks(scanner.clients), scanner.limits)
 
 
 def _statistics(counters: Slot, lessons: Lessons) -> Statistics:

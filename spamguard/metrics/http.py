@@ -1,8 +1,7 @@
 """Answers GET and HEAD of a few fixed pages by HTTP/1.x (RFC 9112), one request for each connection, for monitors.
 
 Takes nothing from a request but its method, path and Host, no body. Must never hold more than a few connections, a few kilobytes of
-each, and each for some seconds. Who comes when there are that many takes the place of the one who has been asking for longest: those
-who say nothing must not keep a monitor out.
+each, and each for some seconds.
 
 Must never answer a stranger's page that has its own name lead here (DNS rebinding), which a browser on this machine would let it read:
 who listens on loopback is asked by address, or as localhost.
@@ -15,8 +14,11 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
+
+from spamguard.reception.clients import ConnectionLimits
 
 CONNECTIONS = 16
 SECONDS = 10.0  # for a request and its answer
@@ -48,14 +50,21 @@ class Answer(NamedTuple):
 Pages = Mapping[str, Callable[[], Awaitable[Answer]]]
 
 
+@dataclass(eq=False, slots=True)
+class _Client:
+    """As of `clients.Idling`: idle until its request has come."""
+
+    writer: asyncio.StreamWriter
+    idle_since: float | None
+
+
 class Server:
     """Serves these pages, by path."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._on_loopback = False
-        self._connections = 0
-        self._asking: dict[asyncio.StreamWriter, None] = {}  # whose request has not come yet, the longest first
+        self._limits = ConnectionLimits[_Client](CONNECTIONS, CONNECTIONS, lambda client: client.writer.transport.abort())
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen there. host: an address. OSError."""
@@ -64,33 +73,28 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from beginning to end."""
-        if self._connections >= CONNECTIONS:
-            longest = next(iter(self._asking), writer)
-            self._asking.pop(longest, None)
-            longest.transport.abort()
-            if longest is writer:
-                return
-        self._connections += 1
-        self._asking[writer] = None
+        client = _Client(writer, asyncio.get_running_loop().time())
+        if self._limits.enter(client, "") is not None:
+            writer.transport.abort()
+            return
         try:
             with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(SECONDS):
-                    writer.write(await self._answer(reader, writer))
+                    writer.write(await self._answer(reader, client))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._connections -= 1
-            self._asking.pop(writer, None)
+            self._limits.leave(client)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, client: _Client) -> bytes:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _written(Answer(431, b"too long\n"))
         finally:
-            self._asking.pop(writer, None)
+            client.idle_since = None
         match = _REQUEST.match(request)
         if match is None:
             return _written(Answer(400, b"not understood\n"))

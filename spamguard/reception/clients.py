@@ -1,25 +1,89 @@
 """What clients may use of a door: counts of connections and of bytes in flight, and who may come at all.
 
-Must never forget to give back: whoever takes from `Load` returns it in a `finally`.
+Silent clients must not keep others out: when there is no room, the connection that has been idle for longest makes room. Only a
+transaction protects a connection, so nobody stays by sending commands that lead nowhere.
+
+Must never evict a connection in a transaction. Must never forget to give back: whoever takes from `Load` returns it in a `finally`.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import lru_cache
+from operator import itemgetter
 from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
 from spamguard.settings import DoorLimits, ScannerLimits
 
 
 class Crowd(Enum):
-    """Why a connection is one too many."""
+    """Why a connection is refused."""
 
-    OF_ALL = auto()
+    OF_ALL = auto()  # there are too many
     OF_ONE = auto()  # that client has too many itself
+    NOT_LISTED = auto()  # this address may not connect
+
+
+class Idling(Protocol):
+    """A connection that can be evicted."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when no transaction is under way, a time of the event loop's clock; None while one is."""
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Idling)
+
+
+class ConnectionLimits(Generic[ConnectionT]):
+    """Decides who is served: at most so many connections in all, and of one client.
+
+    A connection that comes when there is no room takes the place of the longest idle one: among its own client's if that client has
+    too many, else among all. evict: called to close that one; it no longer counts, though closing may take a moment.
+    """
+
+    def __init__(self, connections: int, per_client: int, evict: Callable[[ConnectionT], object]) -> None:
+        self._most = connections
+        self._most_of_one = per_client
+        self._evict = evict
+        self._served: dict[ConnectionT, str] = {}  # with the client
+        self._of_client: Counter[str] = Counter()
+
+    def enter(self, connection: ConnectionT, address: str) -> Crowd | None:
+        """Count a connection in; why it is refused, if there is no room and nobody can be evicted."""
+        client = neighbourhood(address)
+        if self._of_client[client] >= self._most_of_one:
+            rivals = [other for other, whose in self._served.items() if whose == client]
+            if not self._make_room(rivals):
+                return Crowd.OF_ONE
+        elif len(self._served) >= self._most and not self._make_room(self._served):
+            return Crowd.OF_ALL
+        self._served[connection] = client
+        self._of_client[client] += 1
+        return None
+
+    def leave(self, connection: ConnectionT) -> None:
+        """Count it out, if it was counted in and has not been evicted."""
+        client = self._served.pop(connection, None)
+        if client is None:
+            return
+        self._of_client[client] -= 1
+        if not self._of_client[client]:
+            del self._of_client[client]
+
+    def _make_room(self, rivals: Iterable[ConnectionT]) -> bool:
+        """Evict the longest idle of these; False if all are in a transaction."""
+        idle = [(since, other) for other in rivals if (since := other.idle_since) is not None]
+        if not idle:
+            return False
+        longest = min(idle, key=itemgetter(0))[1]
+        self.leave(longest)
+        self._evict(longest)
+        return True
 
 
 class Networks:
@@ -61,32 +125,13 @@ def sharer(address: str, *, trusted: bool) -> str:
 
 
 class Load:
-    """What all connections of one door use together, in this process. Bytes may be taken and given back by any thread."""
+    """Bytes in flight of all connections of one door, in this process. Any thread may take them and give them back."""
 
     def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
         self._limits = limits
-        self._clients: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()  # in flight, of each who has a share of them only
-        self.connections = 0
         self.bytes_in_flight = 0
         self._counting = Lock()
-
-    def enter(self, address: str) -> Crowd | None:
-        """Count a connection in; why it has to go again, if it has (it is counted all the same until it `leave`s)."""
-        client = neighbourhood(address)
-        full = self.connections >= self._limits.connections
-        full_for_one = self._clients[client] >= self._limits.connections_per_client
-        self.connections += 1
-        self._clients[client] += 1
-        return Crowd.OF_ALL if full else Crowd.OF_ONE if full_for_one else None
-
-    def leave(self, address: str) -> None:
-        """Count it out."""
-        client = neighbourhood(address)
-        self.connections -= 1
-        self._clients[client] -= 1
-        if not self._clients[client]:
-            del self._clients[client]
 
     def room_for(self, size: int, client: str = "") -> bool:
         """Whether so many bytes more may be in flight. client: as `sharer` tells; one may have half of them, or one message."""

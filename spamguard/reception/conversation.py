@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spamguard.reception.clients import Crowd, Load, Networks
+from spamguard.reception.clients import Crowd, Load
 from spamguard.settings import ScannerLimits
 
 PIECE = 64 << 10  # bytes read at a time
@@ -41,7 +41,6 @@ class House:
     """What is the same for all conversations of a door."""
 
     limits: ScannerLimits
-    clients: Networks
     load: Load
 
 
@@ -55,6 +54,7 @@ class Conversation(ABC):
         self._house = house
         self.address = address
         self.draining = False
+        self.idle_since: float | None = None  # from a request's first byte to its answer there is a transaction
         self._opened = False
         self._waiting: asyncio.Timeout | None = None  # for the next request
         self._ends = 0.0  # when the present request must be here
@@ -67,19 +67,16 @@ class Conversation(ABC):
         """Answer requests until there are no more of them."""
 
     @abstractmethod
-    def turned_away(self, crowd: Crowd | None) -> bytes:
-        """What a client is told that is one too many, or, with None, that is not welcome at all."""
+    def turned_away(self, refused: Crowd) -> bytes:
+        """What a client is told that is not served."""
 
     # The conversation as a whole.
 
-    async def serve(self, connected: socket.socket) -> None:
+    async def serve(self, connected: socket.socket, refused: Crowd | None) -> None:
         """From its first byte to its last."""
-        crowd = self._house.load.enter(self.address)
-        try:
-            if await self._open(connected):
-                await self._talk(crowd)
-        finally:
-            self._house.load.leave(self.address)
+        self.idle_since = asyncio.get_running_loop().time()
+        if await self._open(connected):
+            await self._talk(refused)
 
     async def _open(self, connected: socket.socket) -> bool:
         loop = asyncio.get_running_loop()
@@ -95,11 +92,11 @@ class Conversation(ABC):
         self._opened = True
         return True
 
-    async def _talk(self, crowd: Crowd | None) -> None:
+    async def _talk(self, refused: Crowd | None) -> None:
         try:
-            if crowd is not None or self.address not in self._house.clients:
+            if refused is not None:
                 self.leave_while_sending()
-                await self.say(self.turned_away(crowd))
+                await self.say(self.turned_away(refused))
             else:
                 await self.converse()
         except Leaving:
@@ -125,6 +122,7 @@ class Conversation(ABC):
         self._sending = True
 
     async def _close(self) -> None:
+        self.idle_since = None
         if self._sending:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_HEAR_OUT_SECONDS):
@@ -142,6 +140,9 @@ class Conversation(ABC):
 
     async def next(self) -> bytes:
         """The first piece of the next request; b"" when there is none: the client has gone or keeps silent, or the door closes."""
+        loop = asyncio.get_running_loop()
+        if self.idle_since is None:
+            self.idle_since = loop.time()
         seconds = self._house.limits.command_seconds
         seconds = min(seconds, _LAST_CHANCE_SECONDS) if self.draining else seconds
         try:
@@ -151,7 +152,8 @@ class Conversation(ABC):
             return b""
         finally:
             self._waiting = None
-        self._ends = asyncio.get_running_loop().time() + self._house.limits.message_seconds
+        self.idle_since = None
+        self._ends = loop.time() + self._house.limits.message_seconds
         return piece
 
     async def more(self) -> bytes:

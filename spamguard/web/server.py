@@ -1,8 +1,7 @@
 """HTTP/1.1 itself: uvicorn's protocol on a socket of ours, with clocks of our own on every connection.
 
 uvicorn waits for ever for the rest of a header, and for a reader that has stopped reading. Must never hold more than so many connections,
-or one that does nothing; who comes when there are that many takes the place of the one that nobody who is known has asked anything by
-for longest.
+or one that does nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from spamguard.reception.clients import ConnectionLimits
 from spamguard.web.access.asking import HEADER_BYTES
 from spamguard.web.access.problems import answer, problem
 
@@ -59,6 +59,7 @@ class Server:
         )
         self._config.load()
         self._state = ServerState()
+        self._limits = ConnectionLimits[_Connection](CONNECTIONS, CONNECTIONS, lambda connection: connection.transport.abort())
         self._beginning: OrderedDict[asyncio.Task[Any], None] = OrderedDict()  # oldest first
         self._accepting: asyncio.Task[None] | None = None
 
@@ -91,7 +92,7 @@ class Server:
             own.close()
 
     def _connection(self) -> _Connection:
-        return _Connection(self._config, self._state, {})
+        return _Connection(self._config, self._state, self._limits)
 
     async def end(self) -> None:
         """Accept no more, finish what is being answered, soon."""
@@ -116,12 +117,16 @@ class _Connection(H11Protocol):
     transport: asyncio.Transport
     waiting: float
 
+    def __init__(self, config: uvicorn.Config, state: ServerState, limits: ConnectionLimits[_Connection]) -> None:
+        super().__init__(config, state, {})
+        self._limits = limits
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.waiting = self.loop.time()
         own = transport.get_extra_info("socket")
         if own is not None:  # asyncio forgets it for some: head and body of an answer are two pieces, the second must not wait
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) >= CONNECTIONS and not _make_room(self.connections):
+        if self._limits.enter(self, "") is not None:
             transport.abort()
         super().connection_made(transport)
         self._unsent, self._stuck = 0, self.waiting
@@ -129,6 +134,7 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clock.cancel()
+        self._limits.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -158,9 +164,10 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     @property
-    def spare(self) -> bool:
-        """Whether nobody who has shown who they are waits for an answer: who has not may be slow on purpose."""
-        return self.idle or self.cycle.scope["state"].get("visitor") is None
+    def idle_since(self) -> float | None:
+        """As of `clients.Idling`: only who has shown who they are has a transaction, as others may be slow on purpose."""
+        spare = self.idle or self.cycle.scope["state"].get("visitor") is None
+        return self.waiting if spare else None
 
     def _look(self) -> None:
         now = self.loop.time()
@@ -179,13 +186,3 @@ class _Connection(H11Protocol):
         if own is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
-
-
-def _make_room(connections: set[Any]) -> bool:
-    """Cut off who has been of no use for longest; whether there was anybody."""
-    spare = [one for one in connections if one.spare]
-    if spare:
-        longest = min(spare, key=lambda one: float(one.waiting))
-        longest.transport.abort()
-        connections.discard(longest)
-    return bool(spare)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from spamguard.settings import DoorLimits, Position, Protocol
+from tests.support.silent import silent_clients
 from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
 
 HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
@@ -107,6 +108,85 @@ def test_a_message_that_is_too_big_is_read_to_its_end_and_refused(tmp_path, prot
     heard = run(tmp_path, proxy, protocol, talk, limits=DoorLimits(message_bytes=100_000))
     assert heard == [(552, "5.3.4 Message is too big"), (250, "2.0.0 Ok")]
     assert proxy.contents == []
+
+
+@pytest.mark.parametrize("sent", [b"%s\n", b"NOOP\n%s\n", b"%s\nMAIL FROM:<a@x.example>\n", b"\n"])
+def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_session(tmp_path, protocol, sent):
+    proxy = ScriptedProxy()
+
+    async def talk(caller):
+        caller.send(sent.replace(b"%s", HELLOS[protocol]))
+        heard = [await caller.code(), await caller.reply()]
+        caller.send(b"MAIL FROM:<a@x.example>\r\n")
+        return [*heard, await caller.at_end()]
+
+    assert run(tmp_path, proxy, protocol, talk) == [220, (500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"), True]
+    assert proxy.passed == []
+
+
+@pytest.mark.parametrize("line", [b"NOOP\nNOOP", b"MAIL FROM:<a@x.example>\nRCPT TO:<b@x.example>", b"RSET\n\nRSET"])
+def test_a_bare_lf_within_a_line_lets_no_second_command_through(tmp_path, protocol, line):
+    """One line, one reply: otherwise the client would take the second for that to its next command."""
+    proxy = ScriptedProxy()
+
+    async def talk(caller):
+        await caller.code()
+        caller.send(HELLOS[protocol] + b"\r\n" + line + b"\r\nVRFY x\r\nQUIT\r\n")
+        return [await caller.code() for _ in range(4)], await caller.at_end()
+
+    assert run(tmp_path, proxy, protocol, talk) == ([250, 500, 252, 221], True)
+    assert proxy.passed == []
+
+
+def test_silent_clients_keep_nobody_out(tmp_path, protocol, answers_each):
+    proxy = proxy_for(protocol, answers_each)
+
+    async def main():
+        limits = DoorLimits(connections=40, connections_per_client=13)
+        async with serving(tmp_path, proxy, protocol=protocol, limits=limits) as served, silent_clients(served.port, 52) as silent:
+            evicted = [(await reader.read()).splitlines()[-1] for reader in silent[:12]]
+            heard = []
+            for _ in range(81):
+                caller = await served.call()
+                await caller.begin(HELLOS[protocol])
+                heard += await caller.codes(MESSAGE + b".", b"QUIT")
+            return evicted, heard
+
+    evicted, heard = asyncio.run(asyncio.wait_for(main(), 60))
+    assert evicted == [b"421 4.3.2 Idle while others wait to be served, closing connection"] * 12
+    assert heard == [250, 221] * 81
+
+
+def test_who_is_in_a_transaction_is_never_evicted(tmp_path, protocol):
+    proxy = ScriptedProxy(hold=asyncio.Event())
+
+    async def talk(first, served):
+        callers = [first, await served.call(), await served.call()]
+        handing_on, sending, asking = callers
+        await handing_on.begin(HELLOS[protocol])
+        handing_on.send(MESSAGE + b".\r\n")
+        await proxy.holding.wait()
+        await sending.begin(HELLOS[protocol])
+        sending.send(MESSAGE)
+        assert await asking.code() == 220
+        assert await asking.codes(HELLOS[protocol], b"MAIL FROM:<a@x.example>") == [250, 250]
+        newcomers = [await (await served.call()).reply() for _ in range(5)]
+        proxy.hold.set()
+        heard = [
+            await handing_on.code(),
+            *await sending.codes(b"."),
+            *await asking.codes(b"RCPT TO:<b@x.example>", b"DATA", MESSAGE + b"."),
+        ]
+        return newcomers, heard
+
+    async def main():
+        async with serving(tmp_path, proxy, protocol=protocol, limits=DoorLimits(connections=3)) as served:
+            return await asyncio.wait_for(talk(await served.call(), served), 30)
+
+    newcomers, heard = asyncio.run(main())
+    assert newcomers == [(421, "4.7.0 Too many connections, try again later")] * 5
+    assert heard == [250, 250, 250, 354, 250]
+    assert proxy.contents == [MESSAGE] * 3
 
 
 def test_a_pipeline_is_answered_in_order(tmp_path, protocol, answers_each):

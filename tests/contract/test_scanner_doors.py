@@ -16,6 +16,7 @@ from spamguard.proxy.contract import NotScanned
 from spamguard.reception import door
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
+from tests.support.silent import silent_clients
 from tests.support.waiting import until
 from tests.unit.doors.milter.mta import Mta
 
@@ -146,17 +147,60 @@ def test_strangers_are_sent_away(tmp_path: Path, protocol: Protocol) -> None:
 @pytest.mark.parametrize("limits", [ScannerLimits(connections=2), ScannerLimits(connections_per_client=2)])
 def test_one_connection_too_many(tmp_path: Path, protocol: Protocol, limits: ScannerLimits) -> None:
     async def talk(served: Served) -> list[str]:
-        silent = [await served.connect() for _ in range(2)]
-        await until(lambda: served.door.connections == 2)
+        served.judge.hold = asyncio.Event()
+        judged = [asyncio.create_task(ask(served, protocol)) for _ in range(2)]
+        await until(lambda: len(served.judge.raws) == 2)
         found = [await ask(served, protocol)]
-        for _, writer in silent:
-            writer.close()
+        served.judge.hold.set()
+        found += [await one for one in judged]
         await until(lambda: served.door.connections == 0)
         return [*found, await ask(served, protocol)]
 
-    away, welcome = run(tmp_path, protocol, talk, limits=limits)
+    away, *welcome = run(tmp_path, protocol, talk, limits=limits)
     assert away in AWAY
-    assert welcome == "spam"
+    assert welcome == ["spam"] * 3
+
+
+def test_silent_clients_keep_nobody_out(tmp_path: Path, protocol: Protocol) -> None:
+    async def talk(served: Served) -> list[str]:
+        async with silent_clients(served.address[1], 52) as silent:
+            assert [await reader.read() for reader in silent[:12]] == [b""] * 12
+            return [await ask(served, protocol) for _ in range(81)]
+
+    assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=40, connections_per_client=13)) == ["spam"] * 81
+
+
+def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Protocol) -> None:
+    """One message is being judged, another comes in; only a silent client makes room."""
+
+    async def talk(served: Served) -> list[str]:
+        served.judge.hold = hold = asyncio.Event()
+        judged = asyncio.create_task(ask(served, protocol))
+        await until(lambda: served.judge.raws)
+        half = asyncio.create_task(ask(served, protocol, cut=len(MAIL) // 2))
+        await until(lambda: [session.idle_since for session in served.door._tasks] == [None, None])
+        served.judge.hold = None
+        async with silent_clients(served.address[1], 6) as silent:
+            assert [await reader.read() for reader in silent[:5]] == [b""] * 5
+            found = [await ask(served, protocol) for _ in range(5)]
+        assert not half.done()
+        half.cancel()
+        hold.set()
+        return [await judged, *found]
+
+    assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=3)) == ["spam"] * 6
+
+
+@pytest.mark.parametrize("protocol", [Protocol.RSPAMD, Protocol.MILTER])  # spamd's ends with its answer
+def test_a_kept_connection_is_idle_between_messages(tmp_path: Path, protocol: Protocol) -> None:
+    async def talk(served: Served) -> list[str]:
+        streams = await served.connect()
+        found = [await ASKERS[protocol](streams, MAIL, None), await ask(served, protocol)]
+        assert await streams[0].read() == b""
+        streams[1].close()
+        return found
+
+    assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=1)) == ["spam"] * 2
 
 
 @pytest.mark.parametrize("protocol", sorted(ASKERS.keys() - {Protocol.MILTER}))  # a mail server may wait for its own clients for hours

@@ -35,6 +35,7 @@ class Connection:
         self._turns += 1
         if self._turns >= _TURN:
             self._turns = 0
+            await self.flush()  # who has had its answer is idle, and may be evicted
             await asyncio.sleep(0)
         begun = False
         while (found := self._packets.next()) is None:

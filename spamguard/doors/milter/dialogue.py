@@ -25,13 +25,13 @@ class State(Enum):
 
 
 _AGREED = tuple(state for state in State if state is not State.NEW)
-_IN_MESSAGE = (State.ENVELOPE, State.HEADER, State.BODY)
+IN_MESSAGE = (State.ENVELOPE, State.HEADER, State.BODY)
 
 NEXT: Mapping[tuple[State, Command], State] = {
     (State.NEW, Command.OFFER): State.READY,
     (State.READY, Command.CONNECT): State.CLIENT,
-    **{(state, Command.HELLO): State.CLIENT for state in (State.CLIENT, *_IN_MESSAGE)},
-    **{(state, Command.SENDER): State.ENVELOPE for state in (State.CLIENT, *_IN_MESSAGE)},
+    **{(state, Command.HELLO): State.CLIENT for state in (State.CLIENT, *IN_MESSAGE)},
+    **{(state, Command.SENDER): State.ENVELOPE for state in (State.CLIENT, *IN_MESSAGE)},
     (State.ENVELOPE, Command.RECIPIENT): State.ENVELOPE,
     (State.ENVELOPE, Command.DATA): State.ENVELOPE,
     (State.ENVELOPE, Command.FIELD): State.HEADER,
@@ -42,7 +42,7 @@ NEXT: Mapping[tuple[State, Command], State] = {
     (State.BODY, Command.END_OF_MESSAGE): State.CLIENT,
     **{(state, Command.MACROS): state for state in _AGREED},
     **{(state, Command.UNKNOWN): state for state in _AGREED},
-    **{(state, Command.ABORT): State.CLIENT for state in (State.CLIENT, *_IN_MESSAGE)},
+    **{(state, Command.ABORT): State.CLIENT for state in (State.CLIENT, *IN_MESSAGE)},
     (State.READY, Command.ABORT): State.READY,
     **{(state, Command.NEXT_CLIENT): State.READY for state in _AGREED},
     **{(state, Command.QUIT): State.NEW for state in State},

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spamguard.doors.milter.connection import Connection
-from spamguard.doors.milter.dialogue import NEXT, State
+from spamguard.doors.milter.dialogue import IN_MESSAGE, NEXT, State
 from spamguard.doors.milter.forged import Forged
 from spamguard.doors.milter.incoming import Incoming
 from spamguard.proxy.asking import Asking, Judged, Question
 from spamguard.proxy.contract import NOT_JUDGED, REFUSALS
 from spamguard.reception.arriving import Arriving
-from spamguard.reception.clients import sharer
+from spamguard.reception.clients import Crowd, sharer
 from spamguard.reception.conversation import Gone, House
 from spamguard.settings import Action
 from spamguard.wire import milter
@@ -73,6 +73,16 @@ class MilterSession:
         self._told: dict[str, str] = {}  # of the client
         self._message = _Message()
         self._writer: asyncio.StreamWriter | None = None
+        self._idle_since: float | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """A transaction begins with MAIL and ends with the answer to the message.
+
+        So a mail server whose own client keeps silent before MAIL is idle: else silent clients
+        there would shut others out here.
+        """
+        return None if self._state in IN_MESSAGE else self._idle_since
 
     def drain(self) -> None:
         """Servers keep a connection for as long as their client stays, and have no word for being sent away between messages: they
@@ -83,20 +93,21 @@ class MilterSession:
         if self._writer is not None:
             self._writer.transport.abort()
 
-    async def serve(self, connected: socket.socket) -> None:
+    async def serve(self, connected: socket.socket, refused: Crowd | None) -> None:
         """From its first packet to its last."""
-        crowd = self._house.load.enter(self._address)
+        self._idle_since = asyncio.get_running_loop().time()
         try:
             reader, self._writer = await asyncio.open_connection(sock=connected)
-            if crowd is not None or self._address not in self._house.clients:
-                _log.warning("%s: hanging up: %s", self._peer, "not a listed client" if crowd is None else "too many connections")
+            if refused is not None:
+                why = "not a listed client" if refused is Crowd.NOT_LISTED else "too many connections"
+                _log.warning("%s: hanging up: %s", self._peer, why)
             else:
                 await self._talk(Connection(reader, self._writer, self._house.limits.data_seconds))
         except OSError as error:
             _log.info("%s: connection lost at once: %s", self._peer, error)
         finally:
+            self._idle_since = None
             self._message.close()
-            self._house.load.leave(self._address)
             await self._close(connected)
 
     async def _close(self, connected: socket.socket) -> None:
@@ -214,6 +225,7 @@ class MilterSession:
         """Back to where a message may begin."""
         self._message.close()
         self._message = _Message()
+        self._idle_since = asyncio.get_running_loop().time()
 
     async def _end_of_message(self, data: bytes, connection: Connection) -> None:
         incoming = self._content()

@@ -103,9 +103,10 @@ class RspamdSession(Conversation):
         self._old = False
         self._head_only = False
 
-    def turned_away(self, crowd: Crowd | None) -> bytes:
+    def turned_away(self, refused: Crowd) -> bytes:
         """One status for too many, another for who is not welcome."""
-        status, about = ("503 Service Unavailable", "too many connections") if crowd else ("403 Forbidden", "not a client")
+        too_many, not_listed = ("503 Service Unavailable", "too many connections"), ("403 Forbidden", "not a client")
+        status, about = not_listed if refused is Crowd.NOT_LISTED else too_many
         body = json.dumps({"error": about})
         return f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode("ascii")
 

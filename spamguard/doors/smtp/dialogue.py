@@ -62,6 +62,7 @@ VRFY = Reply.of(252, "2.0.0 Cannot verify, but will take a message and try")
 GO_AHEAD = Reply.of(354, "End data with <CR><LF>.<CR><LF>")
 START_TLS = Reply.of(220, "2.0.0 Ready to start TLS")
 BAD_LINE = Reply.of(500, "5.5.2 Line is too long or has bare CR, bare LF or NUL in it")
+BARE_LF = Reply.of(500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection")
 UNKNOWN = Reply.of(500, "5.5.2 Command not recognised")
 NOT_IMPLEMENTED = Reply.of(502, "5.5.1 Command not implemented")
 BAD_ARGUMENT = Reply.of(501, "5.5.4 Syntax error in the argument")
@@ -73,6 +74,7 @@ CRASHED = Reply.of(451, "4.3.0 Local trouble, try again later")
 CRASHED_IN_DATA = Reply.of(421, "4.3.0 Local trouble, closing connection, try again later")
 TIMED_OUT = Reply.of(421, "4.4.2 Timeout, closing connection")
 SHUTTING_DOWN = Reply.of(421, "4.3.2 Shutting down, try again later")
+EVICTED = Reply.of(421, "4.3.2 Idle while others wait to be served, closing connection")
 IMPATIENT = Reply.of(421, "4.7.0 Too many commands without a message, closing connection")
 NO_WEB_SERVER = Reply.of(421, "4.7.0 This is no web server, closing connection")
 AFTER_STARTTLS = Reply.of(421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection")
@@ -95,6 +97,15 @@ _NAME = re.compile(r"[!-~]{1,255}")
 
 class BadLineError(ValueError):
     """A command line that is refused as a whole."""
+
+
+class BareLfError(ValueError):
+    """A command that ends in LF alone.
+
+    The session has to end there: nobody can tell whether what comes next is the rest of this line
+    or a command. Obeyed, it could be a command that another server took for a part of this one
+    (SMTP smuggling); answered, the client would count one reply too many.
+    """
 
 
 def split_line(line: bytes) -> tuple[str, str]:

@@ -39,11 +39,14 @@ def open_door(
         load=Load(listener.limits),
         odd_bytes=odd_bytes,
         position=listener.position,
-        clients=Networks(listener.clients),
         trusted=Networks(listener.trusted),
         tls=None if listener.tls is None else tls.Certificates(listener.tls),
         spool_directory=spool_directory,
         received=received,
     )
     scratch = memoryview(bytearray(READ_BYTES))
-    return Door(lambda address, port: MailSession(terms, asyncio.get_running_loop(), scratch, address, port), sockets)
+
+    def begin(address: str, port: str) -> MailSession:
+        return MailSession(terms, asyncio.get_running_loop(), scratch, address, port)
+
+    return Door(begin, sockets, Networks(listener.clients), listener.limits)

@@ -1,4 +1,5 @@
-"""Bytes that came in, cut into command lines. Only CRLF ends a line; an overlong line costs no more memory than a long one.
+"""Bytes that came in, cut into command lines. Only CRLF ends a line (RFC 5321, section 2.3.8);
+an overlong line costs no more memory than a long one.
 
 Pure; must never look twice at the same byte for a line end, however slowly a line comes in.
 """
@@ -31,6 +32,14 @@ class Lines:
             self._skipping = False
             raise BadLineError
         return line
+
+    @property
+    def end_in_bare_lf(self) -> bool:
+        """Whether the last byte is LF without CR, if there is no whole line.
+
+        The client that sent it waits for an answer in vain.
+        """
+        return self.bytes.endswith(b"\n")
 
     def take(self) -> bytes:
         """All that is there."""

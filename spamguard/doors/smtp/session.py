@@ -28,9 +28,10 @@ from spamguard.wire.values import Client, Reply
 
 _TURN = 5  # commands in a row before others get theirs: a round of 50 that flood took 4 ms, with 20 it took 32
 
-_TOO_MANY: Mapping[Crowd | None, Reply] = {
+_REFUSALS: Mapping[Crowd, Reply] = {
     Crowd.OF_ALL: Reply.of(421, "4.7.0 Too many connections, try again later"),
     Crowd.OF_ONE: Reply.of(421, "4.7.0 Too many connections from your address, try again later"),
+    Crowd.NOT_LISTED: dialogue.NOT_A_CLIENT,
 }
 _LAST_CHANCE_SECONDS = 1.0  # a door that closes still hears who begins a first message, or ends behind the last, if they are no slower
 
@@ -51,7 +52,6 @@ class Terms:
     load: Load
     odd_bytes: OddBytes
     position: Position
-    clients: Networks
     trusted: Networks
     tls: Certificates | None
     spool_directory: Path
@@ -77,21 +77,29 @@ class Session(Connection):
         self._sending = False  # whether the client may be about to send more when we end the session
         self._served: float | None = None  # when the last message ended, a time of the loop's clock
         self._turns = 0
+        self._idle_since: float | None = None
 
     # The session as a whole.
 
-    async def serve(self, connected: socket.socket) -> None:
+    @property
+    def idle_since(self) -> float | None:
+        """A transaction begins with MAIL and ends when its last reply is sent and the next hop is
+        done with it. Then the client has a moment to say QUIT, as in `drain`."""
+        idle = self._idle_since is not None and self._idle_since <= self.loop.time()
+        return self._idle_since if idle else None
+
+    async def serve(self, connected: socket.socket, refused: Crowd | None) -> None:
         """One connection, from its first byte to its last."""
+        self._idle_since = self.loop.time()
         try:
             await self.loop.connect_accepted_socket(lambda: self, connected)
         except OSError as error:
             _log.info("connection lost at once: %s", error)
             return
-        await self._run()
+        await self._run(None if refused is None else _REFUSALS[refused])
 
-    async def _run(self) -> None:
+    async def _run(self, refused: Reply | None) -> None:
         """From greeting to end, whatever that is."""
-        refused = _TOO_MANY.get(self._terms.load.enter(self._peer.address))
         try:
             await self._serve(refused)
         except Gone:
@@ -99,7 +107,7 @@ class Session(Connection):
         except Late:
             self._end_late()
         except asyncio.CancelledError:
-            self.say(dialogue.SHUTTING_DOWN)
+            self.say(dialogue.SHUTTING_DOWN if self.draining else dialogue.EVICTED)
         except Exception:  # noqa: BLE001
             _log.exception("%s: a fault in this session", self._peer.address)
             self.say(dialogue.CRASHED)
@@ -107,22 +115,20 @@ class Session(Connection):
             await self._finish()
 
     async def _finish(self) -> None:
-        try:
-            self.send()
-            await self._forget_message()
-            await self.close(hear_out=self._sending)
-        finally:
-            self._terms.load.leave(self._peer.address)
+        self.send()
+        await self._forget_message()
+        self._idle_since = None
+        await self.close(hear_out=self._sending)
 
     async def _serve(self, refused: Reply | None) -> None:
-        if self._peer.address not in self._terms.clients:
-            refused = dialogue.NOT_A_CLIENT
         self.say(refused or self._greeting())
         while refused is None and not self._over:
             try:
                 verb, argument = dialogue.split_line(await self._next_line())
             except dialogue.BadLineError:
                 self._answer(dialogue.BAD_LINE)
+            except dialogue.BareLfError:
+                self._end_with(dialogue.BARE_LF)
             else:
                 await self._obey(verb, argument)
             if self._patience.lost and not self._over:
@@ -135,6 +141,8 @@ class Session(Connection):
         await self._take_turns()
         seconds: float | None = self._patience_with_line()
         while (line := self.lines.next()) is None:
+            if self.lines.end_in_bare_lf:
+                raise dialogue.BareLfError
             await self.more(seconds)
             self._turns = 0
             seconds = None  # for the whole line, however slowly it comes in
@@ -346,3 +354,5 @@ class Session(Connection):
             await message.end()
         except Exception:  # the client need not care  # noqa: BLE001
             _log.exception("%s: a fault in ending a message", self._peer.address)
+        finally:
+            self._idle_since = self.loop.time() + _LAST_CHANCE_SECONDS

@@ -49,6 +49,7 @@ class MailSession(Session):
 
     async def _begin(self, sender: Sender) -> None:
         self._message = self._terms.proxy.message(self._forwarded or self._client)
+        self._idle_since = None
         reply = await self._message.mail(sender)
         if reply.positive:
             self._sender, self._asked, self._accepted = sender, 0, 0

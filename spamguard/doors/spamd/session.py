@@ -46,9 +46,10 @@ class SpamdSession(Conversation):
         self._buffer = bytearray()
         self._ended = False
 
-    def turned_away(self, crowd: Crowd | None) -> bytes:
+    def turned_away(self, refused: Crowd) -> bytes:
         """One code for too many, another for who is not welcome."""
-        return dialogue.refusal(RefusedError(Code.TEMPORARY, "too many connections") if crowd else RefusedError(Code.FORBIDDEN))
+        too_many, not_listed = RefusedError(Code.TEMPORARY, "too many connections"), RefusedError(Code.FORBIDDEN)
+        return dialogue.refusal(not_listed if refused is Crowd.NOT_LISTED else too_many)
 
     async def converse(self) -> None:
         """One request."""

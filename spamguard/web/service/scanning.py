@@ -26,7 +26,7 @@ WORDS = 30  # each way, that an explanation of such a message can name
 _MOST, _MOST_OF_ONE = 32, 8  # messages at once, and those of one person who is no operator
 _NEW_FILTER = 5.0  # seconds that scorers may take to find a filter that has just been made
 _AGAIN = 0.2
-_COME_AGAIN = ("busy", "stopping", "no-model", "unreadable")  # the message is not to blame
+_TEMPORARY = ("busy", "stopping", "no-model", "unreadable", "crashed", "timeout")  # it may go well next time
 
 
 class Scanning:
@@ -96,7 +96,7 @@ class Scanning:
 
 
 def _refusal(reason: str) -> BusyError | UsageError:
-    if reason in _COME_AGAIN:
+    if reason in _TEMPORARY:
         return BusyError(f"messages cannot be judged now ({reason}): come again in a moment")
     return UsageError(f"this message cannot be judged ({reason})")
 

@@ -220,7 +220,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
 
 
 def sessions(served):
-    return list(served.door._sessions.values())
+    return list(served.door._tasks)
 
 
 def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):

@@ -51,6 +51,26 @@ def test_its_end_may_come_in_two_pieces():
     assert all_of(lines) == ["bad", b"NOOP"]
 
 
+@pytest.mark.parametrize("text", [b"NOOP\n", b"a\r\nNOOP\n", b"\n", b"NOOP\nNOOP\n", b"x" * 20_000 + b"\n"])
+@pytest.mark.parametrize("step", [1, 5, 30_000])
+def test_a_line_that_ends_in_lf_alone_is_noticed(text, step):
+    lines = Lines()
+    for at in range(0, len(text), step):
+        lines.bytes += text[at : at + step]
+        all_of(lines)
+    assert lines.end_in_bare_lf
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from([b"\r\n", b"a", b"\r", b"x" * 20_000]), max_size=20), st.integers(1, 5))
+def test_without_a_bare_lf_none_is_noticed(pieces, step):
+    text, lines = b"".join(pieces), Lines()
+    for at in range(0, len(text), step):
+        lines.bytes += text[at : at + step]
+        all_of(lines)
+        assert not lines.end_in_bare_lf
+
+
 def test_what_was_taken_can_be_put_back():
     lines = Lines()
     lines.bytes += b"abc\r\n.\r\nQUIT"

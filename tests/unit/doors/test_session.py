@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from spamguard.doors.smtp import session
 from spamguard.settings import DoorLimits, Position, Protocol
 from tests.unit.doors.support import MESSAGE, NO, ScriptedProxy, serving
 
@@ -232,15 +233,61 @@ def test_xclient_begins_the_session_anew(tmp_path):
 
 def test_too_many_connections(tmp_path):
     async def talk(served):
-        callers = [await served.call() for _ in range(3)]
-        first = [await caller.code() for caller in callers]
+        callers = [await served.call() for _ in range(2)]
+        for caller in callers:
+            assert await caller.code() == 220
+            assert await caller.codes(b"EHLO me", b"MAIL FROM:<a@b>") == [250, 250]
+        callers.append(await served.call())
+        first = await callers[2].code()
         ended = await callers[2].at_end()
         await callers[0].say(b"QUIT")
         await callers[0].at_end()
         return first, ended, await (await served.call()).code()
 
-    assert run(tmp_path, talk, limits=DoorLimits(connections=2)) == ([220, 220, 421], True, 220)
-    assert run(tmp_path, talk, limits=DoorLimits(connections_per_client=2)) == ([220, 220, 421], True, 220)
+    assert run(tmp_path, talk, limits=DoorLimits(connections=2)) == (421, True, 220)
+    assert run(tmp_path, talk, limits=DoorLimits(connections_per_client=2)) == (421, True, 220)
+
+
+def test_commands_that_lead_nowhere_do_not_keep_a_place(tmp_path):
+    async def talk(served):
+        first, second = await served.call(), await served.call()
+        assert [await first.code(), await second.code()] == [220, 220]
+        assert await first.codes(b"EHLO me", b"NOOP", b"VRFY x") == [250, 250, 252]
+        third = await served.call()
+        return await third.code(), await first.code(), await second.codes(b"NOOP")
+
+    assert run(tmp_path, talk, limits=DoorLimits(connections=2)) == (220, 421, [250])
+
+
+def test_who_was_served_just_now_can_still_say_goodbye_when_the_door_is_full(tmp_path, monkeypatch):
+    """Programs that hear 421 in place of 221 send the message again."""
+
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        heard = await caller.codes(MESSAGE + b".")
+        refused = await (await served.call()).code()
+        return [*heard, refused, *await caller.codes(b"QUIT")]
+
+    async def talk_later(served):
+        caller = await served.call()
+        await caller.begin()
+        heard = await caller.codes(MESSAGE + b".")
+        return [*heard, await (await served.call()).code(), await caller.code()]
+
+    monkeypatch.setattr(session, "_LAST_CHANCE_SECONDS", 3600.0)
+    assert run(tmp_path, talk, limits=DoorLimits(connections=1)) == [250, 421, 221]
+    monkeypatch.setattr(session, "_LAST_CHANCE_SECONDS", 0.0)
+    assert run(tmp_path, talk_later, limits=DoorLimits(connections=1)) == [250, 220, 421]
+
+
+def test_strangers_take_nobodys_place(tmp_path):
+    async def talk(served):
+        caller, stranger = await served.call(), await served.call(local_addr=("127.0.0.2", 0))
+        return await caller.code(), await stranger.code(), await caller.codes(b"NOOP")
+
+    limits = DoorLimits(connections=1)
+    assert run(tmp_path, talk, clients=("127.0.0.1/32",), limits=limits) == (220, 554, [250])
 
 
 def test_commands_that_lead_nowhere_are_counted(tmp_path):

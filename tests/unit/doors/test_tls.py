@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from spamguard.errors import StartError
-from spamguard.settings import Certificate
+from spamguard.settings import Certificate, DoorLimits
 from tests.support.certificates import self_signed
 from tests.support.waiting import until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
@@ -17,9 +17,9 @@ def pem(tmp_path_factory):
     return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
-def run(pem, directory, talk, proxy=None):
+def run(pem, directory, talk, proxy=None, **options):
     async def main():
-        async with serving(directory, proxy or ScriptedProxy(), tls=Certificate(pem, pem)) as served:
+        async with serving(directory, proxy or ScriptedProxy(), tls=Certificate(pem, pem), **options) as served:
             return await asyncio.wait_for(talk(served), 30)
 
     return asyncio.run(main())
@@ -47,6 +47,17 @@ def test_a_message_by_tls_and_everything_before_it_forgotten(pem, tmp_path):
     assert run(pem, tmp_path, talk, proxy) == (True, False, [503, 502, 250, 250, 354, 250, 221], True)
     assert proxy.contents == [MESSAGE * 20000]
     assert (proxy.passed[0].client.protocol, proxy.passed[0].client.name) == ("ESMTPS", "")
+
+
+def test_a_handshake_that_stalls_keeps_no_place(pem, tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        assert await caller.code() == 220
+        assert await caller.codes(b"EHLO me", b"STARTTLS") == [250, 220]
+        other = await served.call()
+        return await other.code(), await caller.at_end()
+
+    assert run(pem, tmp_path, talk, limits=DoorLimits(connections=1)) == (220, True)
 
 
 @pytest.mark.parametrize("injected", [b"RSET\r\n", b"MAIL FROM:<evil@x.example>\r\nRCPT TO:<b@c>\r\n", b"M"])

@@ -51,7 +51,7 @@ def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, 
             writer.write(begun)
             await until(lambda: served.door.connections)
             await asyncio.sleep(0.1)  # until it waits for more
-            (session,) = served.door._sessions.values()
+            (session,) = served.door._tasks
             assert isinstance(session, Conversation)
             session._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))  # as the event loop does
             await until(lambda: not served.door.connections)

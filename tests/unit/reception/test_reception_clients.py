@@ -1,8 +1,10 @@
 """Counts, and who may come."""
 
+from dataclasses import dataclass
+
 import pytest
 
-from spamguard.reception.clients import Crowd, Load, Networks, neighbourhood, plain_address
+from spamguard.reception.clients import ConnectionLimits, Crowd, Load, Networks, neighbourhood, plain_address
 from spamguard.settings import DoorLimits
 
 
@@ -30,22 +32,55 @@ def test_everybody_has_a_64_of_addresses():
     assert neighbourhood("") == ""
 
 
+@dataclass(eq=False)
+class Connection:
+    idle_since: float | None = None
+
+
 def test_connections_are_counted_in_and_out():
-    load = Load(DoorLimits(connections=3, connections_per_client=2))
-    assert [load.enter("a"), load.enter("a"), load.enter("a"), load.enter("b")] == [None, None, Crowd.OF_ONE, Crowd.OF_ALL]
-    for address in "aaab":
-        load.leave(address)
-    assert load.connections == 0
-    assert load.enter("a") is None
+    limits = ConnectionLimits(3, 2, pytest.fail)
+    served = [Connection() for _ in range(3)]
+    assert [limits.enter(one, address) for one, address in zip(served, "aab", strict=True)] == [None] * 3
+    assert [limits.enter(Connection(), address) for address in "abc"] == [Crowd.OF_ONE, Crowd.OF_ALL, Crowd.OF_ALL]
+    limits.leave(Connection())  # was refused
+    for one in served:
+        limits.leave(one)
+    assert (limits._served, limits._of_client) == ({}, {})
+    assert limits.enter(Connection(), "a") is None
 
 
 def test_an_ipv6_client_cannot_walk_through_its_network():
-    load = Load(DoorLimits(connections_per_client=2))
-    assert [load.enter(f"2001:db8:0:1::{number}") for number in (1, 2, 3)] == [None, None, Crowd.OF_ONE]
-    assert load.enter("2001:db8:0:2::1") is None
-    for number in (1, 2, 3):
-        load.leave(f"2001:db8:0:1::{number}")
-    assert load.enter("2001:db8:0:1::4") is None
+    limits = ConnectionLimits(500, 2, pytest.fail)
+    served = [Connection() for _ in range(3)]
+    assert [limits.enter(one, f"2001:db8:0:1::{number}") for number, one in enumerate(served)] == [None, None, Crowd.OF_ONE]
+    assert limits.enter(Connection(), "2001:db8:0:2::1") is None
+    limits.leave(served[0])
+    assert limits.enter(Connection(), "2001:db8:0:1::4") is None
+
+
+def test_the_longest_idle_connection_makes_room_and_none_in_a_transaction():
+    evicted = []
+    limits = ConnectionLimits(4, 4, evicted.append)
+    first, second, third, busy = connections = [Connection(2.0), Connection(1.0), Connection(3.0), Connection(None)]
+    for address, connection in zip("abca", connections, strict=True):
+        assert limits.enter(connection, address) is None
+    assert [limits.enter(Connection(), address) for address in "defg"] == [None, None, None, Crowd.OF_ALL]
+    assert evicted == [second, first, third]
+    for connection in evicted:
+        limits.leave(connection)  # as each does once it has closed: it must not count twice
+    busy.idle_since = 9.0
+    assert limits.enter(Connection(), "g") is None
+    assert evicted[3:] == [busy]
+
+
+def test_a_client_with_too_many_connections_evicts_its_own():
+    evicted = []
+    limits = ConnectionLimits(10, 2, evicted.append)
+    others, own, busy = Connection(1.0), Connection(2.0), Connection(None)
+    for address, connection in zip("baa", (others, own, busy), strict=True):
+        assert limits.enter(connection, address) is None
+    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, Crowd.OF_ONE]
+    assert evicted == [own]
 
 
 def test_one_client_may_have_half_of_the_bytes_and_who_speaks_for_many_all():

@@ -175,6 +175,9 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
 
     async def talk_much(served):
         servers = [await served.ready() for _ in range(2)]
+        for server in servers:
+            await server.envelope()
+        await until(lambda: [session.idle_since for session in served.door._tasks] == [None, None])
         third = await served.connect()
         gone = await third.hung_up()
         await servers[0].close()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.mail.rewrite import rewritten_head
+from spamguard.proxy.scoring import ScorerPool
 from spamguard.records import Verdict
 from spamguard.settings import History, Scoring, Teach
 from spamguard.spool import IN_MEMORY
@@ -21,6 +23,7 @@ from spamguard.web.service import scanning
 from spamguard.web.service.contract import Service
 from spamguard.web.service.values import MOST, Flip, Opinion, Person, Search
 from tests.unit.filters import opened, teach
+from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.service.office import (
     ANNA,
     BEN,
@@ -154,15 +157,28 @@ def test_no_message_and_no_class(state: Path) -> None:
     asked(state, work)
 
 
-def test_mail_that_harms_a_scorer_harms_nobody_else(state: Path) -> None:
-    """One that takes longer than it may."""
+def test_a_judgement_that_took_too_long_may_go_well_next_time(state: Path) -> None:
     told = settings(state, scoring=Scoring(0.0001, 1))
 
     async def work(service: Service) -> None:
-        with pytest.raises(UsageError, match="cannot be judged"):
-            await service.learn(ANNA, spooled(state, NEW[0] * 200), "spam")
+        for call in (service.judge(ANNA, spooled(state, NEW[0] * 200)), service.learn(ANNA, spooled(state, NEW[1] * 200), "spam")):
+            with pytest.raises(BusyError, match=r"cannot be judged now \(timeout\)"):
+                await call
 
     asked(told, work)
+
+
+def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_again(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+
+    async def work(service: Service) -> None:
+        with pytest.raises(BusyError, match=r"cannot be judged now \(crashed\)"):
+            await service.judge(ANNA, spooled(state, b"CRASH"))
+        with pytest.raises(UsageError, match=r"this message cannot be judged \(poison\)"):
+            await service.judge(ANNA, spooled(state, b"CRASH"))
+        assert (await service.judge(ANNA, spooled(state, NEW[0]))).label
+
+    asked(state, work)
 
 
 def test_no_more_lessons_than_a_day_may_have(state: Path) -> None:
