@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from spamguard.settings import DoorLimits, Position, Protocol
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
 
 HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
@@ -27,7 +28,7 @@ def proxy_for(protocol, answers_each, answers=None):
 def run(directory, proxy, protocol, talk, **options):
     async def main():
         async with serving(directory, proxy, protocol=protocol, **options) as served:
-            return await asyncio.wait_for(talk(await served.call()), 30)
+            return await asyncio.wait_for(talk(await served.call()), PATIENCE)
 
     return asyncio.run(main())
 

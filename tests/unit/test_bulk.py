@@ -19,6 +19,7 @@ from spamguard.errors import SpamguardError
 from spamguard.prepare import Preparer
 from spamguard.sources import Message
 from tests.support.processes import children
+from tests.support.waiting import PATIENCE
 
 KEY = bytes(32)
 ROOT = Path(__file__).parents[2]
@@ -118,10 +119,10 @@ def test_no_process_outlives_the_teacher(tmp_path, how):
         assert len(group(teacher.pid)) >= 4  # teacher, fork server, two at work
         teacher.send_signal(how)
         try:
-            teacher.communicate(timeout=20)
+            teacher.communicate(timeout=PATIENCE)
         finally:
             teacher.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while group(teacher.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert group(teacher.pid) == []

@@ -28,6 +28,7 @@ from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Sender
 from tests.support import disks
 from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 HEAD = b"X-Spam-Flag: YES\r\n"
@@ -287,7 +288,7 @@ def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: P
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport asyncio, os, resource\nfrom tests.unit.test_quarantine import *\n"
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:

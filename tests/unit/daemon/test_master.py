@@ -169,7 +169,7 @@ def test_a_reload_opens_new_addresses_and_closes_old_ones(daemon: Daemon) -> Non
 
 def refuses(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return True
     return False

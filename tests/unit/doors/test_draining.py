@@ -4,6 +4,7 @@ import asyncio
 
 from spamguard.doors.smtp import session
 from spamguard.reception import door
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 GOODBYE = (421, "4.3.2 Shutting down, try again later")
@@ -12,7 +13,7 @@ GOODBYE = (421, "4.3.2 Shutting down, try again later")
 def run(directory, proxy, talk):
     async def main():
         async with serving(directory, proxy) as served:
-            return await asyncio.wait_for(talk(served), 30)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

@@ -17,6 +17,7 @@ from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.teaching import client
 from spamguard.teaching.lesson import Header, Lesson
 from spamguard.teaching.queue import Queue
+from tests.support.waiting import PATIENCE
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -38,7 +39,7 @@ def served(
     async def run() -> None:
         door = TeachingDoor(where, speakers or Speakers(()), tmp_path, lambda: arrived.append(1))
         async with await door.start(tmp_path / "sock", 0o666):
-            await asyncio.wait_for(use(str(tmp_path / "sock")), 30)
+            await asyncio.wait_for(use(str(tmp_path / "sock")), PATIENCE)
 
     asyncio.run(run())
     found = [where.take(name) for name in where.names()]

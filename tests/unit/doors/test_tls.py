@@ -8,7 +8,7 @@ import pytest
 from spamguard.errors import StartError
 from spamguard.settings import Certificate
 from tests.support.certificates import self_signed
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 
@@ -20,7 +20,7 @@ def pem(tmp_path_factory):
 def run(pem, directory, talk, proxy=None):
     async def main():
         async with serving(directory, proxy or ScriptedProxy(), tls=Certificate(pem, pem)) as served:
-            return await asyncio.wait_for(talk(served), 30)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

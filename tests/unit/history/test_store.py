@@ -22,6 +22,7 @@ from spamguard.history.store import LEAST
 from spamguard.mail.author import author
 from spamguard.records import Word
 from tests.support import disks
+from tests.support.waiting import PATIENCE
 from tests.unit.history.rows import recent, row
 
 ROOT = Path(__file__).parents[3]
@@ -263,7 +264,7 @@ def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
     running = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(first)], stderr=subprocess.PIPE) for first in (0, 1000, 2000, 3000)
     ]
-    assert [process.communicate(timeout=60)[1] for process in running] == [b""] * 4
+    assert [process.communicate(timeout=PATIENCE)[1] for process in running] == [b""] * 4
     with opened(tmp_path) as history:
         assert len(recent(history, 1000)) == 400
     assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]

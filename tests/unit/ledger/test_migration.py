@@ -14,6 +14,7 @@ import pytest
 from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, SqliteLedger, migration
 from tests.support.disks import small_disk
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 NEW = migration.SCHEMA_VERSION
@@ -117,7 +118,7 @@ def test_several_that_open_it_at_once(tmp_path):
     path = make_old(tmp_path / "ledger", 400, 5000)
     before = look(path)
     several = [opening(path) for _ in range(4)]
-    assert [one.wait(60) for one in several] == [0] * 4
+    assert [one.wait(PATIENCE) for one in several] == [0] * 4
     assert look(path) == (NEW, ["events_of_users"], before[2])
     assert look(copy_of(path)) == before
 

@@ -21,6 +21,7 @@ from spamguard.spool import IN_MEMORY, Content, Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support import disks
 from tests.support.killing import killed_at
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 HEAD = b"X-Spam-Status: No, score=-3.1 required=5.0 tests=SPAMGUARD_HAM\r\nX-Spamguard: ham\r\n"
@@ -217,7 +218,7 @@ def test_whoever_is_cancelled_waits_until_its_message_is_written(tmp_path: Path,
 
     def slow(descriptor: int) -> None:
         started.set()
-        assert go.wait(30)
+        assert go.wait(PATIENCE)
         original(descriptor)
 
     hop = MaildirHop(tmp_path, "mx")
@@ -342,7 +343,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         "from spamguard.spool import Content, Spool\nfrom spamguard.wire.values import Client, Recipient, Sender\n"
         "place = Path(sys.argv[1])\n"
     )
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_what_it_offers_is_known_at_once(tmp_path: Path) -> None:
