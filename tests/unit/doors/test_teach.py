@@ -147,7 +147,7 @@ def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, spea
             await handing((Header("spam", 5), b"hello"))(path)
         for _, writer in idle:
             writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not await taken(path):  # until the others are seen to have gone
                 await asyncio.sleep(0.01)
 

@@ -22,6 +22,7 @@ from spamguard.settings import Endpoint, Hop, Position, Protocol
 from spamguard.spool import Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, Delivered, FakeHop
+from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable
 from tests.unit.proxy.exchanged import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
 
@@ -42,7 +43,7 @@ class Came(NamedTuple):
 
 async def sent(script: dict[str, list[Answer]]) -> Came:
     with tempfile.TemporaryDirectory() as place:
-        async with asyncio.timeout(60), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
+        async with asyncio.timeout(PATIENCE), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
             hop = StreamHop(Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example")
             tools = Tools(Quarantine(Path(place) / "held"), lambda: KEY, lambda entry: None, lambda: None, People(()))
             message = Exchange(at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net").message(Client())

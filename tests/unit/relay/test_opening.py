@@ -18,6 +18,7 @@ from spamguard.settings import Endpoint, Hop, Protocol, Tls
 from spamguard.wire.values import Reply
 from tests.support.certificates import self_signed, server_context
 from tests.support.hops import EVERYTHING, Act, FakeHop, Script, Then
+from tests.support.waiting import PATIENCE
 from tests.unit.relay.talks import UNREACHABLE, UNSAFE, codes, content, hand_on, hop_to, talk
 
 OFFERED = b"250-hop\r\n250-STARTTLS\r\n250 DSN\r\n"
@@ -266,7 +267,7 @@ def test_a_hop_that_speaks_slower_and_slower_is_given_up() -> None:
         server = await asyncio.start_server(drip, "127.0.0.1", 0)
         try:
             endpoint = Endpoint(Protocol.SMTP, *server.sockets[0].getsockname())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 return await hand_on(StreamHop(Hop(endpoint, command_seconds=0.4), "me.example"))
         finally:
             server.close()
