@@ -233,6 +233,7 @@ def test_relearning_by_many_users_and_settling_depends_on_the_lessons_alone(tmp_
         assert held(one) == held(other)
 
 
+@pytest.mark.slow
 def test_forty_classes(spam_filter: Filter) -> None:
     lessons = [(f"class{number % 40:02}", raw) for number, (_, raw) in enumerate(mail(80, seed=3))]
     for label, _ in lessons:

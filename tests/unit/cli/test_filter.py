@@ -110,6 +110,7 @@ def passed_through(state, raw, monkeypatch):
     return out.getvalue()
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=LINES.filter(lambda raw: b"x-spam" not in raw.lower()))
 @example(raw=b"")

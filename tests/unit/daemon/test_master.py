@@ -22,6 +22,8 @@ from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Client, Daemon
 from tests.unit.filters import mail, teach, upgraded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
 def test_how_many_workers_there_are_where_nobody_says(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:

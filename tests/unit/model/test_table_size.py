@@ -21,6 +21,8 @@ from tests.support.waiting import PATIENCE
 from tests.unit.filters import BITS, bits_of, held, mail, opened, serve, teach
 from tests.unit.kernel.both import both, needs_kernel
 
+pytestmark = pytest.mark.slow
+
 MAIL = mail(150)
 PROBES = [raw for _, raw in MAIL[130:]]
 FEW, MANY = 60, 120  # 64 lessons fill 2**14 buckets; 128 would fill 2**15, but tables grow once

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Answer]]:
     return script
 
 
+@pytest.mark.slow
 @settings(repeatable, max_examples=100)
 @given(scripts())
 def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(script: dict[str, list[Answer]]) -> None:

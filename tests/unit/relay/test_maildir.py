@@ -201,6 +201,7 @@ def test_many_at_once(tmp_path: Path) -> None:
         assert numbers == sorted([*range(odd, 60, 2)] * 2)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     code = 'for n in range(50): MaildirHop(place, "mx").deliver(Sender("a@x"), [Recipient("b@x")], Content(b"A: b\\r\\n", Spool(place), 0))'
     threads = [threading.Thread(target=python, args=(code, str(tmp_path / "Maildir"))) for _ in range(3)]

@@ -123,6 +123,7 @@ def test_sessions_are_kept_for_a_time() -> None:
     assert len(fake.sessions) == 2
 
 
+@pytest.mark.slow
 def test_the_time_begins_anew_with_every_message() -> None:
     fake = FakeHop({})
     talk(fake, messages(3, pause=1.6), idle_seconds=3.0)

@@ -179,6 +179,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
         assert status(answer) == 408
 
 
+@pytest.mark.slow
 def test_chunks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However steadily they come, and whoever sends them."""
     monkeypatch.setattr(body, "WHOLE_SECONDS", 1.0)
