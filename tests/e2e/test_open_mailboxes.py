@@ -168,10 +168,7 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
 
 @needs_root
 def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
-    ask = (
-        "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); "
-        "sys.stdout.buffer.write(one.recv(1000))"
-    )
+    ask = "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); sys.stdout.buffer.write(one.recv(1000))"
     python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable  # one that others can run
     shutil.chown(place.state, "games")
     place.user = ""
