@@ -49,6 +49,7 @@ def test_one_core_needs_no_pool(monkeypatch):
     assert_ready(bulk.ready(KEY, mail(bulk.FEW + 50), 1), mail(bulk.FEW + 50))
 
 
+@pytest.mark.slow
 def test_many_go_through_a_pool_in_order(monkeypatch):
     monkeypatch.setattr(bulk, "_prepared", None)  # of this process
     assert_ready(bulk.ready(KEY, mail(bulk.FEW + 150), 2), mail(bulk.FEW + 150))

@@ -378,6 +378,7 @@ def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path
     assert seen == {(-9, 1), (-9, 0), (0, 0)}
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path: Path) -> None:
     counts = set()
     for step in range(80):
@@ -418,6 +419,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@disks.needs_disks
 def test_a_full_disk_holds_what_it_held_and_nothing_half(small_disk: Path, tmp_path: Path) -> None:
     quarantine = Quarantine(small_disk / "q")
 

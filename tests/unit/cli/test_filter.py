@@ -129,6 +129,7 @@ def test_every_byte_comes_out(any_filter, monkeypatch, raw):
         assert rest == original
 
 
+@pytest.mark.slow
 def test_a_mail_of_a_hundred_megabytes(taught, monkeypatch):
     raw = MAIL + (b"x" * 76 + b"\n") * (100_000_000 // 77)
     assert passed_through(taught, raw, monkeypatch).endswith(raw)

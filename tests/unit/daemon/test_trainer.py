@@ -42,6 +42,7 @@ def train(state: Path, *more: str) -> str:
     return subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True).stderr.decode()
 
 
+@pytest.mark.slow
 def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
     """All mail went on unjudged until somebody read the log and ran `rebuild`."""
     messages = list(mail(30))

@@ -7,9 +7,11 @@ import pytest
 
 from spamguard.errors import StartError
 from spamguard.settings import Certificate
-from tests.support.certificates import self_signed
+from tests.support.certificates import needs_openssl, self_signed
 from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
+
+pytestmark = needs_openssl
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from spamguard.history.store import LEAST
 from spamguard.mail.author import author
 from spamguard.records import Word
 from tests.support import disks
+from tests.support.disks import needs_disks
 from tests.support.waiting import PATIENCE
 from tests.unit.history.rows import recent, row
 
@@ -142,6 +143,7 @@ def test_the_table_has_a_column_for_everything() -> None:
 # ---- bounds
 
 
+@pytest.mark.slow
 def test_twenty_thousand_rows_stay_within_the_bytes(tmp_path: Path) -> None:
     """75 MB of rows through 16 MB, in batches of every size: never more, and what is kept is the newest."""
     dice = random.Random(1)
@@ -288,6 +290,7 @@ def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
     assert found == [row(number).id for number in range(len(found) - 1, -1, -1)]
 
 
+@needs_disks
 def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
     with disks.small_disk(tmp_path / "disk", "1m") as place, opened(place) as history:
         history.append([row(1)])

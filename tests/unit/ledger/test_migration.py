@@ -13,7 +13,7 @@ import pytest
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, SqliteLedger, migration
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +96,7 @@ def test_a_newer_ledger_is_refused_with_a_clear_line(old):
         SqliteLedger.open(old, "key")
 
 
+@needs_disks
 def test_no_room_for_the_copy(tmp_path):
     with small_disk(tmp_path / "disk", "3m") as disk:
         path = make_old(disk / "ledger", 100, 5000)
@@ -123,6 +124,7 @@ def test_several_that_open_it_at_once(tmp_path):
     assert look(copy_of(path)) == before
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_is_the_old_one_or_the_new_one(tmp_path):
     path = make_old(tmp_path / "ledger", 4000, 5000)
     before = look(path)

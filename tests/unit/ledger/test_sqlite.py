@@ -344,6 +344,7 @@ with SqliteLedger.open(Path(sys.argv[1]), "key") as ledger:
 """
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_whole_batches_and_all_they_had_promised(path):
     promised = 0
     head = "import sys; from pathlib import Path; from spamguard.ledger import *\n"

@@ -287,6 +287,7 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path, monkeypatch: pytest
     assert [there.read_bytes()] == [before] == files(tmp_path)
 
 
+@disks.needs_disks
 def test_a_full_disk(small_disk: Path) -> None:
     hop = MaildirHop(small_disk / "Maildir", "mx")
     assert deliver(hop, content(TEXT))[0].code == 250
