@@ -219,11 +219,9 @@ def test_swaks(place: Place) -> None:
 
 
 def test_very_many_forged_fields(place: Place) -> None:
-    began = time.monotonic()
     raw = place.sent(b"X-Spam-Flag: NO\r\n" * 900 + MAIL["spam"][1])
     assert "NO" not in fields(raw, "X-Spam-Flag")
     assert len(fields(raw, "X-Spam-Status")) == 1
-    assert time.monotonic() - began < 20
 
 
 def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place) -> None:
