@@ -34,6 +34,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what the quick set leaves out, beside the tests that say so themselves.
+
+    Tests in e2e start daemons and mail servers. Tests that may skip need root or a program that is not on every machine.
+    """
+    for item in items:
+        if "e2e" in item.path.parts or any(item.iter_markers("skipif")) or any(item.iter_markers("corpus")):
+            item.add_marker("slow")
+
+
 def pytest_collection() -> None:
     """Where several processes collect, each makes what is kept of some of the files, and finds the others'."""
     number, of = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -6,6 +6,7 @@ import pytest
 
 from spamguard.settings import DoorLimits, Position, Protocol
 from tests.support.silent import silent_clients
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
 
 HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
@@ -28,7 +29,7 @@ def proxy_for(protocol, answers_each, answers=None):
 def run(directory, proxy, protocol, talk, **options):
     async def main():
         async with serving(directory, proxy, protocol=protocol, **options) as served:
-            return await asyncio.wait_for(talk(await served.call()), 30)
+            return await asyncio.wait_for(talk(await served.call()), PATIENCE)
 
     return asyncio.run(main())
 

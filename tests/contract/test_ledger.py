@@ -10,6 +10,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import Lesson
 from spamguard.records import Vote
 from tests.contract.ledgers import fold, lessons, new_vote
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,7 +166,7 @@ def test_four_processes_that_create_and_append_at_once_lose_nothing(shelf):
     code = shelf.code("busy") + APPENDS
     workers = [subprocess.Popen([sys.executable, "-c", code, name], cwd=ROOT, stderr=subprocess.PIPE) for name in "abcd"]
     for worker in workers:
-        assert worker.communicate(timeout=60)[1] == b""
+        assert worker.communicate(timeout=PATIENCE)[1] == b""
         assert worker.returncode == 0
     ledger = shelf.open("busy")
     votes = list(ledger.votes())

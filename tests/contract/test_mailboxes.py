@@ -22,7 +22,7 @@ from spamguard.folders.opener import LocalMailboxes
 from spamguard.folders.remote import RemoteMailboxes
 from spamguard.folders.serve import Session
 from spamguard.settings import Watch
-from tests.support.disks import mounted
+from tests.support.disks import mounted, needs_disks
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
 SECONDS = 20.0  # generous
@@ -359,6 +359,7 @@ def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch
         assert [mailbox.user for mailbox in mailboxes.users()] == ["anna"]
 
 
+@needs_disks
 @pytest.mark.parametrize(
     "place", ["", "example.org", "example.org/anna b", "example.org/anna b/Maildir", "example.org/anna b/Maildir/.Junk"]
 )
@@ -384,6 +385,7 @@ def test_a_disk_that_is_mounted_over_what_is_watched(opened, tmp_path, notify, p
             assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
 
 
+@needs_disks
 def test_what_is_mounted_elsewhere_is_nobodys_concern(opened, tmp_path):
     maildir(tmp_path / "home" / "anna")
     (tmp_path / "homes").mkdir()

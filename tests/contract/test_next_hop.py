@@ -22,6 +22,7 @@ from spamguard.settings import Endpoint, Hop, Protocol
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
 from tests.support.hops import FakeHop
+from tests.support.waiting import PATIENCE
 
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ class Way:
 
 
 def stream_hop(endpoint: Endpoint) -> NextHop:
-    return StreamHop(Hop(endpoint, connect_seconds=5, command_seconds=5, data_seconds=5), "me.example")
+    return StreamHop(Hop(endpoint, connect_seconds=3600, command_seconds=3600, data_seconds=3600), "me.example")
 
 
 def stream(lmtp: bool, at_socket: bool) -> Way:
@@ -113,7 +114,7 @@ def run(way: Way, what: Callable[[Open], Awaitable[Result]]) -> Result:
 
     async def everything() -> Result:
         with tempfile.TemporaryDirectory() as directory:
-            async with asyncio.timeout(60), way.open(Path(directory)) as opened:
+            async with asyncio.timeout(PATIENCE), way.open(Path(directory)) as opened:
                 return await what(opened)
 
     return asyncio.run(everything())

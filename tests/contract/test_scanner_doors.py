@@ -17,7 +17,7 @@ from spamguard.reception import door
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
 from tests.support.silent import silent_clients
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.milter.mta import Mta
 
 MAIL = b"Subject: x\r\nFrom: a@x.example\r\n\r\nhello\r\n" + b"line of it\r\n" * 200
@@ -86,7 +86,7 @@ async def ask(served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int
     """What a client makes of what it is told: spam, pass, later, refused, hung up. cut: so much of the request is sent, and no more."""
     streams = await served.connect()
     try:
-        return await asyncio.wait_for(ASKERS[protocol](streams, raw, cut), 30)
+        return await asyncio.wait_for(ASKERS[protocol](streams, raw, cut), PATIENCE)
     except (ConnectionError, asyncio.IncompleteReadError):
         return "hung up"
     finally:
@@ -96,7 +96,7 @@ async def ask(served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int
 def run(directory: Path, protocol: Protocol, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
     async def main() -> Any:
         async with serving(directory, protocol, **settings) as served:
-            return await asyncio.wait_for(talk(served), 90)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 
@@ -342,7 +342,7 @@ def test_who_has_just_come_is_served_while_it_drains(tmp_path: Path, protocol: P
         await until(lambda: served.door.connections == 1)
         draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
         await asyncio.sleep(0.1)
-        found = await asyncio.wait_for(ASKERS[protocol](streams, MAIL, None), 30)
+        found = await asyncio.wait_for(ASKERS[protocol](streams, MAIL, None), PATIENCE)
         streams[1].close()
         await draining
         return found

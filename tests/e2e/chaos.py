@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from tests.support.waiting import PATIENCE
+
 _NAME = re.compile(rb"^X-Attempt: (\d+/\d+)\r$", re.MULTILINE)
 _SUM = re.compile(rb"^X-Sum: ([0-9a-f]{32})\r$", re.MULTILINE)
 _OURS = re.compile(rb"^X-Spamguard: ", re.MULTILINE)
@@ -223,7 +225,7 @@ class _Connection:
 
     async def _expect(self, wanted: bytes) -> bool:
         while True:
-            line = await asyncio.wait_for(self._reader.readuntil(b"\n"), 60)
+            line = await asyncio.wait_for(self._reader.readuntil(b"\n"), PATIENCE)
             if line[3:4] != b"-":
                 break
         if line.startswith(b"421"):

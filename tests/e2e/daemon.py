@@ -106,4 +106,4 @@ def running(state: Path, *arguments: str, port: int, log: Path | None = None, be
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(20)
+            process.wait(PATIENCE)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import came
 
 _CONFIGURATION = """protocols = lmtp imap
@@ -113,4 +114,4 @@ def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
             yield dovecot
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
 from tests.support.recipes import program, snippet
+from tests.support.waiting import PATIENCE
 
 USER = "Debian-exim"
 PROGRAM = program("exim4", "exim4-daemon-light")
@@ -76,7 +77,7 @@ class Exim:
     def command(self, *arguments: str) -> str:
         """What the program answers with this configuration."""
         line = [str(PROGRAM), "-C", str(self.root / "exim.conf"), *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -104,4 +105,4 @@ def running(filter_port: int, back_port: int) -> Iterator[Exim]:
             yield exim
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE)

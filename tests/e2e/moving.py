@@ -19,7 +19,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
 SECONDS = 60.0  # generous
@@ -122,6 +122,6 @@ def watching(state: Path, server: Dovecot, *arguments: str) -> Iterator[tuple[Da
 
 
 def send(port: int, *messages: bytes, to: str = "anna@example.net") -> None:
-    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         for raw in messages:
             client.sendmail("news@offers.example", [to], raw)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.e2e.ports import open_directory, wait_for_port
 from tests.support.recipes import program, snippet
+from tests.support.waiting import PATIENCE
 
 PROGRAM = program("smtpd", "opensmtpd")
 _ACCOUNTS = {"opensmtpd": 64001, "opensmtpq": 64002}
@@ -37,7 +38,7 @@ def runs() -> bool:
     if PROGRAM is None or os.getuid() != 0 or shutil.which("unshare") is None:
         return False
     trying = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(trying, capture_output=True, timeout=30, check=False).returncode == 0
+    return subprocess.run(trying, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import came
 
 SNIPPETS = Path(__file__).parents[2] / "config" / "postfix"
@@ -124,7 +125,7 @@ def running(position: str | None, *, replace: dict[str, str] | None = None, main
 
 
 def _postfix(root: Path, what: str) -> None:
-    done = subprocess.run(["postfix", "-c", root / "etc", what], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["postfix", "-c", root / "etc", what], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, f"postfix {what}: {done.stdout}{done.stderr}"
 
 

@@ -13,7 +13,7 @@ from tests.e2e.ports import free_port
 _MESSAGES = 800  # that its filter was taught
 SPAM, HAM = (daemon.unseen(label, 8, _MESSAGES) for label in ("spam", "ham"))  # new to it
 del SPAM[3], HAM[4], HAM[2]  # it has doubts about these, depending on who hands them over
-IN_FORCE_SECONDS = 15.0  # from the answer to a lesson to its being in force; generous: four times as long is between two settlings
+IN_FORCE_SECONDS = 45.0  # from the answer to a lesson to its being in force: less than is between two settlings
 
 
 @dataclass(frozen=True, slots=True)

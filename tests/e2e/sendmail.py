@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
 from tests.support.recipes import UNPACKED, snippet
+from tests.support.waiting import PATIENCE
 
 PROGRAM = UNPACKED / "sendmail-bin" / "usr" / "libexec" / "sendmail" / "sendmail"
 _MACROS = UNPACKED / "sendmail-cf" / "usr" / "share" / "sendmail" / "cf"
@@ -53,7 +54,7 @@ def running(hop: int, milter: int) -> Iterator[int]:
         asked = snippet("sendmail/milter.mc", **{"11332": str(milter)})
         (root / "sendmail.mc").write_text(_CONFIGURATION.format(root=root, macros=_MACROS, hop=hop, port=port, snippet=asked))
         expanding = ["m4", f"-D_CF_DIR_={_MACROS}/", root / "sendmail.mc"]
-        made = subprocess.run(expanding, cwd=_MACROS, capture_output=True, check=True, timeout=60)
+        made = subprocess.run(expanding, cwd=_MACROS, capture_output=True, check=True, timeout=PATIENCE)
         (root / "sendmail.cf").write_bytes(made.stdout)
         line = f"hostname mx.example.net && exec {PROGRAM} -C {root}/sendmail.cf -bD -q1s"
         with subprocess.Popen(["unshare", "--uts", "sh", "-c", line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

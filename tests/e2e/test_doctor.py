@@ -9,6 +9,7 @@ from pathlib import Path
 from spamguard import Filter
 from tests.e2e import daemon
 from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import held
 from tests.unit.folders.maildirs import maildir
 
@@ -16,7 +17,7 @@ from tests.unit.folders.maildirs import maildir
 def doctor(state: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
     """Exit status, outcomes by step, and everything it said."""
     line = [*daemon.COMMAND, "--state", str(state), "doctor", "--json", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, timeout=120, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, timeout=PATIENCE, check=False)
     assert done.stderr == ""
     return done.returncode, {step["name"]: step["outcome"] for step in json.loads(done.stdout)["steps"]}, done.stdout
 

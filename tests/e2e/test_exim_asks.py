@@ -16,6 +16,7 @@ from tests.e2e.exim import Exim
 from tests.e2e.ports import free_port, open_directory, wait_for_port
 from tests.e2e.scanning import HAM, SPAM, Site, site
 from tests.support.recipes import UNPACKED, snippet
+from tests.support.waiting import PATIENCE
 
 PROGRAM = UNPACKED / "exim4-daemon-heavy" / "usr" / "sbin" / "exim4"
 pytestmark = pytest.mark.skipif(
@@ -85,7 +86,7 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def send(server: Exim, raw: bytes) -> None:
-    with smtplib.SMTP("127.0.0.1", server.port, "there.example", timeout=60) as client:
+    with smtplib.SMTP("127.0.0.1", server.port, "there.example", timeout=PATIENCE) as client:
         client.sendmail("a@x.example", ["anna@example.net", "ben@example.net"], raw)
 
 

@@ -15,7 +15,7 @@ from spamguard import Filter
 from tests.e2e import daemon
 from tests.e2e.moving import all_seen, sibling, votes
 from tests.support.processes import children
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.folders.maildirs import deliver, maildir
 
 USERS = ("anna", "ben")
@@ -105,7 +105,7 @@ class Killed:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(30) == 0, self.log.read_text()[-4000:]
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()[-4000:]
 
 
 def rounds(messages: list[Message], phase: int) -> Iterator[list[tuple[Message, str]]]:

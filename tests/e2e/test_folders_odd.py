@@ -213,7 +213,7 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
         rename(messages[0], box / os.fsdecode(b".Tr\xf6del"))
         rename(messages[1], box / ".Junk.deep.er")
         rename(box / "new" / odd, box / ".Junk")
-        running.lines("class=spam", 3, seconds=60)
+        running.lines("class=spam", 3)
         for number in range(20):
             there = maildir(box / f".Archive.{number}")
             message = deliver(there, sibling(60 + number))
@@ -224,7 +224,7 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
         (box / ".Archive").rename(box / ".Kept")
         half.write_bytes(sibling(4))
         rename(messages[2], box / ".Junk")
-        running.lines("class=spam", 4, seconds=60)
+        running.lines("class=spam", 4)
         running.lines("is a symbolic link, which is not followed", 2)
         time.sleep(2.5)  # the mailbox is looked at again, more than once
         log = running.log()

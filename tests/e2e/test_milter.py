@@ -26,7 +26,7 @@ from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields, send
 from tests.support.processes import children
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
 
@@ -151,7 +151,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes)
     assert first.digest == second.digest
     assert first.packed == second.packed
     assert first.log_odds == second.log_odds
-    asking = http.client.HTTPConnection("127.0.0.1", place.rspamd, timeout=20)
+    asking = http.client.HTTPConnection("127.0.0.1", place.rspamd, timeout=PATIENCE)
     asking.request("POST", "/checkv2", raw)
     answer = asking.getresponse().read()
     asking.close()
@@ -195,7 +195,7 @@ def test_several_recipients_get_one_verdict(place: Place) -> None:
 def test_mail_of_programs_of_this_machine(place: Place) -> None:
     def sending() -> bytes:
         line = ["sendmail", "-C", place.server.root / "etc", "-f", "root@example.org", "anna@example.net"]
-        done = subprocess.run(line, input=MAIL["spam"][0].replace(b"\r\n", b"\n"), capture_output=True, check=False, timeout=60)
+        done = subprocess.run(line, input=MAIL["spam"][0].replace(b"\r\n", b"\n"), capture_output=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return b"250 2.0.0 Ok: queued"
 
@@ -209,7 +209,7 @@ def test_swaks(place: Place) -> None:
     line = ["swaks", "--server", f"127.0.0.1:{place.server.smtp_port}", "--to", "anna@example.net", "--from", "a@example.org"]
 
     def sending() -> bytes:
-        done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, check=False, timeout=60)
+        done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout
         return b"250 2.0.0 Ok: queued"
 
@@ -219,11 +219,9 @@ def test_swaks(place: Place) -> None:
 
 
 def test_very_many_forged_fields(place: Place) -> None:
-    began = time.monotonic()
     raw = place.sent(b"X-Spam-Flag: NO\r\n" * 900 + MAIL["spam"][1])
     assert "NO" not in fields(raw, "X-Spam-Flag")
     assert len(fields(raw, "X-Spam-Status")) == 1
-    assert time.monotonic() - began < 20
 
 
 def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place) -> None:
@@ -234,8 +232,8 @@ def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place)
     with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
         place.server.delivered(before + 20)
         place.running.process.send_signal(signal.SIGHUP)
-        place.running.lines("has drained", 2, seconds=60)
-        assert source.wait(120) == 0
+        place.running.lines("has drained", 2)
+        assert source.wait(PATIENCE) == 0
     found = place.server.delivered(before + 600)
     assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in found[before:])
     told = place.server.log()[said:].splitlines()
@@ -318,7 +316,7 @@ def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(state: Pa
         sending = [senders.submit(until_taken, server, b"Subject: number %d\r\n\r\ntext\r\n" % number) for number in range(120)]
         for kills in (1, 2):
             with suppress(Killed), daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-                running.lines("verdict=", 25 * kills, seconds=60)
+                running.lines("verdict=", 25 * kills)
                 running.process.kill()
                 running.process.wait()
                 raise Killed
@@ -336,7 +334,7 @@ class Killed(Exception):  # noqa: N818
 
 def until_taken(server: postfix.Postfix, raw: bytes) -> int:
     """Send it as a mail server does: again while it is told to; how often that was."""
-    until = time.monotonic() + 90
+    until = time.monotonic() + PATIENCE
     for times in count(1):
         if (code := outcome(server, raw)) == 250:
             return times

@@ -95,7 +95,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored
 
 def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     line = [*COMMAND, "--state", str(state), "status", *options]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False, **settings)
+    return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, check=False, **settings)
 
 
 def counted(values: Values) -> Counter[str]:
@@ -294,13 +294,13 @@ def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
             eventually(lambda: (json.loads(status(state, "--json").stdout)["daemon"] or {}).get("ready"), "it is ready again")
         finally:
             restarted.terminate()
-            restarted.wait(20)
+            restarted.wait(PATIENCE)
         running.process.returncode = 0  # what is looked at in the end
 
 
 def runs_as(user: int) -> bool:
     try:
-        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=PATIENCE)
     except PermissionError:
         return False
     return True
@@ -343,7 +343,7 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
         running.lines("SIGKILL")
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     lines = file.read_text().splitlines()
     objects = [json.loads(re.sub(r"^<[2346]>", "", line)) for line in lines]
     assert all(line.startswith("<") and line.isprintable() for line in lines)

@@ -25,7 +25,7 @@ from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
 from tests.support.processes import children
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.test_master import Listener, is_stopped
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -90,7 +90,7 @@ class Place:
             yield process
             if process.poll() is None:
                 process.terminate()
-                assert process.wait(20) == 0, self.log.read_text()
+                assert process.wait(PATIENCE) == 0, self.log.read_text()
         finally:
             process.kill()
             process.wait()
@@ -168,10 +168,7 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
 
 @needs_root
 def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
-    ask = (
-        "import socket, sys; one = socket.socket(socket.AF_UNIX); one.settimeout(20); one.connect(sys.argv[1]); "
-        "sys.stdout.buffer.write(one.recv(1000))"
-    )
+    ask = "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); sys.stdout.buffer.write(one.recv(1000))"
     python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable  # one that others can run
     shutil.chown(place.state, "games")
     place.user = ""
@@ -179,7 +176,7 @@ def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
     with place.opening():
         for user, may in (("games", True), ("root", True), ("nobody", False), ("daemon", False)):
             asking = [python, "-c", ask, str(place.socket)]
-            done = subprocess.run(asking, user=user, extra_groups=[], capture_output=True, check=True, timeout=60, cwd="/")
+            done = subprocess.run(asking, user=user, extra_groups=[], capture_output=True, check=True, timeout=PATIENCE, cwd="/")
             assert _welcomes(done.stdout) is may, (user, done.stdout)
         place.logged(f"uid {OWNER.pw_uid} has asked and is refused")
 
@@ -228,7 +225,7 @@ def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
         held = []
         for _ in range(40):
             one = socket.socket(socket.AF_UNIX)
-            one.settimeout(20)
+            one.settimeout(PATIENCE)
             one.connect(str(place.socket))
             held.append(one)
         assert sum(_welcomes(one.recv(1000)) for one in held) == 16
@@ -236,10 +233,10 @@ def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
             with suppress(OSError):
                 one.send(os.urandom(number * 50 + 1))
             one.close()
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while True:
             with socket.socket(socket.AF_UNIX) as one:
-                one.settimeout(20)
+                one.settimeout(PATIENCE)
                 one.connect(str(place.socket))
                 if _welcomes(one.recv(1000)):
                     break
@@ -258,7 +255,7 @@ def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None
     def taught() -> subprocess.CompletedProcess[str]:
         command = ["setpriv", f"--reuid={place.user}", "--clear-groups", *COMMAND, "--state", str(place.state)]
         asked = [*command, "teach-folders", "--config", str(place.file)]
-        return subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
     with place.opening():
         done = taught()
@@ -289,7 +286,7 @@ def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
     with place.opening():
         before = place.socket.stat().st_ino
         command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", OPENER]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode not in (0, 78)
         assert f"{place.socket}: another `open-mailboxes` listens there: stop that one" in done.stderr
         assert place.socket.stat().st_ino == before
@@ -298,7 +295,7 @@ def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
 def test_mistakes_have_their_exit_status(place: Place) -> None:
     def tried() -> tuple[int, str]:
         command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", "no-such-user"]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert "Traceback" not in done.stderr
         return done.returncode, done.stderr
 

@@ -17,7 +17,7 @@ from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields
 from tests.support.recipes import snippet
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 
 def knows(user: str) -> bool:
@@ -37,7 +37,7 @@ def test_exim(state: Path, tmp_path: Path) -> None:
     file.write_text(snippet("minimal.yaml", **places))
     with exim.running(port, back) as server, daemon.running(state, "--config", str(file), port=port) as running:
         assert "router = spamguard" in server.command("-bt", "anna@example.net")
-        with smtplib.SMTP("127.0.0.1", server.port, timeout=30) as client:
+        with smtplib.SMTP("127.0.0.1", server.port, timeout=PATIENCE) as client:
             for number, label in enumerate(("spam", "ham"), start=1):
                 sent = b"X-Spam-Flag: NO\r\n" + daemon.unseen(label, 1)[0]
                 assert client.sendmail("someone@example.org", ["anna@example.net", "ben@example.net"], sent) == {}
@@ -63,7 +63,7 @@ def test_opensmtpd(state: Path, tmp_path: Path) -> None:
         hop.serving(),
         opensmtpd.running(taking, port, back, hop.port),
         daemon.running(state, "--config", str(file), port=port),
-        smtplib.SMTP("127.0.0.1", taking, timeout=60) as client,
+        smtplib.SMTP("127.0.0.1", taking, timeout=PATIENCE) as client,
     ):
         for number, label in enumerate(("spam", "ham"), start=1):
             sent = b"X-Spam-Flag: NO\r\n" + daemon.unseen(label, 1)[0]
@@ -82,7 +82,7 @@ def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
 
     def told(part: str) -> subprocess.CompletedProcess[str]:
         file.write_text(usual % part)
-        return subprocess.run([str(opensmtpd.PROGRAM), "-n", "-f", file], capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run([str(opensmtpd.PROGRAM), "-n", "-f", file], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     found = told(snippet("opensmtpd/smtpd.conf"))
     assert (found.returncode, "configuration OK" in found.stderr) == (0, True), found.stderr

@@ -16,7 +16,7 @@ from tests.e2e.moving import all_seen, mail_program, move, needs_dovecot, ok, sa
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields
 from tests.e2e.test_ways_on import spamguard
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 TAUGHT = range(100, 115)  # of a campaign: spam for anna, ham for ben
 ANNA, BEN, CARL = "anna@example.net", "ben@example.net", "carl@example.net"
@@ -45,7 +45,7 @@ def disagreeing(state: Path) -> None:
 
 def send_to_all(port: int, raw: bytes, *recipients: str, codes: Sequence[int] = ()) -> list[bytes]:
     """One LMTP transaction; the answer to each recipient. codes: of these, all 250 unless told."""
-    with smtplib.LMTP("127.0.0.1", port, timeout=30) as client:
+    with smtplib.LMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.ehlo()
         client.mail("news@offers.example")
         for one in recipients:
@@ -81,10 +81,10 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
                 ok(ben.create("Archive"))
                 for number in TAUGHT:
                     move(anna, number, "INBOX", "Junk")
-                log.lines("lesson user=", len(TAUGHT), seconds=30)
+                log.lines("lesson user=", len(TAUGHT))
                 for number in TAUGHT:  # teaches all others nothing any more; mixed with hers, steps would stay until it is settled
                     move(ben, number, "INBOX", "Archive")
-            log.lines("lesson user=", 2 * len(TAUGHT), seconds=30)
+            log.lines("lesson user=", 2 * len(TAUGHT))
             assert said(state) == {"anna": " ".join(["spam"] * len(TAUGHT)), "ben": " ".join(["ham"] * len(TAUGHT))}
 
             texts = send_to_all(lmtp, sibling(1), ANNA, BEN, "sales+x@example.net")
@@ -100,7 +100,7 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
             told = json.loads(spamguard(state, "explain", "--json", name_of(hers)))["then"]
             assert (told["label"], told["personal"], told["to"]) == ("spam", {"anna": "spam"}, [ANNA, "sales+x@example.net"])
 
-            with smtplib.SMTP("127.0.0.1", smtp, timeout=30) as client:
+            with smtplib.SMTP("127.0.0.1", smtp, timeout=PATIENCE) as client:
                 refused = client.sendmail("news@offers.example", [ANNA, BEN], sibling(2))
                 assert {one: code for one, (code, _) in refused.items()} == {BEN: 452}
                 assert client.sendmail("news@offers.example", [BEN], sibling(2)) == {}
@@ -155,7 +155,7 @@ def test_where_the_next_hop_has_one_answer_the_mildest_verdict_is_for_all(state:
     port = free_port()
     disagreeing(state)
     with peers.Hop().serving() as hop, running(state, {port: "smtp"}, f"smtp://127.0.0.1:{hop.port}") as log:
-        with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+        with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
             for recipients in ([ANNA, BEN], [ANNA], [BEN]):
                 assert client.sendmail("news@offers.example", recipients, sibling(1)) == {}
         assert [fields(raw, "X-Spam-Flag") for raw in hop.messages] == [[], ["YES"], []]

@@ -17,7 +17,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.e2e.postfix import Postfix
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
 
@@ -54,7 +54,7 @@ def comes(server: Postfix, before: list[bytes], user: str = "anna") -> bytes:
 
 
 def send(port: int, raw: bytes, to: tuple[str, ...] = ("anna@example.net",), sender: str = "someone@example.org") -> None:
-    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.sendmail(sender, list(to), raw)
 
 
@@ -107,7 +107,7 @@ def test_before_queue_a_refusal_reaches_the_sender(state: Path) -> None:
 def test_standalone_the_next_hop_decides_about_recipients(plain: tuple[Postfix, Daemon]) -> None:
     server, _ = plain
     before = server.delivered(0)
-    with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=PATIENCE) as client:
         client.ehlo("client.example")
         assert client.mail("a@example.org")[0] == 250
         code, text = client.rcpt("somebody@elsewhere.example")
@@ -127,7 +127,7 @@ def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
     server, _ = plain
     before = {user: server.delivered(0, user) for user in ("anna", "ben")}
     line = ["swaks", "--server", f"127.0.0.1:{server.smtp_port}", "--to", "anna@example.net,ben@example.net", "--from", "a@example.org"]
-    done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
     for user, known in before.items():
         assert body(comes(server, known, user)).startswith(b"line one\n.\n..two\n")
@@ -150,7 +150,7 @@ def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, 
 def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path) -> None:
     """It has our header fields when it comes back."""
     with placed("after-queue", state, main="message_size_limit = 100000\n") as (server, _):
-        with smtplib.SMTP("127.0.0.1", server.smtp_port, timeout=30) as client:
+        with smtplib.SMTP("127.0.0.1", server.smtp_port, timeout=PATIENCE) as client:
             for length in range(100_000, 95_000, -100):  # Postfix counts some bytes of its own
                 raw = b"Subject: large\r\n\r\n"
                 try:

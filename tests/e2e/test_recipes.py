@@ -15,6 +15,7 @@ from tests.e2e import daemon, dovecot
 from tests.e2e.ports import free_port, open_directory
 from tests.e2e.test_positions import fields
 from tests.support.recipes import command, snippet
+from tests.support.waiting import PATIENCE
 
 MAIL = {label: daemon.unseen(label, 1)[0].replace(b"\r\n", b"\n") for label in ("spam", "ham")}
 
@@ -34,7 +35,7 @@ def home(state: Path, tmp_path: Path) -> Path:
 
 def run(line: list[str | Path], home: Path, given: bytes = b"") -> str:
     environment = {**os.environ, "HOME": str(home)} | dict.fromkeys(("XDG_STATE_HOME", "SPAMGUARD_STATE"), "")
-    done = subprocess.run(line, cwd=home, env=environment, input=given, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(line, cwd=home, env=environment, input=given, capture_output=True, timeout=PATIENCE, check=False)
     told = (done.stdout + done.stderr).decode(errors="replace")
     assert done.returncode == 0, told
     return told

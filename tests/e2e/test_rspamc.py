@@ -16,7 +16,7 @@ import pytest
 from spamguard.history import History
 from tests.e2e import daemon
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("rspamc") is None, reason="needs rspamc: apt-get install --no-install-recommends rspamd")
 
@@ -31,7 +31,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def rspamc(where: Site, *arguments: str, raw: bytes = b"") -> str:
     """What it says. AssertionError: it fails."""
     command = ["rspamc", "-h", f"127.0.0.1:{where.port}", *arguments]
-    done = subprocess.run(command, input=raw, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout.decode()
 
@@ -88,7 +88,7 @@ def test_learning(here: Site) -> None:
 def test_learning_takes_a_password(here: Site) -> None:
     for arguments in ((), ("-P", "wrong")):
         command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
-        done = subprocess.run(command, input=HAM[1], capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
         assert b"success" not in done.stdout
         assert b"may not teach" in done.stdout + done.stderr
         assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_learning_takes_a_password(here: Site) -> None:
 @pytest.mark.parametrize("command", ["counters", "stat_reset", "fuzzy_add", "fuzzy_del"])
 def test_what_there_is_not_is_said(here: Site, command: str) -> None:
     line = ["rspamc", "-h", f"127.0.0.1:{here.port}", "-f", "1", command]
-    done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, b"no such thing here" in done.stdout + done.stderr) == (1, True)
 
 
@@ -111,7 +111,7 @@ def test_status(here: Site) -> None:
 
 def test_a_program_without_rspamc(here: Site) -> None:
     """As a script with curl does it: over one connection, with keep-alive."""
-    connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=PATIENCE)
     try:
         for _ in range(3):
             connection.request("POST", "/checkv2", SPAM[0], {"Queue-Id": "Q1"})

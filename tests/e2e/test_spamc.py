@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("spamc") is None, reason="needs spamc: apt-get install spamc")
 
@@ -30,7 +30,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def spamc(where: Site, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
     """Exit status and what it says. -F /dev/null: no configuration of this machine."""
     command = ["spamc", "-F", "/dev/null", "-d", "127.0.0.1", "-p", str(where.port), *arguments]
-    done = subprocess.run(command, input=raw, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
     return done.returncode, done.stdout
 
 

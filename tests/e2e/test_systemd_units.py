@@ -17,6 +17,7 @@ from spamguard import cli, config
 from spamguard.cli import rim
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
+from tests.support.waiting import PATIENCE
 
 UNITS = ROOT / "systemd"
 SERVICES = ("spamguard.service", "spamguard-watch.service")
@@ -28,7 +29,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give dir
 
 
 def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "SYSTEMD_COLORS": "0"})
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env={**os.environ, "SYSTEMD_COLORS": "0"})
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import append, copy, mail_program, move, ok, sibling, uid
 from tests.e2e.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
-HOOK_SECONDS = 5.0  # generous: below 0.3 on a machine that does nothing else
+HOOK_SECONDS = 30.0  # half of what is between two settlings, for which nobody may wait; below 0.3 on a machine that does nothing else
 _FOLDERS = """
 auth_username_chars =  # any, blanks too
 namespace inbox {
@@ -304,7 +304,7 @@ def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
         with smtplib.SMTP("127.0.0.1", port) as client:
             client.sendmail("anna@example.net", "spam@example.net", report(*map(sibling, range(20))))
         running.process.kill()
-        running.process.wait(20)
+        running.process.wait(PATIENCE)
         running.process.returncode = 0  # killed, and meant to be
     with forwarding(state):
         eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")

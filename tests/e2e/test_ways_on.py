@@ -13,13 +13,14 @@ import pytest
 from tests.e2e import daemon, dovecot
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import fields
+from tests.support.waiting import PATIENCE
 
 needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
 
 
 def spamguard(state: Path, *arguments: str) -> str:
     line = [*daemon.COMMAND, "--state", str(state), *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=60)
+    done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

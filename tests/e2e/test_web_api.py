@@ -27,7 +27,7 @@ from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.support import certificates
 from tests.support.processes import children
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 MESSAGE = {"Content-Type": "message/rfc822"}
 HOLDING = {"rules": [{"when": "spam", "action": "quarantine"}]}
@@ -54,7 +54,7 @@ class Site:
         try:
             with self.hop.serving(), daemon.running(self.state, "--config", str(self.file), port=self.smtp) as running:
                 if served:
-                    running.lines("page and API on", seconds=30)
+                    running.lines("page and API on")
                 yield running
         finally:
             for client in self.clients:
@@ -62,7 +62,12 @@ class Site:
 
     def command(self, *arguments: str, status: int = 0) -> str:
         done = subprocess.run(
-            [*COMMAND, "--state", str(self.state), *arguments], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False
+            [*COMMAND, "--state", str(self.state), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env=ENVIRONMENT,
+            check=False,
         )
         assert done.returncode == status, done.stderr
         return done.stdout.strip()
@@ -71,12 +76,12 @@ class Site:
         """With a new token. who: options of `spamguard token create`."""
         token = self.command("token", "create", f"t{time.monotonic_ns()}", *who)
         url = more.pop("url", f"http://127.0.0.1:{self.port}")
-        found = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60, **more)
+        found = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE, **more)
         self.clients.append(found)
         return found
 
     def send(self, raw: bytes, *recipients: str) -> None:
-        with smtplib.SMTP("127.0.0.1", self.smtp, timeout=30) as client:
+        with smtplib.SMTP("127.0.0.1", self.smtp, timeout=PATIENCE) as client:
             client.sendmail("sender@example.org", list(recipients), raw)
 
 
@@ -346,7 +351,7 @@ def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -
         site.send(daemon.unseen("ham", 1)[0], "carla@example.net")
         if how == signal.SIGSTOP:
             os.kill(pid, signal.SIGKILL)
-        running.lines("page and API on", begun + number, seconds=30)
+        running.lines("page and API on", begun + number)
     assert passed(carla, 2)  # the token is good for all of them
     running.lines("page and API has ended", ended + 2)
 
@@ -365,7 +370,7 @@ def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon])
     for number, (limits, status) in enumerate((({"message_size": "1000B"}, 413), ({}, 200)), 1):
         site.configure(web | {"limits": limits}, listener=HOLDING)
         running.process.send_signal(signal.SIGHUP)
-        running.lines("page and API on", begun + number, seconds=30)
+        running.lines("page and API on", begun + number)
         eventually(lambda: len(serving(running)) == 1, "that of before is gone")
         assert olga.get("/classes").status_code == 200
         assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == status
@@ -374,7 +379,7 @@ def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon])
 def test_a_port_in_use_is_told_and_mail_flows(tmp_path: Path) -> None:
     site = Site(daemon.taught(tmp_path / "state"))
     with socket.create_server(("127.0.0.1", site.port)), site.running(served=False) as running:
-        running.lines("page and API cannot be served", seconds=30)
+        running.lines("page and API cannot be served")
         site.send(daemon.unseen("ham", 1)[0], "anna@example.net")
         eventually(lambda: "nobody serves them" in site.command("status"), "status tells it")
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import subprocess
 from pathlib import Path
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl: apt-get install openssl")
 
 
 def self_signed(directory: Path, name: str = "localhost") -> Path:

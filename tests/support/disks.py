@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+needs_disks = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a disk")
+
 
 @contextmanager
 def mounted(disk: Path, place: Path) -> Iterator[None]:

@@ -27,6 +27,7 @@ from spamguard.settings import Endpoint, Protocol, Scanner
 from spamguard.spool import Spool
 from spamguard.teaching.lesson import Lesson
 from spamguard.teaching.queue import DIRECTORY, Queue
+from tests.support.waiting import PATIENCE
 
 KEY = b"k" * 32
 STATISTICS = Statistics(
@@ -99,7 +100,7 @@ class Served:
             writer.write(data)
             if end:
                 writer.write_eof()
-            return await asyncio.wait_for(reader.read(), 30)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 

@@ -13,6 +13,7 @@ from typing import Any
 from corpora.synthetic import generate
 from spamguard import Filter, secret
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from tests.support.waiting import PATIENCE
 
 KEY = b"the key of all filters in tests!"
 BITS = 14
@@ -68,7 +69,7 @@ def files(directory: Path) -> dict[str, bytes]:
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, in which `opened`, `mail` and `teach` are known."""
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.filters import *\nfrom pathlib import Path\n"
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def serve(directory: str, connection: Any) -> None:

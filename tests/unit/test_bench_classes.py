@@ -10,6 +10,8 @@ from tests.bench import bench_classes
 from tests.bench.bench_classes import SPAMASSASSIN, Answer, by_kind, swindles, unmarked
 from tests.unit.filters import mail
 
+pytestmark = pytest.mark.slow
+
 LISTED = (
     b"From: a@b.example\r\nList-Id: Fork <fork.example>\r\nSubject: [Fork] tea\r\n\r\nHello\r\n" + b"_" * 47 + b"\r\nFork mailing list\r\n"
 )

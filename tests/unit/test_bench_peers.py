@@ -13,6 +13,8 @@ from corpora import synthetic
 from tests.bench import bare, bench_drift, bench_learning, bench_peers, contest, courses, foreign, pictures, rivals, streams
 from tests.bench.streams import Mail
 
+pytestmark = pytest.mark.slow
+
 STREAM = [Mail("spam" if number % 3 == 0 else "ham", Path(str(number))) for number in range(900)]
 
 

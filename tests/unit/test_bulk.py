@@ -19,6 +19,7 @@ from spamguard.errors import SpamguardError
 from spamguard.prepare import Preparer
 from spamguard.sources import Message
 from tests.support.processes import children
+from tests.support.waiting import PATIENCE
 
 KEY = bytes(32)
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ def test_one_core_needs_no_pool(monkeypatch):
     assert_ready(bulk.ready(KEY, mail(bulk.FEW + 50), 1), mail(bulk.FEW + 50))
 
 
+@pytest.mark.slow
 def test_many_go_through_a_pool_in_order(monkeypatch):
     monkeypatch.setattr(bulk, "_prepared", None)  # of this process
     assert_ready(bulk.ready(KEY, mail(bulk.FEW + 150), 2), mail(bulk.FEW + 150))
@@ -103,6 +105,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_the_teacher(tmp_path, how):
     (tmp_path / "teach.py").write_text(FOR_EVER)
@@ -118,10 +121,10 @@ def test_no_process_outlives_the_teacher(tmp_path, how):
         assert len(group(teacher.pid)) >= 4  # teacher, fork server, two at work
         teacher.send_signal(how)
         try:
-            teacher.communicate(timeout=20)
+            teacher.communicate(timeout=PATIENCE)
         finally:
             teacher.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while group(teacher.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert group(teacher.pid) == []

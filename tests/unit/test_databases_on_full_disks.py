@@ -14,7 +14,7 @@ from spamguard.folders.sightings import Sightings
 from spamguard.history import History
 from spamguard.ledger import SqliteLedger
 from spamguard.web.access.store import Store
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "ledger": lambda place: SqliteLedger.open(place / "ledger.sqlite", "key").close(),
@@ -24,6 +24,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@needs_disks
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_room_there_is(tmp_path, kind):
     made = set()

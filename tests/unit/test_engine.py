@@ -14,6 +14,7 @@ import pytest
 from spamguard import Filter, policy
 from spamguard.errors import LedgerError, SpamguardError, TableError, UnknownClassError, UsageError
 from spamguard.records import EXTRACTOR
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY, files, mail, opened, python, serve, teach
 
 MAIL = mail(90)
@@ -152,7 +153,7 @@ def test_a_lesson_is_in_force_at_the_next_judgement_of_another_process(tmp_path:
                     assert here.recv() == (verdict.label, verdict.log_odds)
         finally:
             here.send(b"")
-            process.join(30)
+            process.join(PATIENCE)
     assert process.exitcode == 0
 
 

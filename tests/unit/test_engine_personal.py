@@ -141,6 +141,7 @@ def act(spam_filter: Filter, user: str, number: int, label: str | None) -> None:
         spam_filter.learn(letter(number), label, user=user)
 
 
+@pytest.mark.slow
 @repeatable
 @given(actions=ACTIONS, shuffled=st.randoms(use_true_random=False))
 def test_only_what_is_said_in_the_end_counts_in_whatever_order(tmp_path_factory, actions, shuffled):
@@ -180,6 +181,7 @@ def test_what_one_says_is_no_business_of_the_others(shared):
         assert_same(list(held_of(shared, user).items()), list(found.items()))
 
 
+@pytest.mark.slow
 def test_every_process_judges_alike(shared):
     code = (
         "with opened(Path(sys.argv[1])) as one:\n"

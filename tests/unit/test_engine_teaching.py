@@ -188,6 +188,7 @@ def test_what_was_poisoned_and_undone_was_never_there(tmp_path: Path) -> None:
         assert [one.judge(raw) for _, raw in MAIL] == [clean.judge(raw) for _, raw in MAIL]
 
 
+@pytest.mark.slow
 def test_poison_that_is_taken_back_does_no_more_harm_before_settling_than_it_did(tmp_path: Path) -> None:
     lessons, later = mail(400, seed=3), mail(300, seed=4)
     poison = [raw for label, raw in mail(500, seed=9) if label == "spam"][:150]
@@ -233,6 +234,7 @@ def test_relearning_by_many_users_and_settling_depends_on_the_lessons_alone(tmp_
         assert held(one) == held(other)
 
 
+@pytest.mark.slow
 def test_forty_classes(spam_filter: Filter) -> None:
     lessons = [(f"class{number % 40:02}", raw) for number, (_, raw) in enumerate(mail(80, seed=3))]
     for label, _ in lessons:

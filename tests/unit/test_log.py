@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import log
+from tests.support.waiting import PATIENCE
 
 CODE = """
 import logging, os
@@ -36,7 +37,7 @@ except ValueError:
 def logged(file: Path, journal: str | None = None) -> str:
     with file.open("wb") as stderr:
         environment = os.environ | {"JOURNAL_STREAM": journal or f"{os.fstat(stderr.fileno()).st_dev}:{os.fstat(stderr.fileno()).st_ino}"}
-        subprocess.run([sys.executable, "-c", CODE], env=environment, stderr=stderr, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", CODE], env=environment, stderr=stderr, check=True, timeout=PATIENCE)
     return file.read_text()
 
 
@@ -77,7 +78,7 @@ def on_a_terminal(**environment: str) -> str:
     code = "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\nlogging.error('bad')\nlogging.info('well')"
     plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm"}
     try:
-        subprocess.run([sys.executable, "-c", code], env=plain | environment, stderr=theirs, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], env=plain | environment, stderr=theirs, check=True, timeout=PATIENCE)
         return os.read(ours, 10_000).decode()
     finally:
         os.close(ours)

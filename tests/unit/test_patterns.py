@@ -73,6 +73,7 @@ def keeps(body: list[Any]) -> bool:
     return not (last and all(kind in _ONE for kind, _ in first))
 
 
+@pytest.mark.slow
 def test_no_possessive_group_may_fail_with_something_taken() -> None:
     found = dict(patterns())
     assert len(found) > 150

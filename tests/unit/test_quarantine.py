@@ -28,6 +28,7 @@ from spamguard.wire.values import Client, Envelope, Parameter, Recipient, Sender
 from tests.support import disks
 from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 HEAD = b"X-Spam-Flag: YES\r\n"
@@ -287,7 +288,7 @@ def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: P
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport asyncio, os, resource\nfrom tests.unit.test_quarantine import *\n"
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:
@@ -377,6 +378,7 @@ def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path
     assert seen == {(-9, 1), (-9, 0), (0, 0)}
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path: Path) -> None:
     counts = set()
     for step in range(80):
@@ -417,6 +419,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@disks.needs_disks
 def test_a_full_disk_holds_what_it_held_and_nothing_half(small_disk: Path, tmp_path: Path) -> None:
     quarantine = Quarantine(small_disk / "q")
 

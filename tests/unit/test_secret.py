@@ -9,7 +9,7 @@ import pytest
 
 from spamguard import files, secret
 from spamguard.errors import LedgerError
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
 
 KEY = bytes(range(32))
 
@@ -83,6 +83,7 @@ def test_a_place_that_cannot_be_read_or_written_is_told(tmp_path: Path, monkeypa
         secret.load(tmp_path / "key", create=True)
 
 
+@needs_disks
 def test_a_full_disk_is_not_the_wrong_directory(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
         (disk / "fill").write_bytes(bytes(16 << 10))

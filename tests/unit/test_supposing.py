@@ -41,6 +41,7 @@ def supposed(spam_filter: Filter, raw: bytes, label: str, user: str = "") -> tup
         return changed, before, apart.judge(features, user, LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "label", "user"),
     [

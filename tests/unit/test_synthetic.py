@@ -47,6 +47,7 @@ def test_no_message_is_given_twice(mail: list[tuple[str, bytes]]) -> None:
     assert len({raw for _, raw in mail}) == len(mail)
 
 
+@pytest.mark.slow
 def test_a_strict_parser_finds_no_defect(parsed: list[EmailMessage]) -> None:
     for message in parsed:
         for part in message.walk():

@@ -54,6 +54,7 @@ def take_back(one: Filter, chosen: Chosen, **how: bool) -> list[tuple[str | None
     return [(each.taken, each.back) for each in done]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(0, 24), st.integers(-1, 24), st.sampled_from(["", "folder Junk", "folder"]))
 def test_what_was_undone_was_never_there(monkeypatch, history, cut, settle_at, origin):
@@ -161,6 +162,7 @@ def stands(one: Filter) -> str | None:
     return vote.label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations(["folder", "page"])))
 @pytest.mark.parametrize("history", list(product(["folder", "page", "cli"], repeat=3)))
 def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, order):

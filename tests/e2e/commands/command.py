@@ -11,6 +11,7 @@ import numpy as np
 
 from spamguard import Filter
 from spamguard.bayes.tables import counted_state
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 BITS = 16
@@ -21,7 +22,7 @@ COMMAND = [sys.executable, "-m", "spamguard"]
 def spamguard(state, *arguments, stdin=b"", **settings):
     """Run a command to its end."""
     line = [*COMMAND, "--state", str(state), *map(str, arguments)]
-    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=60, check=False, **settings)
+    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE, check=False, **settings)
 
 
 def assert_failed(done, *words):

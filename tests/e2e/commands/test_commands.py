@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,12 +61,19 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
     assert_receipts_and_tables_agree(state)
 
 
+ON_TWO_CORES = """
+import os, runpy
+os.sched_getaffinity = lambda _: {0, 1}
+runpy.run_module("spamguard", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.5])
 def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, corpus, delay):
     """It reaches every process of the terminal, also those that are just starting."""
     state = tmp_path / "state"
     Filter.open(state, bits=BITS + 1, durable=False).close()  # large enough for however much is learnt by then
-    line = [*COMMAND, "--state", str(state), "learn", *[str(corpus)] * 60]
+    line = [sys.executable, "-c", ON_TWO_CORES, "--state", str(state), "learn", *[str(corpus)] * 60]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
         eventually(lambda: children(learn.pid), "processes of the pool")
         time.sleep(delay)

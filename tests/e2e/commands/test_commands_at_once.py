@@ -18,6 +18,7 @@ from corpora import synthetic
 from spamguard import Filter
 from spamguard.ledger import SqliteLedger
 from tests.e2e.commands.command import COMMAND, ENVIRONMENT, assert_receipts_and_tables_agree, spamguard
+from tests.support.waiting import PATIENCE
 
 WORKER = """
 import io, json, sys
@@ -49,7 +50,7 @@ def test_four_processes_teach_and_judge_at_once(state):
         worker.stdin.write(b"go\n")
         worker.stdin.flush()
     for worker in workers:
-        out, err = worker.communicate(timeout=120)
+        out, err = worker.communicate(timeout=PATIENCE)
         assert (worker.returncode, err) == (0, b""), err
         assert out.count(b"taught 1 message as ") == 60
     expected = Counter(label for label, _ in synthetic.generate(240, 11))
@@ -124,7 +125,7 @@ class Nursery:
         return self
 
     def __exit__(self, *error):
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=PATIENCE)
 
     def run(self, *arguments, kill_after=None):
         """Run a command, killed after some seconds if it still runs; its exit status (-9: killed)."""

@@ -14,6 +14,7 @@ import pytest
 from spamguard import Filter
 from tests.e2e.commands.command import ENVIRONMENT, assert_failed, assert_receipts_and_tables_agree, spamguard
 from tests.support.reachable import let_others_pass
+from tests.support.waiting import PATIENCE
 
 
 def spoil(state):
@@ -104,7 +105,7 @@ sys.exit(main(sys.argv[1:]))
 
 def as_nobody(state, *arguments, stdin=b""):
     line = [sys.executable, "-c", AS_NOBODY, "--state", str(state), *map(str, arguments)]
-    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=60, check=False)
+    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o555])

@@ -23,6 +23,8 @@ from tests.support.killing import killed_at
 from tests.unit.backup.places import LESSONS, command, names, state_of
 from tests.unit.filters import BITS, ROOT, bits_of, held, opened, teach
 
+pytestmark = pytest.mark.slow
+
 
 def test_there_and_back_it_is_the_same_filter(state, file, tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

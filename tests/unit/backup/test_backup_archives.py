@@ -18,6 +18,7 @@ from tests.unit.backup.places import command, state_of
 from tests.unit.filters import upgraded
 
 
+@pytest.mark.slow
 def test_damage_anywhere_restores_nothing(file, tmp_path, capsys):
     whole = file.read_bytes()
     for at in [*range(0, 60), *range(60, len(whole), len(whole) // 40), len(whole) - 1]:

@@ -138,6 +138,7 @@ def test_what_others_have_made_up_for_is_not_taken_back_again() -> None:
     assert tables.rows[:, 2].tolist() == weights.tolist()
 
 
+@pytest.mark.slow
 def test_overflow_is_out_of_reach_under_ten_thousand_identical_lessons() -> None:
     lesson = made_up(2, 1)[0]
     tables = empty()

@@ -126,6 +126,7 @@ def _words(features: Features) -> Features:
     return Features(np.unique(features.tokens >> np.uint32(2)), features.traits, features.numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != DEFAULT])
 def test_a_profile_knows_certainty_but_never_nan(tmp_path: Path, profile: str) -> None:
     mails = [b"one two\n", b"two three\n", b"\n", b"", b"Subject: x\n\none one one\n", b"new words only\n"]

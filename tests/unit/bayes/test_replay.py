@@ -36,6 +36,7 @@ _MUCH = 100 * logistic.ONE  # where weights are capped is forty times as far
 several = pytest.mark.parametrize("classes", CLASSES.values(), ids=str)
 
 
+@pytest.mark.slow
 @several
 @repeatable
 @given(seeds, st.randoms(use_true_random=False))

@@ -44,6 +44,7 @@ MODELS = {
 every_model = pytest.mark.parametrize(("model", "sample"), MODELS.values(), ids=MODELS.keys())
 
 
+@pytest.mark.slow
 @every_model
 @repeatable
 @given(seeds)

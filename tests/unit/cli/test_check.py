@@ -13,6 +13,7 @@ import yaml
 from spamguard.config import DEFAULT_LISTEN
 from spamguard.teaching import dropped
 from tests.support.reachable import let_others_pass
+from tests.support.waiting import PATIENCE
 
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 
@@ -101,5 +102,5 @@ def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp
 
 def test_checking_needs_no_numpy():
     code = "import sys; from spamguard.cli import main; main(['check']); print('numpy' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stderr == "False\n"

@@ -10,6 +10,8 @@ import pytest
 
 from spamguard.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 PROTOCOL = ("--protocol", "split", "--share", "0.5")
 
 

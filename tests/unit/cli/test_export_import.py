@@ -225,6 +225,7 @@ def test_a_file_of_something_else(run, state, tmp_path, corpus):
     assert run(state, "import", tmp_path).failed("holds no corpus of POPFile")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("receipts", [True, False])
 def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file, receipts):
     run(taught, "export", "--with-key", *([] if receipts else ["--without-receipts"]), file)

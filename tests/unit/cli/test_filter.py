@@ -110,6 +110,7 @@ def passed_through(state, raw, monkeypatch):
     return out.getvalue()
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=LINES.filter(lambda raw: b"x-spam" not in raw.lower()))
 @example(raw=b"")
@@ -128,6 +129,7 @@ def test_every_byte_comes_out(any_filter, monkeypatch, raw):
         assert rest == original
 
 
+@pytest.mark.slow
 def test_a_mail_of_a_hundred_megabytes(taught, monkeypatch):
     raw = MAIL + (b"x" * 76 + b"\n") * (100_000_000 // 77)
     assert passed_through(taught, raw, monkeypatch).endswith(raw)

@@ -13,6 +13,7 @@ import pytest
 from spamguard import __version__, cli
 from spamguard.__main__ import main as started
 from spamguard.cli import COMMANDS, main, rim
+from tests.support.waiting import PATIENCE
 
 
 def text_of(capsys, *arguments):
@@ -245,7 +246,8 @@ print(*sys.modules)
 
 
 def loaded_by(*arguments):
-    done = subprocess.run([sys.executable, "-c", LOADED, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60)
+    line = [sys.executable, "-c", LOADED, *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=PATIENCE)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -278,7 +280,7 @@ def test_every_command_is_one_module_with_the_same_shape():
 def ended(work: str) -> tuple[int, str]:
     """Exit status and output of a program that tidies up around some work."""
     program = f"import asyncio, signal\nfrom spamguard.cli import rim\n{work}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
 

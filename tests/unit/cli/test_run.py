@@ -17,6 +17,8 @@ import pytest
 
 from tests.e2e.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 MESSAGE = b"From: a@example.org\r\nTo: b@example.org\r\nSubject: hello\r\n\r\nfirst line\r\n..dots\r\n"
 SECONDS = 60.0
 

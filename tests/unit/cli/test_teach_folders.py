@@ -117,6 +117,7 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
     assert done.out == "a@example.org: taught 2 messages as ham, 2 messages as work\n"
 
 
+@pytest.mark.slow
 def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
     file = tmp_path / "x.yaml"

@@ -42,7 +42,7 @@ from spamguard.settings import (
     WebProxy,
     parse_endpoint,
 )
-from tests.support.certificates import self_signed
+from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import SHIPPED, listener, parts
 
 
@@ -193,6 +193,7 @@ def test_where_monitors_may_ask(load, text):
     assert len(exposed) == text.startswith("0.")
 
 
+@needs_openssl
 def test_web_in_one_word_and_with_how(load, tmp_path):
     assert load(listener("web: '[::1]:8080'\n")).web == Web(Place("::1", 8080))
     pem = self_signed(tmp_path)
@@ -210,6 +211,7 @@ def test_web_in_one_word_and_with_how(load, tmp_path):
     assert load(config.effective(found)) == found
 
 
+@needs_openssl
 def test_a_certificate_that_is_there(load, tmp_path):
     pem, key = self_signed(tmp_path), tmp_path / "localhost.key"
     (one,) = load(listener(f"    tls: {{certificate: {pem}, key: {key}}}\n")).listeners
@@ -258,6 +260,7 @@ def test_aliases_that_nobody_asks_for_are_warned_of(load):
 # ---- there and back
 
 
+@needs_openssl
 def test_what_is_in_force_can_be_read_again(load, tmp_path):
     (tmp_path / "password").write_text("secret")
     (tmp_path / "password").chmod(0o600)

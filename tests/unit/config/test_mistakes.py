@@ -22,7 +22,7 @@ from spamguard.hostname import hostname
 from spamguard.settings import (
     Settings,
 )
-from tests.support.certificates import self_signed
+from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import STATE, listener, parts
 
 _MAILDIR = "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
@@ -377,6 +377,7 @@ def test_what_contradicts_is_told(mistakes, text, told):
     assert mistakes(text) == [told]
 
 
+@needs_openssl
 @pytest.mark.parametrize(
     ("certificate", "key", "found"),
     [

@@ -16,6 +16,8 @@ from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import ROOT, Client, Daemon
 from tests.unit.daemon.test_master import Load, start_with_socket
 
+pytestmark = pytest.mark.slow
+
 ACTIVATE = shutil.which("systemd-socket-activate")
 
 

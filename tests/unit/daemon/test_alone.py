@@ -19,6 +19,8 @@ from tests.support.taken import taken
 from tests.support.waiting import PATIENCE
 from tests.unit.daemon.conftest import Daemon
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def second(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:

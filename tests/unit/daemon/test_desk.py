@@ -14,6 +14,7 @@ import pytest
 from spamguard.daemon import desk
 from spamguard.daemon.desk import Desk, ask
 from tests.e2e.ports import open_directory
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_the_user_of_the_service_and_root_may_ask():
             assert serving.stdout is not None
             serving.stdout.readline()
             assert ask(state) == {"pid": serving.pid, "uid": 65534}
-            assert serving.wait(20) == 0
+            assert serving.wait(PATIENCE) == 0
 
 
 def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):

@@ -21,6 +21,8 @@ from tests.unit.daemon.conftest import Daemon
 from tests.unit.filters import opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(Path("/nowhere"), ())
 
 

@@ -22,6 +22,8 @@ from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Client, Daemon
 from tests.unit.filters import mail, teach, upgraded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
 def test_how_many_workers_there_are_where_nobody_says(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
@@ -169,7 +171,7 @@ def test_a_reload_opens_new_addresses_and_closes_old_ones(daemon: Daemon) -> Non
 
 def refuses(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return True
     return False

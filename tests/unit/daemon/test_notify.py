@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.daemon.notify import Notifier
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -17,7 +18,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     name = f"@spamguard-{os.getpid()}-{tmp_path.name}" if request.param == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(f"\0{name[1:]}" if name.startswith("@") else name)
-        one.settimeout(10)
+        one.settimeout(PATIENCE)
         yield one, name
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation")
 FOLDERS = ("reading", "scan", "watcher", "looking", "lessons", "sightings", "reconcile", "doveconf")
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
@@ -15,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 def test_nothing_that_parses_mail_is_loaded(tmp_path: Path) -> None:
     """The command itself, up to the configuration, which is read last."""
     command = [sys.executable, "-X", "importtime", "-m", "spamguard", "open-mailboxes", "--config", str(tmp_path / "none.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE)
     assert done.returncode == 78, done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert {"spamguard.folders.serve", "spamguard.config", "yaml"} <= loaded

@@ -18,7 +18,7 @@ from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
 from tests.e2e.ports import open_directory
 from tests.support.disks import small_disk
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Daemon
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -185,7 +185,7 @@ def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> N
     closed.symlink_to("/bin/true")
     try_it = f"import os, sys; os.setresuid(*[{NOBODY.pw_uid}] * 3); sys.executable = {str(closed)!r}"
     try_it = f"from spamguard.daemon import privileges; {try_it}; privileges.check_program()"
-    done = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where every user gets to" in done.stderr
     closed.parent.chmod(0o755)
     assert "cannot run it" not in subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False).stderr

@@ -15,6 +15,7 @@ from spamguard.daemon import sockets
 from spamguard.errors import StartError
 from spamguard.settings import Endpoint, Protocol
 from tests.e2e.ports import free_port
+from tests.support.waiting import PATIENCE
 
 
 def at(port: int, host: str = "127.0.0.1") -> Endpoint:
@@ -26,7 +27,7 @@ def test_what_is_open_stays_open() -> None:
     first = sockets.opened([at(one)], {})
     second = sockets.opened([at(two), at(one)], first)
     assert second["127.0.0.1", one] is first["127.0.0.1", one]
-    with socket.create_connection(("127.0.0.1", two), timeout=10):
+    with socket.create_connection(("127.0.0.1", two), timeout=PATIENCE):
         pass
     sockets.close(second.values())
 
@@ -38,7 +39,7 @@ def test_ipv6() -> None:
         pytest.skip("no IPv6 here")
     ((address, one),) = found.items()
     assert (address, one.family) == (("::1", 0), socket.AF_INET6)
-    with socket.create_connection(("::1", one.getsockname()[1]), timeout=10):
+    with socket.create_connection(("::1", one.getsockname()[1]), timeout=PATIENCE):
         pass
     sockets.close(found.values())
 
@@ -49,7 +50,7 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
         with pytest.raises(StartError, match="another program listens there"):
             sockets.opened([at(mine), at(other.getsockname()[1])], {}, patience=0.2)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", mine), timeout=10)
+            socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
 
 def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
@@ -102,7 +103,7 @@ def test_only_what_listens_is_taken_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours, socket.socket() as silent:
         files = [ours.fileno(), read, silent.fileno()]
         command = ["bash", "-c", shell, "bash", *map(str, files), sys.executable, INHERIT]
-        done = subprocess.run(command, pass_fds=files, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, pass_fds=files, capture_output=True, text=True, check=False, timeout=PATIENCE)
         address = ours.getsockname()
     os.close(read)
     os.close(write)

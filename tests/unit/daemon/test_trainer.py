@@ -15,6 +15,7 @@ import pytest
 from spamguard import Filter
 from spamguard.daemon import trainer
 from spamguard.errors import LedgerError, TableError
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import held, mail, opened, upgraded
 
 LEFT = (".import.0a1b.new", ".ledger.sqlite.0a1b.new", ".ledger.sqlite.0a1b.new-journal", ".watching.json.0a1b.new")
@@ -30,16 +31,18 @@ def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path)
     (tmp_path / ".directory.new").mkdir()
     os.utime(tmp_path / ".directory.new", (0, 0))
     before = {path.name for path in tmp_path.iterdir()}
-    done = subprocess.run([sys.executable, "-m", "spamguard.daemon.trainer", str(tmp_path)], capture_output=True, timeout=60, check=True)
+    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True)
     assert b"Traceback" not in done.stderr
     assert before - {path.name for path in tmp_path.iterdir()} == set(LEFT)
 
 
 def train(state: Path, *more: str) -> str:
     line = [sys.executable, "-m", "spamguard.daemon.trainer", str(state), *more]
-    return subprocess.run(line, capture_output=True, timeout=60, check=True).stderr.decode()
+    return subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True).stderr.decode()
 
 
+@pytest.mark.slow
 def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
     """All mail went on unjudged until somebody read the log and ran `rebuild`."""
     messages = list(mail(30))

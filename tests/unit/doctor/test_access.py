@@ -49,6 +49,7 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
     assert os.geteuid() == 0
 
 
+@pytest.mark.slow
 @needs_root
 def test_all_of_many_are_looked_at(place: Path) -> None:
     """The first thousand were, and the others said to be well."""

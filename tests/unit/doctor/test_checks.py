@@ -21,7 +21,7 @@ from spamguard.folders.doveconf import Dovecot
 from spamguard.folders.notes import Noted, Trouble
 from spamguard.folders.opener import LocalMailboxes
 from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
 from tests.unit.filters import mail, teach, upgraded
 from tests.unit.folders.maildirs import maildir
 
@@ -56,6 +56,7 @@ def test_the_installation(state, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@needs_disks
 def test_a_disk_that_cannot_be_written(tmp_path):
     with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
         first, *_ = checks.installation(disk)
@@ -95,6 +96,7 @@ def last_two(state: Path) -> list[tuple[str, str]]:
     return outcomes(checks.installation(state))[-2:]
 
 
+@needs_disks
 def test_a_disk_without_room(tmp_path):
     with small_disk(tmp_path / "disk", "80m") as disk:
         assert last_two(disk)[0] == ("disk", "ok")
@@ -106,6 +108,7 @@ def test_a_disk_without_room(tmp_path):
         assert last_two(disk)[0] == ("disk", "failed")
 
 
+@needs_disks
 def test_a_disk_without_inodes(tmp_path):
     with small_disk(tmp_path / "disk", "80m,nr_inodes=3") as disk:
         (disk / "one").touch()

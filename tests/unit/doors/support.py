@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from spamguard.doors.smtp import open_door
 from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.wire.values import Reply
+from tests.support.waiting import PATIENCE
 
 OK = Reply.of(250, "2.1.5 fine by the next hop")
 NO = Reply.of(550, "5.1.1 no such user")
@@ -94,7 +95,7 @@ class Caller:
     async def reply(self):
         lines = []
         while True:
-            line = await asyncio.wait_for(self.reader.readline(), 10)
+            line = await asyncio.wait_for(self.reader.readline(), PATIENCE)
             if not line:
                 return (0, "")
             lines.append(line[4:-2].decode("latin-1"))
@@ -124,7 +125,7 @@ class Caller:
     async def at_end(self):
         """Whether the door has closed, with nothing more to say."""
         try:
-            return await asyncio.wait_for(self.reader.read(), 10) == b""
+            return await asyncio.wait_for(self.reader.read(), PATIENCE) == b""
         except ConnectionError:
             return True
 

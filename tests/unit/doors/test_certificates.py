@@ -12,8 +12,10 @@ import pytest
 
 from spamguard.doors.smtp.tls import Certificates
 from spamguard.settings import Certificate
-from tests.support.certificates import self_signed
+from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.doors.support import ScriptedProxy, serving
+
+pytestmark = needs_openssl
 
 
 def test_a_door_shows_a_renewed_certificate_from_the_next_handshake_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from spamguard.doors.smtp import connection
 from spamguard.settings import DoorLimits, Protocol
 from spamguard.wire.values import Reply
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
 LATE = (421, "4.4.2 Timeout, closing connection")
@@ -21,7 +21,7 @@ LATE = (421, "4.4.2 Timeout, closing connection")
 def run(directory, talk, proxy=None, **options):
     async def main():
         async with serving(directory, proxy or ScriptedProxy(), **options) as served:
-            return await asyncio.wait_for(talk(served), 60)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 
@@ -231,10 +231,10 @@ def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        one = connection.Connection(loop, memoryview(bytearray(1000)), send_seconds=60)
+        one = connection.Connection(loop, memoryview(bytearray(1000)), send_seconds=3600)
         await loop.connect_accepted_socket(lambda: one, ours)
         one.say(Reply(250, (b"x" * 50_000,)))  # more than the kernel takes, less than what stops the writing
-        await asyncio.wait_for(one.close(), 10)
+        await asyncio.wait_for(one.close(), PATIENCE)
         deaf.close()
 
     asyncio.run(main())
@@ -257,7 +257,7 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
 def test_who_went_while_nothing_was_read_is_let_go():
     async def main():
         loop = asyncio.get_running_loop()
-        one = connection.Connection(loop, memoryview(bytearray(1 << 16)), send_seconds=60)
+        one = connection.Connection(loop, memoryview(bytearray(1 << 16)), send_seconds=3600)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             client = socket.create_connection(listening.getsockname())
             ours, _ = listening.accept()
@@ -267,7 +267,7 @@ def test_who_went_while_nothing_was_read_is_let_go():
             await until(lambda: len(one.lines.bytes) == connection._UNREAD_BYTES)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-            await asyncio.wait_for(one.close(hear_out=True), 10)
+            await asyncio.wait_for(one.close(hear_out=True), PATIENCE)
 
     asyncio.run(main())
 
@@ -298,7 +298,7 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
             one = open_door(listener(), ScriptedProxy(), [Stingy(real)], tmp_path, "mx.example", lambda _: None)
             await one.start()
             reader, writer = await asyncio.open_connection(*real.getsockname())
-            greeting = await asyncio.wait_for(reader.readline(), 10)
+            greeting = await asyncio.wait_for(reader.readline(), PATIENCE)
             writer.close()
             await one.drain(asyncio.get_running_loop().time() + 1)
             return greeting

@@ -7,6 +7,7 @@ import pytest
 from spamguard import spool
 from spamguard.settings import DoorLimits, OddBytes, Position, Protocol
 from spamguard.wire.data import DataReader
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 from tests.unit.wire.smuggling import ENDS
 
@@ -16,7 +17,7 @@ SMUGGLED = b"MAIL FROM:<evil@x.example>\r\nRCPT TO:<victim@x.example>\r\nDATA\r\
 def run(directory, talk, proxy, **options):
     async def main():
         async with serving(directory, proxy, **options) as served:
-            return await asyncio.wait_for(talk(await served.call()), 30)
+            return await asyncio.wait_for(talk(await served.call()), PATIENCE)
 
     return asyncio.run(main())
 
@@ -149,7 +150,7 @@ def test_bytes_in_flight_are_limited_and_given_back(tmp_path):
             await third.begin()
             return heard + await third.codes(b"x" * 900 + b"\r\n.")
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == [250, 452, 250, 250, 354, 452, 250, 250]
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [250, 452, 250, 250, 354, 452, 250, 250]
 
 
 @pytest.mark.parametrize(("trusted", "told"), [((), [452, 250, 250, 250, 354, 452]), (("127.0.0.0/8",), [250, 250, 250, 250, 354, 250])])
@@ -168,7 +169,7 @@ def test_a_stranger_may_have_half_of_the_bytes_in_flight(tmp_path, trusted, told
                 proxy.hold.set()
             return [*heard, await second.code()]
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == told
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == told
 
 
 def test_at_the_limit_no_message_begins(tmp_path):
@@ -186,7 +187,7 @@ def test_at_the_limit_no_message_begins(tmp_path):
             await first.code()
             return heard + await second.codes(b"MAIL FROM:<>")
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == [250, 250, 250, 452, 250, 452, 250]
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [250, 250, 250, 452, 250, 452, 250]
 
 
 def test_a_large_message_waits_on_the_disk_and_leaves_no_file(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from spamguard.settings import Certificate, Protocol
 from tests.support.certificates import self_signed
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import ScriptedProxy, serving
 
 
@@ -23,7 +24,7 @@ def run(directory, proxy, program, *arguments, **options):
         async with serving(directory, proxy, **options) as served:
             told = [argument.format(port=served.port) for argument in arguments]
             started = await asyncio.create_subprocess_exec(program, *told, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
-            output, _ = await asyncio.wait_for(started.communicate(), 60)
+            output, _ = await asyncio.wait_for(started.communicate(), PATIENCE)
             return started.returncode, output.decode()
 
     return asyncio.run(main())
@@ -71,7 +72,7 @@ def test_smtplib(tmp_path):
     proxy = ScriptedProxy(extensions={"8BITMIME": "", "SMTPUTF8": ""})
 
     def send(port):
-        with smtplib.SMTP("127.0.0.1", port, timeout=20) as client:
+        with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
             refused = client.sendmail("ä@x.example", ["b@x.example", "ö@x.example"], b"Subject: x\r\n\r\n.\r\n", mail_options=["SMTPUTF8"])
             return refused, client.verify("root"), client.noop()[0]
 

@@ -7,13 +7,14 @@ import pytest
 
 from spamguard.doors.smtp import session
 from spamguard.settings import DoorLimits, Position, Protocol
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import MESSAGE, NO, ScriptedProxy, serving
 
 
 def run(directory, talk, proxy=None, **options):
     async def main():
         async with serving(directory, proxy or ScriptedProxy(), **options) as served:
-            return await asyncio.wait_for(talk(served), 30)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

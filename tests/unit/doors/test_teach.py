@@ -17,6 +17,7 @@ from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.teaching import client
 from spamguard.teaching.lesson import Header, Lesson
 from spamguard.teaching.queue import Queue
+from tests.support.waiting import PATIENCE
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -38,7 +39,7 @@ def served(
     async def run() -> None:
         door = TeachingDoor(where, speakers or Speakers(()), tmp_path, lambda: arrived.append(1))
         async with await door.start(tmp_path / "sock", 0o666):
-            await asyncio.wait_for(use(str(tmp_path / "sock")), 30)
+            await asyncio.wait_for(use(str(tmp_path / "sock")), PATIENCE)
 
     asyncio.run(run())
     found = [where.take(name) for name in where.names()]
@@ -146,7 +147,7 @@ def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, spea
             await handing((Header("spam", 5), b"hello"))(path)
         for _, writer in idle:
             writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not await taken(path):  # until the others are seen to have gone
                 await asyncio.sleep(0.01)
 

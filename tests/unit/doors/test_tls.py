@@ -7,9 +7,11 @@ import pytest
 
 from spamguard.errors import StartError
 from spamguard.settings import Certificate, DoorLimits
-from tests.support.certificates import self_signed
-from tests.support.waiting import until
+from tests.support.certificates import needs_openssl, self_signed
+from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
+
+pytestmark = needs_openssl
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def pem(tmp_path_factory):
 def run(pem, directory, talk, proxy=None, **options):
     async def main():
         async with serving(directory, proxy or ScriptedProxy(), tls=Certificate(pem, pem), **options) as served:
-            return await asyncio.wait_for(talk(served), 30)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

@@ -143,6 +143,7 @@ def test_interval_is_the_same_each_time_and_covers_the_estimate() -> None:
     assert first.low < first.value < first.high
 
 
+@pytest.mark.slow
 def test_interval_has_the_width_of_an_independent_bootstrap() -> None:
     gold, score, _ = run(4, 400, 2)
     rng = np.random.default_rng(9)

@@ -14,6 +14,8 @@ from spamguard.evaluation import plots
 from spamguard.evaluation.metrics import learning_curve
 from spamguard.evaluation.plots import calibration_figure, roc_figure, save, score_figure, write_plots
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(1)
 GOLD = RNG.random(400) < 0.4
 SCORE = RNG.normal(size=400) + 3 * GOLD

@@ -15,6 +15,8 @@ from spamguard.evaluation import protocols
 from spamguard.evaluation.protocols import PROTOCOLS, Settings, Trial, interleaved
 from spamguard.sources import Message
 
+pytestmark = pytest.mark.slow
+
 MAIL = [Message(f"mail {number}", raw, label) for number, (label, raw) in enumerate(generate(80, 7))]
 SETTINGS = Settings("default", delay=15, share=0.6)
 every = pytest.mark.parametrize("protocol", PROTOCOLS)

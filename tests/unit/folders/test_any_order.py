@@ -87,6 +87,7 @@ def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytes
     one.rest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)

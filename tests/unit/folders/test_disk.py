@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spamguard.folders import watcher
 from spamguard.settings import HamEvidence
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
 from tests.unit.folders.maildirs import deliver, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 
@@ -31,6 +31,7 @@ def turn_until(one: Watched, done: Callable[[], bool], seconds: float) -> None:
         one.watcher.turn(DEBOUNCE)
 
 
+@needs_disks
 def test_nothing_is_lost_and_little_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.2)
     with small_disk(tmp_path / "disk", "16m") as disk:

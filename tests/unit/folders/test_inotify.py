@@ -11,6 +11,7 @@ import pytest
 from spamguard.folders import inotify, watches
 from spamguard.folders.inotify import CREATE, DELETE, IGNORED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, Inotify
 from spamguard.folders.watches import Watches
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_lost_event_makes_everything_suspect(tmp_path, monkeypatch):
 
     monkeypatch.setattr(watches, "Inotify", Overflown)
     one = Watches()
-    assert one.wait(5) == (set(), True)
+    assert one.wait(PATIENCE) == (set(), True)
     one.close()
 
 
@@ -97,7 +98,7 @@ def test_without_inotify_it_is_said_once_and_polled(tmp_path, monkeypatch, caplo
     one.add(descriptor, str(tmp_path), "target")
     os.close(descriptor)
     (tmp_path / "x").write_text("")
-    assert one.wait(20) == ({"target"}, False)
+    assert one.wait(PATIENCE) == ({"target"}, False)
     one.close()
     (record,) = caplog.records
     assert "Function not implemented" in record.getMessage()

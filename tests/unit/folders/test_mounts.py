@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from spamguard.folders.mounts import Mounts
-from tests.support.disks import mounted
+from tests.support.disks import mounted, needs_disks
 
 
+@needs_disks
 @pytest.mark.parametrize("name", ["a b", "a\tb", "a\nb", "a\rb", "a\r\nb c", "a\\b", "a\\012b", "a#b", "\x0b\x0c\x1c", "ä\u2028", "\udcff"])
 def test_a_place_of_any_name(tmp_path: Path, name: str) -> None:
     """Users choose them, as of FUSE; one with a carriage return kept the watcher from starting."""

@@ -12,6 +12,7 @@ from spamguard.folders.contract import Changes, File, Mailbox, Place
 from spamguard.folders.notes import Noted, Notes
 from spamguard.folders.once import Matter, Once
 from spamguard.folders.refusals import Refused
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
@@ -155,7 +156,7 @@ def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
 
 
 def turn_until(watched, check):
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not check():
         assert time.monotonic() < until
         watched.watcher.turn(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -186,6 +187,7 @@ def test_at_rest_the_votes_are_what_people_meant(seed: int, steps: int) -> None:
     assert person.box.votes == person.meant
 
 
+@pytest.mark.slow
 def test_at_rest_the_votes_are_what_people_meant_with_a_file_in_between(tmp_path: Path) -> None:
     for seed in range(20):
         path = tmp_path / f"{seed}.sqlite"
@@ -251,6 +253,7 @@ class Diary:
         self.box.scan(*folders)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
 def test_however_seldom_somebody_looks_the_votes_follow_what_was_found(seed: int, steps: int) -> None:

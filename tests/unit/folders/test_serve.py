@@ -221,12 +221,14 @@ def told(value: object) -> object:
     return protocol.found(protocol.answer(value))
 
 
+@pytest.mark.slow
 @quick
 @given(st.builds(Changes, st.frozensets(PLACES), st.frozensets(MAILBOXES), st.booleans(), st.booleans()))
 def test_changes_come_through(changes):
     assert protocol.changes(told(protocol.of_changes(changes))) == changes
 
 
+@pytest.mark.slow
 @quick
 @given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
 def test_names_come_through(names, keywords, mailboxes):
@@ -241,6 +243,7 @@ VALUES = st.recursive(
 LINES = st.binary() | st.builds(protocol.answer, VALUES)
 
 
+@pytest.mark.slow
 @quick
 @given(LINES, st.sampled_from([protocol.changes, protocol.names, protocol.words, protocol.mailboxes, protocol.file, protocol.place]))
 def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):

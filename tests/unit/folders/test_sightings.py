@@ -272,6 +272,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         blocker.close()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path) -> None:
     keys = np.unique(np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 100_000)).tolist()
     with opened(tmp_path) as sightings:

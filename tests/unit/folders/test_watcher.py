@@ -19,6 +19,7 @@ from spamguard.folders import watcher as module
 from spamguard.folders.contract import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 
@@ -351,7 +352,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     monkeypatch.setattr(watched.filter, "learn_ready", full)
     for message in messages:
         move(message, watched.box / ".Junk")
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while "make room" not in caplog.text and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
     for _ in range(5):
@@ -359,7 +360,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     assert watched.votes() == {}
     assert ["make room" in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
     monkeypatch.setattr(watched.filter, "learn_ready", real)
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while len(watched.votes()) < 2 and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
@@ -448,7 +449,7 @@ def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched):
         watched.watcher.turn(DEBOUNCE)
     move(message, watched.box / ".Junk")
     digest = watched.filter._preparer.digest(MAIL[0])
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while watched.filter.ledger.vote(digest, "anna") is None and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
     assert 0 < watched.filter.status().classes["spam"] < 1001
@@ -560,7 +561,7 @@ def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     while not any(box.is_new for box in watched.watcher._schedule.boxes.values()):
         watched.watcher.turn(DEBOUNCE)
     move(message, watched.box / ".Junk")
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not watched.votes() and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
         time.sleep(DEBOUNCE / 4)

@@ -17,6 +17,7 @@ from spamguard.folders.sightings import Sightings
 from spamguard.folders.values import EVIDENCE_ORIGIN
 from spamguard.settings import HamEvidence
 from spamguard.undo import Chosen, messages, undo
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins, weighed
 from tests.unit.folders.watched import MAIL, Watched
@@ -219,7 +220,7 @@ def test_trouble_loses_nothing(tmp_path, monkeypatch, what):
 
 
 def eventually(one: Watched, check: Callable[[], object]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not check() and time.monotonic() < until:
         one.watcher.turn(0.05)
     assert check()

@@ -22,6 +22,8 @@ from spamguard.history.store import LEAST
 from spamguard.mail.author import author
 from spamguard.records import Word
 from tests.support import disks
+from tests.support.disks import needs_disks
+from tests.support.waiting import PATIENCE
 from tests.unit.history.rows import recent, row
 
 ROOT = Path(__file__).parents[3]
@@ -141,6 +143,7 @@ def test_the_table_has_a_column_for_everything() -> None:
 # ---- bounds
 
 
+@pytest.mark.slow
 def test_twenty_thousand_rows_stay_within_the_bytes(tmp_path: Path) -> None:
     """75 MB of rows through 16 MB, in batches of every size: never more, and what is kept is the newest."""
     dice = random.Random(1)
@@ -263,7 +266,7 @@ def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
     running = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(first)], stderr=subprocess.PIPE) for first in (0, 1000, 2000, 3000)
     ]
-    assert [process.communicate(timeout=60)[1] for process in running] == [b""] * 4
+    assert [process.communicate(timeout=PATIENCE)[1] for process in running] == [b""] * 4
     with opened(tmp_path) as history:
         assert len(recent(history, 1000)) == 400
     assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
@@ -287,6 +290,7 @@ def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
     assert found == [row(number).id for number in range(len(found) - 1, -1, -1)]
 
 
+@needs_disks
 def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
     with disks.small_disk(tmp_path / "disk", "1m") as place, opened(place) as history:
         history.append([row(1)])

@@ -13,7 +13,8 @@ import pytest
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, SqliteLedger, migration
-from tests.support.disks import small_disk
+from tests.support.disks import needs_disks, small_disk
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 NEW = migration.SCHEMA_VERSION
@@ -95,6 +96,7 @@ def test_a_newer_ledger_is_refused_with_a_clear_line(old):
         SqliteLedger.open(old, "key")
 
 
+@needs_disks
 def test_no_room_for_the_copy(tmp_path):
     with small_disk(tmp_path / "disk", "3m") as disk:
         path = make_old(disk / "ledger", 100, 5000)
@@ -117,11 +119,12 @@ def test_several_that_open_it_at_once(tmp_path):
     path = make_old(tmp_path / "ledger", 400, 5000)
     before = look(path)
     several = [opening(path) for _ in range(4)]
-    assert [one.wait(60) for one in several] == [0] * 4
+    assert [one.wait(PATIENCE) for one in several] == [0] * 4
     assert look(path) == (NEW, ["events_of_users"], before[2])
     assert look(copy_of(path)) == before
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_is_the_old_one_or_the_new_one(tmp_path):
     path = make_old(tmp_path / "ledger", 4000, 5000)
     before = look(path)

@@ -17,6 +17,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import NewVote, SqliteLedger, codec, migration, schema
 from spamguard.records import Features
 from tests.support.reachable import let_others_pass
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,7 +40,7 @@ def ledger(path):
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
     head = "import sys; from pathlib import Path; from spamguard.ledger import *; from spamguard.errors import LedgerError\n"
     command = [sys.executable, "-c", head + code, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def refusal(path: Path, fingerprint: str = "key") -> str:
@@ -343,6 +344,7 @@ with SqliteLedger.open(Path(sys.argv[1]), "key") as ledger:
 """
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_whole_batches_and_all_they_had_promised(path):
     promised = 0
     head = "import sys; from pathlib import Path; from spamguard.ledger import *\n"

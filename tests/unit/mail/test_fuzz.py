@@ -63,6 +63,7 @@ def damaged(rng: Random) -> bytes:
     return bytes(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_mail_is_read(seed: int) -> None:
     rng = Random(seed)

@@ -109,6 +109,7 @@ def test_time_grows_no_faster_than_size(name: str) -> None:
         assert any(seconds(partial(work, large), 1) < most for _ in range(3))  # the machine may be busy with something else
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*STRUCTURES, *(f"html {unit[:20]!r}" for unit in MARKUP[::3]), *(f"text {unit!r}" for unit in TEXTS[::2])]
 )
@@ -126,6 +127,7 @@ def test_ten_megabytes_in_any_encoding_take_less_than_a_second(field: bytes) -> 
         assert seconds(partial(identity, raw), 1) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["html b'&#'", "text b'a '", "text b'\\xef\\xb7\\xba'", "nested multiparts", "boundary prefixes", "parts", "html b'<b>'"]
 )

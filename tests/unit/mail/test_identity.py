@@ -159,6 +159,7 @@ def test_components_do_not_run_into_one_another() -> None:
     assert not same(header(kind, body=two), header(kind, body=one))
 
 
+@pytest.mark.slow
 def test_the_key_matters_and_so_does_every_byte_of_a_large_message() -> None:
     raw = header(b"Subject: x", body=b"a" * (40 << 20))
     assert len(digest(raw, KEY)) == SIZE

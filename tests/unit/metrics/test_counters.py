@@ -11,6 +11,7 @@ import pytest
 from spamguard.metrics import counters
 from spamguard.metrics.counters import BOUNDS, STAGES, Board, Slot
 from spamguard.metrics.totals import total
+from tests.support.waiting import PATIENCE
 from tests.unit.metrics.slots import unshared
 
 
@@ -73,7 +74,7 @@ def test_another_process_sees_it(board):
         "print(slot.pid); slot.message('unsure', 'tag', 5); slot.beat(77)"
     )
     arguments = [sys.executable, "-c", code, str(board.descriptor), str(slot.number)]
-    done = subprocess.run(arguments, pass_fds=[board.descriptor], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(arguments, pass_fds=[board.descriptor], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "42\n"
     assert total(board.used()).messages == {("unsure", "tag"): 1}
     assert (slot.heard, slot.scoring) == (77, True)

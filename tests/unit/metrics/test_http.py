@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.metrics import http as served
 from spamguard.metrics.http import Answer, Server
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 async def plain() -> Answer:
@@ -44,7 +44,7 @@ async def exchanged(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), PATIENCE)
     except ConnectionResetError:
         return b""
     finally:
@@ -118,7 +118,7 @@ def test_elsewhere_monitors_ask_by_whatever_name() -> None:
 
 def test_a_real_client() -> None:
     def ask(port: int) -> tuple[int, str | None, bytes, str | None]:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         try:
             client.request("HEAD", "/b")
             answer = client.getresponse()
@@ -159,7 +159,7 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(1.5)
         found = b"x"
         try:
-            while piece := await asyncio.wait_for(reader.read(1 << 20), 20):
+            while piece := await asyncio.wait_for(reader.read(1 << 20), PATIENCE):
                 found += piece
         except ConnectionResetError:
             pass
@@ -174,9 +174,9 @@ def test_who_asks_for_longest_makes_room_for_others() -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(served.CONNECTIONS)]
         await asyncio.sleep(0.1)
         assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
-        assert await asyncio.wait_for(idle[0][0].read(), 5) == b""
+        assert await asyncio.wait_for(idle[0][0].read(), PATIENCE) == b""
         idle[1][1].write(b"GET /a HTTP/1.1\r\n\r\n")
-        assert b"well" in await asyncio.wait_for(idle[1][0].read(), 5)
+        assert b"well" in await asyncio.wait_for(idle[1][0].read(), PATIENCE)
         for _, writer in idle:
             writer.close()
 

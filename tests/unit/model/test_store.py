@@ -248,6 +248,7 @@ def test_compaction_makes_readers_that_were_behind_start_from_the_snapshot(open_
     assert held(other) == held(one) == held(open_one())
 
 
+@pytest.mark.slow
 def test_settling_during_appends_by_other_processes(open_one: Open, tmp_path: Path) -> None:
     one = open_one()
     teach(one, MAIL[:5])
@@ -320,6 +321,7 @@ def test_the_line_about_a_snapshot_names_what_it_holds(open_one: Open, tmp_path:
     assert bits_of(store.snapshot.read(tmp_path / line["file"])) == held(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_several_do_in_turns_all_hold_the_same_bits(open_one: Open, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     random = Random(seed)

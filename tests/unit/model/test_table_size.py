@@ -17,8 +17,11 @@ from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.model import snapshot, store
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
 from spamguard.supposing import supposing
+from tests.support.waiting import PATIENCE
 from tests.unit.filters import BITS, bits_of, held, mail, opened, serve, teach
 from tests.unit.kernel.both import both, needs_kernel
+
+pytestmark = pytest.mark.slow
 
 MAIL = mail(150)
 PROBES = [raw for _, raw in MAIL[130:]]
@@ -152,7 +155,7 @@ def test_whoever_holds_the_old_ones_judges_by_the_new_ones_next(open_one: Open, 
         assert held(one) == held(other)
     finally:
         here.send(b"")
-        process.join(60)
+        process.join(PATIENCE)
     assert process.exitcode == 0
 
 

@@ -14,6 +14,7 @@ from spamguard.proxy.scoring import ScorerPool
 from spamguard.records import Scan
 from spamguard.settings import Scoring
 from spamguard.spool import Spool
+from tests.support.waiting import PATIENCE
 
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
@@ -75,4 +76,4 @@ async def pool(state: Path, *, seconds: float = 8.0, scorers: int = 1, command: 
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, PATIENCE))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from spamguard.settings import Endpoint, Hop, Position, Protocol
 from spamguard.spool import Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, Delivered, FakeHop
+from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable
 from tests.unit.proxy.exchanged import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
 
@@ -42,7 +44,7 @@ class Came(NamedTuple):
 
 async def sent(script: dict[str, list[Answer]]) -> Came:
     with tempfile.TemporaryDirectory() as place:
-        async with asyncio.timeout(60), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
+        async with asyncio.timeout(PATIENCE), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
             hop = StreamHop(Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example")
             tools = Tools(Quarantine(Path(place) / "held"), lambda: KEY, lambda entry: None, lambda: None, People(()))
             message = Exchange(at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net").message(Client())
@@ -78,6 +80,7 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Answer]]:
     return script
 
 
+@pytest.mark.slow
 @settings(repeatable, max_examples=100)
 @given(scripts())
 def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(script: dict[str, list[Answer]]) -> None:

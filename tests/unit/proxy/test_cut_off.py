@@ -11,6 +11,7 @@ import pytest
 
 from spamguard.spool import Content
 from spamguard.wire.values import Client, Reply, Sender
+from tests.support.waiting import PATIENCE
 from tests.unit.proxy.exchanged import RAW, Case, FakeHop, FakeTransaction
 
 
@@ -40,7 +41,7 @@ def test_it_is_told_and_remembered(tmp_path: Path) -> None:
 
     async def run() -> None:
         sending = asyncio.create_task(case._send(RAW, ("b@example.net",), Sender("a@example.org")))
-        await asyncio.wait_for(hop.asked.wait(), 10)
+        await asyncio.wait_for(hop.asked.wait(), PATIENCE)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending

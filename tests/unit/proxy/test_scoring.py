@@ -25,6 +25,8 @@ from tests.support.waiting import eventually, until
 from tests.unit.filters import ROOT, mail, opened, teach
 from tests.unit.proxy.scorers import ODD, pool, run
 
+pytestmark = pytest.mark.slow
+
 MAIL = mail(250)
 SEEN: dict[str, Callable[..., Any]] = {}
 

@@ -16,7 +16,7 @@ from spamguard.reception import conversation
 from spamguard.reception.conversation import Conversation
 from spamguard.settings import Protocol, ScannerLimits
 from tests.support.scanners import serving
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 SILENT_SECONDS = 0.2
 
@@ -56,7 +56,7 @@ def test_a_lost_network_is_no_fault_of_ours(tmp_path: Path, protocol: Protocol, 
             session._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))  # as the event loop does
             await until(lambda: not served.door.connections)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert "fault" not in caplog.text
 
 
@@ -70,12 +70,12 @@ def test_who_is_sent_away_while_sending_hears_that_all_was_said(
     async def main() -> None:
         async with serving(tmp_path, protocol, clients=("192.0.2.0/24",)) as served:
             reader, writer = await served.connect()
-            await asyncio.wait_for(reader.read(), 10)  # to its end
+            await asyncio.wait_for(reader.read(), PATIENCE)  # to its end
             writer.write(b"more of the request")
             writer.close()
             await until(lambda: not served.door.connections)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 @pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
@@ -94,7 +94,7 @@ def test_who_takes_no_answer_is_dropped_at_once(tmp_path: Path, protocol: Protoc
                 await until(lambda: served.door.connections)
                 await until(lambda: not served.door.connections)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_who_takes_a_long_answer_in_drops_has_the_time_of_a_message_for_it(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_who_takes_a_long_answer_in_drops_has_the_time_of_a_message_for_it(tmp_p
                 await until(lambda: not served.door.connections)
             assert served.judge.raws
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))

@@ -13,6 +13,7 @@ from spamguard.settings import Hop, Tls
 from spamguard.spool import Content, Spool
 from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
 from tests.support.hops import FakeHop
+from tests.support.waiting import PATIENCE
 
 Result = TypeVar("Result")
 CLIENT = Client("192.0.2.7", "client.example", "4711", "helo.example", "ESMTP", source="REMOTE")
@@ -45,8 +46,8 @@ class BrokenSpool(Spool):
 
 
 def hop_to(fake: FakeHop, **settings: object) -> StreamHop:
-    """The way to this server. Waits are short unless said otherwise."""
-    waits = {"connect_seconds": 5.0, "command_seconds": 5.0, "data_seconds": 5.0, "tls": Tls.OPPORTUNISTIC} | settings
+    """The way to this server. It waits for an hour unless told otherwise."""
+    waits = {"connect_seconds": 3600.0, "command_seconds": 3600.0, "data_seconds": 3600.0, "tls": Tls.OPPORTUNISTIC} | settings
     return StreamHop(Hop(fake.endpoint, **waits), "me.example")  # type: ignore[arg-type]
 
 
@@ -79,7 +80,7 @@ def talk(fake: FakeHop, what: Callable[[StreamHop], Awaitable[Result]], **settin
         async with fake.running():
             hop = hop_to(fake, **settings)
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE):
                     return await what(hop)
             finally:
                 await hop.close()

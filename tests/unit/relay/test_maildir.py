@@ -21,6 +21,7 @@ from spamguard.spool import IN_MEMORY, Content, Spool
 from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support import disks
 from tests.support.killing import killed_at
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 HEAD = b"X-Spam-Status: No, score=-3.1 required=5.0 tests=SPAMGUARD_HAM\r\nX-Spamguard: ham\r\n"
@@ -200,6 +201,7 @@ def test_many_at_once(tmp_path: Path) -> None:
         assert numbers == sorted([*range(odd, 60, 2)] * 2)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     code = 'for n in range(50): MaildirHop(place, "mx").deliver(Sender("a@x"), [Recipient("b@x")], Content(b"A: b\\r\\n", Spool(place), 0))'
     threads = [threading.Thread(target=python, args=(code, str(tmp_path / "Maildir"))) for _ in range(3)]
@@ -217,7 +219,7 @@ def test_whoever_is_cancelled_waits_until_its_message_is_written(tmp_path: Path,
 
     def slow(descriptor: int) -> None:
         started.set()
-        assert go.wait(30)
+        assert go.wait(PATIENCE)
         original(descriptor)
 
     hop = MaildirHop(tmp_path, "mx")
@@ -285,6 +287,7 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path, monkeypatch: pytest
     assert [there.read_bytes()] == [before] == files(tmp_path)
 
 
+@disks.needs_disks
 def test_a_full_disk(small_disk: Path) -> None:
     hop = MaildirHop(small_disk / "Maildir", "mx")
     assert deliver(hop, content(TEXT))[0].code == 250
@@ -342,7 +345,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         "from spamguard.spool import Content, Spool\nfrom spamguard.wire.values import Client, Recipient, Sender\n"
         "place = Path(sys.argv[1])\n"
     )
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_what_it_offers_is_known_at_once(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from spamguard.relay import opening
 from spamguard.relay.client import StreamHop
 from spamguard.settings import Endpoint, Hop, Protocol, Tls
 from spamguard.wire.values import Reply
-from tests.support.certificates import self_signed, server_context
+from tests.support.certificates import needs_openssl, self_signed, server_context
 from tests.support.hops import EVERYTHING, Act, FakeHop, Script, Then
+from tests.support.waiting import PATIENCE
 from tests.unit.relay.talks import UNREACHABLE, UNSAFE, codes, content, hand_on, hop_to, talk
 
 OFFERED = b"250-hop\r\n250-STARTTLS\r\n250 DSN\r\n"
@@ -161,6 +162,7 @@ def required(
     return asyncio.run(run())
 
 
+@needs_openssl
 @pytest.mark.parametrize("lmtp", [False, True])
 def test_required_tls_with_a_certificate_of_a_known_authority(pem: Path, monkeypatch: pytest.MonkeyPatch, lmtp: bool) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(pem))
@@ -173,6 +175,7 @@ def test_required_tls_with_a_certificate_of_a_known_authority(pem: Path, monkeyp
     assert session.encrypted
 
 
+@needs_openssl
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_required_tls_with_a_certificate_of_nobody_or_for_another(pem: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     if host == "127.0.0.1":
@@ -182,6 +185,7 @@ def test_required_tls_with_a_certificate_of_nobody_or_for_another(pem: Path, mon
     assert not [command for command in fake.commands if command.startswith("MAIL")]
 
 
+@needs_openssl
 def test_an_authority_that_could_not_be_read_at_first_is_known_later(pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "authorities.pem"
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
@@ -213,6 +217,7 @@ def test_required_tls_of_a_hop_that_does_not_answer(step: Act) -> None:
     assert required(FakeHop({"EHLO": OFFERED, "STARTTLS": step}), seconds=0.3) == [UNREACHABLE, UNREACHABLE]
 
 
+@needs_openssl
 def test_opportunistic_tls_asks_for_no_certificate(pem: Path, far_away: None) -> None:
     fake = FakeHop({"EHLO": [OFFERED, b"250-hop\r\n250 SIZE\r\n"]}, tls=server_context(pem))
     assert codes(required(fake, tls=Tls.OPPORTUNISTIC)) == [250] * 6
@@ -226,6 +231,7 @@ def test_opportunistic_tls_does_without_where_it_fails(answer: bytes | Then, far
     assert codes(required(fake, tls=Tls.OPPORTUNISTIC)) == expected
 
 
+@needs_openssl
 def test_what_was_offered_before_tls_is_forgotten(pem: Path, far_away: None) -> None:
     fake = FakeHop({"EHLO": [EVERYTHING.replace(b"DSN", b"STARTTLS"), b"250-hop\r\n250 SIZE\r\n"]}, tls=server_context(pem))
 
@@ -239,6 +245,7 @@ def test_what_was_offered_before_tls_is_forgotten(pem: Path, far_away: None) -> 
     asyncio.run(run())
 
 
+@needs_openssl
 def test_a_large_message_over_tls(pem: Path, far_away: None) -> None:
     body = b"0123456789abcdef\r\n" * 200_000
     fake = FakeHop({"EHLO": [OFFERED, b"250 hop\r\n"]}, tls=server_context(pem))
@@ -266,7 +273,7 @@ def test_a_hop_that_speaks_slower_and_slower_is_given_up() -> None:
         server = await asyncio.start_server(drip, "127.0.0.1", 0)
         try:
             endpoint = Endpoint(Protocol.SMTP, *server.sockets[0].getsockname())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 return await hand_on(StreamHop(Hop(endpoint, command_seconds=0.4), "me.example"))
         finally:
             server.close()

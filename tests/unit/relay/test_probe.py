@@ -9,7 +9,7 @@ import pytest
 from spamguard.relay import client
 from spamguard.relay.client import StreamHop
 from tests.support.hops import Act, FakeHop
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.unit.relay.talks import codes, hand_on, hop_to, talk
 
 OFFERED = {"PIPELINING": "", "SIZE": "1000000", "8BITMIME": "", "DSN": "", "SMTPUTF8": ""}
@@ -107,10 +107,10 @@ def test_closing_does_not_wait_for_a_hop_that_keeps_silent() -> None:
 
     async def run() -> None:
         async with FakeHop({"GREETING": Act.STALL}).running() as fake:
-            hop = hop_to(fake, command_seconds=60)
+            hop = hop_to(fake, command_seconds=3600)
             asking = asyncio.create_task(hop.probe())
             await until(lambda: fake.sessions)
-            await asyncio.wait_for(hop.close(), 10)
+            await asyncio.wait_for(hop.close(), PATIENCE)
             await asyncio.wait([asking])
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ import threading
 
 from spamguard.relay.threads import finished
 from tests.support.killing import killed_at
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
@@ -17,9 +17,9 @@ def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
 
     async def main() -> str:
         loop = asyncio.get_running_loop()
-        looking_up = [loop.run_in_executor(None, answered.wait, 60) for _ in range(200)]
+        looking_up = [loop.run_in_executor(None, answered.wait, 2 * PATIENCE) for _ in range(200)]
         writing = asyncio.create_task(finished(lambda: "written"))
-        done, _ = await asyncio.wait([writing], timeout=5)
+        done, _ = await asyncio.wait([writing], timeout=PATIENCE)
         answered.set()
         await asyncio.gather(*looking_up, writing)
         return writing.result() if done else "waited for names"
@@ -32,7 +32,7 @@ def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
 
     def work() -> None:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(PATIENCE)
         done.append(True)
 
     async def main() -> None:

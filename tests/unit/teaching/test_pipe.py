@@ -12,6 +12,7 @@ import pytest
 from spamguard.doors.teach import Speakers, TeachingDoor
 from spamguard.teaching.lesson import Lesson
 from spamguard.teaching.queue import Queue
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 TIME_CONSUMING = {"numpy", "asyncio", "dataclasses", "pathlib", "json", "spamguard.cli", "spamguard.engine", "logging", "subprocess"}
@@ -19,7 +20,7 @@ TIME_CONSUMING = {"numpy", "asyncio", "dataclasses", "pathlib", "json", "spamgua
 
 def teach_pipe(place: Path, *arguments: str, raw: bytes = b"Subject: x\n\nbuy\n") -> subprocess.CompletedProcess[bytes]:
     line = [sys.executable, "-m", "spamguard", "teach-pipe", "--socket", str(place / "sock"), "--spool", str(place / "left"), *arguments]
-    return subprocess.run(line, input=raw, capture_output=True, check=False, cwd=ROOT, timeout=60)
+    return subprocess.run(line, input=raw, capture_output=True, check=False, cwd=ROOT, timeout=PATIENCE)
 
 
 def test_the_daemon_takes_it(tmp_path):

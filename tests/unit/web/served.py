@@ -20,6 +20,7 @@ from spamguard.web.access.store import Kind, Store
 from spamguard.web.app import application
 from spamguard.web.server import Server
 from spamguard.web.service.values import Person
+from tests.support.waiting import PATIENCE
 from tests.unit.web.pages.fixed import Fixed, Monitor
 
 ROOT = "/api/v1"
@@ -57,7 +58,7 @@ class Served:
         """A program with a token of this person."""
         if person is not None:
             fields["Authorization"] = f"Bearer {self.secret(Kind.TOKEN, person)}"
-        made = httpx.Client(base_url=self.url, headers=fields, timeout=20, verify=self.verify)
+        made = httpx.Client(base_url=self.url, headers=fields, timeout=PATIENCE, verify=self.verify)
         self.clients.append(made)
         return made
 
@@ -117,13 +118,13 @@ def served(state: Path, web: Web | None = None, service: Any = None, tls: ssl.SS
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert began.wait(20)
+        assert began.wait(PATIENCE)
         yield found
     finally:
         for client in found.clients:
             client.close()
         loop.call_soon_threadsafe(ends.set)
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 def limited(**limits: int) -> Web:

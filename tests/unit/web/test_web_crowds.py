@@ -20,6 +20,8 @@ from tests.support.certificates import self_signed, server_context
 from tests.support.waiting import eventually
 from tests.unit.web.served import ANNA, OPERATOR, ROOT, Served, served
 
+pytestmark = pytest.mark.slow
+
 CLASSES = f"{ROOT}/classes"
 LOGIN = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 999\r\n\r\nlink="
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spamguard.web import server as module
 from spamguard.web.access import body, guard
 from spamguard.web.access.store import Kind
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
 HOST = b"Host: localhost\r\n"
@@ -39,7 +39,7 @@ def close(line: bytes, *fields: bytes, content: bytes = b"") -> bytes:
 
 def refused_in_the_end(connected: socket.socket, piece: bytes) -> bool:
     """Whether it is hung up on whoever goes on sending this, now and then."""
-    until = time.monotonic() + 15
+    until = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < until:
             connected.sendall(piece)
@@ -179,6 +179,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
         assert status(answer) == 408
 
 
+@pytest.mark.slow
 def test_chunks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However steadily they come, and whoever sends them."""
     monkeypatch.setattr(body, "WHOLE_SECONDS", 1.0)
@@ -282,7 +283,7 @@ def test_what_is_being_answered_is_finished(tmp_path: Path) -> None:
         fields = {"Authorization": f"Bearer {running.secret(Kind.TOKEN, ANNA)}"}
         thread = threading.Thread(target=lambda: found.append(httpx.get(f"{running.url}{ROOT}/classes", headers=fields).status_code))
         thread.start()
-        assert began.wait(10)
+        assert began.wait(PATIENCE)
     thread.join()
     assert found == [200]
 

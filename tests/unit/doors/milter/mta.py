@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spamguard.wire.milter import Command, packet
+from tests.support.waiting import PATIENCE
 
 ALL = struct.pack("!III", 6, 0x1FF, 0x1FFFFF)
 OLD = struct.pack("!III", 2, 0x3F, 0x7F)
@@ -52,7 +53,7 @@ class Mta:
 
     async def heard(self) -> tuple[bytes, bytes]:
         """The next packet; IncompleteReadError when there is none any more."""
-        (length,) = struct.unpack("!I", await asyncio.wait_for(self.reader.readexactly(4), 20))
+        (length,) = struct.unpack("!I", await asyncio.wait_for(self.reader.readexactly(4), PATIENCE))
         raw = await self.reader.readexactly(length)
         return raw[:1], raw[1:]
 
@@ -115,7 +116,7 @@ class Mta:
     async def hung_up(self) -> bool:
         """Whether the milter has, with nothing more to say."""
         try:
-            return await asyncio.wait_for(self.reader.read(), 20) == b""
+            return await asyncio.wait_for(self.reader.read(), PATIENCE) == b""
         except ConnectionError:
             return True
 

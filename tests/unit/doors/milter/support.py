@@ -12,6 +12,7 @@ from spamguard.daemon.assembly import open_scanner
 from spamguard.proxy.asking import Judged
 from spamguard.settings import Action, Endpoint, Protocol, Scanner
 from tests.support.scanners import STATISTICS
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
@@ -84,6 +85,6 @@ def run(directory, asking, talk, **options):
 
     async def main():
         async with serving(directory, asking, **options) as served:
-            return await asyncio.wait_for(talk(served), 60)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())

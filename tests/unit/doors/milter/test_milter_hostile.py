@@ -9,7 +9,7 @@ from spamguard.doors.milter import connection
 from spamguard.doors.milter.dialogue import NEXT, State
 from spamguard.settings import ScannerLimits
 from spamguard.wire.milter import Command
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.milter.mta import ALL, OLD
 from tests.unit.doors.milter.support import RAW, ScriptedAsking, run
 
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_read_is_cut_off(tmp_path, monkeypatch):
         try:
             for _ in range(3000):
                 server.writer.write(b"\0\0\0\4La\0\0" * 2000)
-                await asyncio.wait_for(server.writer.drain(), 30)
+                await asyncio.wait_for(server.writer.drain(), PATIENCE)
         except ConnectionError:
             return True
         return False

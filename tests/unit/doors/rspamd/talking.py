@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from spamguard.settings import Protocol
 from tests.support.scanners import Served, serving
+from tests.support.waiting import PATIENCE
 
 MAIL = b"Subject: x\r\nX-Spam-Flag: YES\r\nMessage-ID: <1@x.example>\r\n\r\nhello\r\n"
 
@@ -39,7 +40,7 @@ def parse(data: bytes) -> Answer:
 def run(directory: Path, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
     async def main() -> Any:
         async with serving(directory, Protocol.RSPAMD, **settings) as served:
-            return await asyncio.wait_for(talk(served), 60)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

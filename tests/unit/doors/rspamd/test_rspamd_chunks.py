@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from spamguard.doors.rspamd.chunks import Chunks
 from spamguard.reception.arriving import Arriving
 from tests.support.scanners import ScriptedJudge, Served
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.rspamd.talking import MAIL, run, said
 
 HEAD = b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -102,7 +103,7 @@ def test_several_requests_on_one_connection(tmp_path: Path, cuts: list[int]) -> 
                 writer.write(piece)
                 await asyncio.sleep(0.002)
             writer.write_eof()
-            return await asyncio.wait_for(reader.read(), 30)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 

@@ -12,6 +12,7 @@ from spamguard.proxy import teachers
 from spamguard.proxy.lessons import Lessons
 from spamguard.teaching.lesson import Lesson
 from tests.support.scanners import Served
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.rspamd.talking import MAIL, Answer, parse, request, run, said
 
 
@@ -44,7 +45,7 @@ def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) ->
         reader, writer = await served.connect()
         try:
             writer.write(request("/learnspam", fields={"Password": "wrong"})[: -len(MAIL)])
-            return await asyncio.wait_for(reader.readline(), 30)
+            return await asyncio.wait_for(reader.readline(), PATIENCE)
         finally:
             writer.close()
 

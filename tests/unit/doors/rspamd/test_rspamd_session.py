@@ -16,6 +16,7 @@ from spamguard.proxy.contract import NotScanned
 from spamguard.proxy.people import People
 from spamguard.settings import OnError, Policy, ScannerLimits
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served
+from tests.support.waiting import PATIENCE
 from tests.unit.doors.rspamd.talking import MAIL, parse, request, run, said
 
 
@@ -184,7 +185,7 @@ def test_a_connection_is_kept(tmp_path: Path) -> None:
             writer.write(together[:-1])
             await asyncio.sleep(0.1)
             writer.write(together[-1:] + request("/ping", b"", version="1.0"))
-            return await asyncio.wait_for(reader.read(), 30)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 
@@ -204,7 +205,7 @@ def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
             draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
             await asyncio.sleep(0.1)
             writer.write(request("/checkv2") + request("/ping"))
-            found = await asyncio.wait_for(reader.read(), 10)
+            found = await asyncio.wait_for(reader.read(), PATIENCE)
             await draining
             return found
         finally:
@@ -221,10 +222,10 @@ def test_who_waits_to_be_told_to_go_on_is_told(tmp_path: Path) -> None:
         try:
             head, _, raw = request("/checkv2", fields={"Expect": "100-continue"}).partition(b"\r\n\r\n")
             writer.write(head + b"\r\n\r\n")
-            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 100")
+            assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 100")
             writer.write(raw)
             writer.write_eof()
-            return await asyncio.wait_for(reader.read(), 30)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 
@@ -259,7 +260,7 @@ def test_the_first_line_may_come_in_pieces(tmp_path: Path, at: int) -> None:
             writer.write(data[:at])
             await asyncio.sleep(0.1)
             writer.write(data[at:])
-            return await asyncio.wait_for(reader.read(), 30)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 
@@ -287,7 +288,7 @@ def test_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
             task = asyncio.create_task(others())
             writer.write(data)
             writer.write_eof()
-            await asyncio.wait_for(reader.read(), 30)
+            await asyncio.wait_for(reader.read(), PATIENCE)
             task.cancel()
             assert turns > 80
             turns = 0

@@ -19,7 +19,7 @@ from spamguard.proxy.contract import NotScanned
 from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
 from spamguard.teaching.lesson import Lesson
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served, serving
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 MAIL = b"Subject: x\nX-Spam-Flag: YES\nX-Other: y\n\nhello\r\n\x00\xff\n"
 STRIPPED = b"Subject: x\nX-Other: y\n\nhello\r\n\x00\xff\n"
@@ -28,7 +28,7 @@ STRIPPED = b"Subject: x\nX-Other: y\n\nhello\r\n\x00\xff\n"
 def run(directory: Path, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
     async def main() -> Any:
         async with serving(directory, Protocol.SPAMD, **settings) as served:
-            return await asyncio.wait_for(talk(served), 60)
+            return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
 

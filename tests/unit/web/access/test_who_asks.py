@@ -15,7 +15,7 @@ from spamguard.errors import LedgerError
 from spamguard.settings import Place, Web, WebProxy
 from spamguard.web.access import guard
 from spamguard.web.access.store import FILE, Kind, Store
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 
 CLASSES = f"{ROOT}/classes"
@@ -309,7 +309,7 @@ def test_a_line_in_the_log_for_each(server: Served, caplog: pytest.LogCaptureFix
     def lines() -> list[str]:
         return [line for line in caplog.messages if " anna " in line]  # one of the test before may come as late as now
 
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while len(lines()) < 2 and time.monotonic() < until:
         time.sleep(0.01)
     first, second = lines()

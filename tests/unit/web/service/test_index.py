@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spamguard.web.service.index import Index
+from tests.support.waiting import PATIENCE
 
 ASKED, GO_ON = Event(), Event()
 READERS: list[Thread] = []
@@ -50,10 +51,10 @@ def test_what_one_reads_while_another_lists() -> None:
     found: list[Any] = []
     READERS.append(Thread(target=lambda: found.append(index.newest("~", 9, lambda _: True))))
     READERS[0].start()
-    assert ASKED.wait(10)
+    assert ASKED.wait(PATIENCE)
     try:
         assert index.newest("~", 9, lambda _: True) == (["c", "b", "a"], "")
     finally:
         GO_ON.set()
-        READERS[0].join(10)
+        READERS[0].join(PATIENCE)
     assert found == [(["c", "b", "a"], "")]

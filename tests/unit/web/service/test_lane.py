@@ -11,7 +11,7 @@ import pytest
 from spamguard.errors import BusyError, LedgerError, UsageError
 from spamguard.web.service import lane
 from spamguard.web.service.lane import Lane
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 class Tool:
@@ -93,7 +93,7 @@ def test_what_cannot_be_opened_is_tried_again() -> None:
 def test_no_more_waits_than_may(one: Lane[Tool], monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         go_on = threading.Event()
-        first = asyncio.create_task(one.do(lambda _: go_on.wait(30)))
+        first = asyncio.create_task(one.do(lambda _: go_on.wait(PATIENCE)))
         await until(lambda: Tool.opened)
         waiting = [asyncio.create_task(one.do(lambda _, number=number: number)) for number in range(lane.MOST_WAITING)]  # type: ignore[misc]
         await asyncio.sleep(0)
@@ -110,7 +110,7 @@ def test_who_has_waited_long_enough_is_told(one: Lane[Tool]) -> None:
     async def run() -> None:
         done: list[int] = []
         go_on = threading.Event()
-        slow = asyncio.create_task(one.do(lambda _: go_on.wait(30)))
+        slow = asyncio.create_task(one.do(lambda _: go_on.wait(PATIENCE)))
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too long"):
             await one.do(lambda _: done.append(1), 0.05)
