@@ -195,6 +195,11 @@ class SqliteLedger:
         """The number of the last event; 0 when there is none."""
         return int(self._ask(statements.LAST_SEQ)[0][0])
 
+    def last_time(self) -> int:
+        """When the last event was cast, seconds since 1970; 0 when there is none."""
+        rows = self._ask(statements.LAST_TIME)
+        return int(rows[0][0]) if rows else 0
+
     def vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message (its label is None when it was taken back), or None."""
         rows = self._ask(statements.STANDING_VOTE, (digest, user))
@@ -394,4 +399,4 @@ class SqliteLedger:
             raise self._start_again(f"events up to {self._compacted()} were compacted, the tables hold {seq}")
 
     def _start_again(self, why: str) -> LedgerError:
-        return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
+        return LedgerError(f"ledger {self.path}: {why}: run `spamguard rebuild`")

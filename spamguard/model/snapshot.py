@@ -125,4 +125,4 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 def _damaged(path: Path, how: str) -> TableError:
-    return TableError(f"{path}: {how}; nothing is lost, the receipts are in the ledger: run `spamguard rebuild`")
+    return TableError(f"{path}: {how}; the tables can be made anew from the ledger: run `spamguard rebuild`")
