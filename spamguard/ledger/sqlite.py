@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spamguard import ages
 from spamguard.batches import batches
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
@@ -169,6 +170,11 @@ class SqliteLedger:
                 self._set_meta("ledger.compacted", str(max(upto, self._compacted())))
                 self._set_meta(_DROPPED, str(int(self.get_meta(_DROPPED) or 0) + dropped))
         return dropped
+
+    def believed(self, now: float) -> int:
+        """The time by which votes grow old (`ages`), seconds since 1970."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            return int(ages.believed(self._db, now))
 
     # Reading
 

@@ -145,7 +145,7 @@ class TableStore:
         except LedgerError:
             if not self._settled_later(self._ledger.get_meta(_KEY), upto):
                 raise  # else another process has settled more meanwhile, and compacted what we were reading
-        self._ledger.compact(upto, int(time.time()) - KEPT_SECONDS)
+        self._ledger.compact(upto, self._ledger.believed(time.time()) - KEPT_SECONDS)
         self._drop_older_extractors()
         self.catch_up()
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),
-    ("policy", "explained", "mail", "bayes", "framed", "packed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
+    ("policy", "explained", "mail", "bayes", "framed", "packed", "ages", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
     (
         "batches",
         "errors",
