@@ -23,8 +23,9 @@ from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence, evidenc
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.files import KEY, LEDGER
 from spamguard.ledger import NewVote, SqliteLedger, codec
-from spamguard.model import firstscores, goodmail, snapshot, status, verdicts
+from spamguard.model import firstscores, goodmail, loss, snapshot, status, verdicts
 from spamguard.model.directory import BITS, is_new, least_bits
+from spamguard.model.loss import Loss
 from spamguard.model.personal import People
 from spamguard.model.store import TableStore
 from spamguard.prepare import Preparer, Teaching, chunks, message
@@ -419,6 +420,14 @@ class Filter:
     def as_fused_now(self, scores: list[bytes]) -> NDArray[np.float64]:
         """Log-odds of being unwanted from scores that receipts hold, (m,), in any order; what is none of ours is left out."""
         return goodmail.log_odds(scores, self._store.tables, self._unwanted)
+
+    def loss(self) -> Loss | None:
+        """Events that the ledger is known to have lost."""
+        return loss.find(self.directory, self._ledger)
+
+    def forget_loss(self) -> None:
+        """Tell of them no more."""
+        loss.forget(self._ledger)
 
     def status(self) -> Status:
         """What there is, as of now."""

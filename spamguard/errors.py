@@ -58,6 +58,10 @@ class UsageError(SpamguardError):
     """Arguments that contradict each other or make no sense."""
 
 
+class MemoryLimitError(SpamguardError):
+    """The limit on memory is lower than what is needed."""
+
+
 class ConfigError(SpamguardError):
     """The configuration cannot be used. problems: all of them, one line each, with file, line and column where there is one."""
 

@@ -141,10 +141,14 @@ def _of_surroundings(settings: Settings) -> Iterator[Step]:
 def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
     """Its ledger, and whether it learns."""
     from spamguard.doctor import checks
+    from spamguard.model import loss
 
     try:
         with rim.open_existing(options) as spam_filter:
-            yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
+            if (lost := spam_filter.loss()) is not None:
+                yield failed("ledger", loss.told(lost), loss.REMEDY)
+            else:
+                yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
             yield from checks.left_behind(spam_filter.ledger)
             spam_filter.refuse_without_receipts()
             yield from _proof(options, spam_filter, settings)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spamguard.cli import rim, usage
+from spamguard.errors import MemoryLimitError
 
 ABOUT = """Add the verdict to a message on its way through. It is read from standard input and written to standard output.
 
@@ -59,19 +60,22 @@ def _pass_on(answer: Callable[[bytes], bytes]) -> int:
 def _whatever_happens(raw: bytes, answer: Callable[[bytes], bytes]) -> bytes:
     try:
         return answer(raw)
+    except MemoryLimitError as error:  # what adds a field to the message would load numpy, which ends us
+        _explain("the message was not scanned", error)
+        return raw
     except BaseException as error:  # noqa: BLE001  an interrupt, a lack of memory, a fault of ours: the mail goes on
         _explain("the message was not scanned", error)
         return _not_scanned(raw, type(error).__name__)
 
 
 def _judged(raw: bytes, options: argparse.Namespace) -> bytes:
-    from secrets import token_hex
+    with rim.open_to_ask(options) as spam_filter:  # first, which looks whether there is memory for what is loaded here
+        from secrets import token_hex
 
-    from spamguard import policy, secret, signature
-    from spamguard.mail.rewrite import with_fields
-    from spamguard.settings import Policy
+        from spamguard import policy, secret, signature
+        from spamguard.mail.rewrite import with_fields
+        from spamguard.settings import Policy
 
-    with rim.open_to_ask(options) as spam_filter:
         found = spam_filter.scan(raw, words=0, users=(options.user,))
         verdict = found.personal.get(options.user, found.verdict)
         decision = policy.decide(verdict, Policy(), found.threshold)

@@ -156,11 +156,6 @@ def _merge(spam_filter: Filter, reader: Reader) -> int:
 def _adopt(spam_filter: Filter, reader: Reader) -> int:
     with draft_of(spam_filter.directory / "import") as path:
         with create_private(path) as file:
-            for piece in reader.table():
-                if piece.strip(b"\0"):
-                    file.write(piece)
-                else:  # tables are mostly zeros: leave holes, as the original has
-                    file.seek(len(piece), 1)
-            file.truncate()
+            file.writelines(reader.table())
         spam_filter.adopt_tables(path)
     return 0

@@ -8,7 +8,9 @@ import time
 
 from spamguard.cli import rim, usage
 
-ABOUT = """Make the tables anew from the receipts. For tables that are damaged or missing; nothing is lost and nothing is taught anew."""
+ABOUT = """Make the tables anew from the receipts. For tables that are damaged or missing; nothing is taught anew.
+
+If the old tables prove that the ledger has lost events, as from a damaged log, it says so."""
 EXAMPLE = """  spamguard rebuild"""
 
 
@@ -20,14 +22,19 @@ def add(commands: usage.Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Rebuild; say from how much."""
+    from spamguard.model import loss
+
     begun = time.monotonic()
     with rim.open_existing(options, load=False) as spam_filter:
         if sys.stderr.isatty():
             rim.say("replaying all receipts; judging and teaching go on meanwhile")
         spam_filter.settle()
-        classes = spam_filter.status().classes
+        classes, lost = spam_filter.status().classes, spam_filter.loss()
+        spam_filter.forget_loss()
     seconds = time.monotonic() - begun
     number = sum(classes.values())
     text = f"rebuilt the tables from the receipts of {rim.counted(number)} in {seconds:.1f} s"
-    rim.answer(options, text, {"classes": dict(classes), "seconds": round(seconds, 3)})
+    if lost is not None:
+        text += f"\n{loss.told(lost)}: {loss.MENDED_BY}"
+    rim.answer(options, text, {"classes": dict(classes), "seconds": round(seconds, 3), "lost_events": lost.events if lost else 0})
     return 0

@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from spamguard import log, sources
-from spamguard.errors import ConfigError, SourceError, SpamguardError, UsageError, problems, remedy
+from spamguard import log, memory, sources
+from spamguard.errors import ConfigError, MemoryLimitError, SourceError, SpamguardError, UsageError, problems, remedy
 from spamguard.files import LEDGER
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ CUT_OFF = 141  # 128 + SIGPIPE
 _HEADER = 64  # bytes of an SQLite file up to the end of its user_version (https://www.sqlite.org/fileformat.html)
 _NEW = "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
 _ANOTHER_USER = "run this as its owner, or as root, or change its permissions"
+_MORE_MEMORY = "free some, or raise the limit on it (`ulimit -v`)"
 _REMEDIES = {
+    errno.ENOMEM: _MORE_MEMORY,
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
@@ -66,7 +68,7 @@ def guarded(run: Callable[[Item], int], given: Item) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except MemoryError:
-        return fail("there is not enough memory")
+        return fail(f"there is not enough memory: {_MORE_MEMORY}")
     except OSError as error:
         abandon_output()
         return fail(in_words(error))
@@ -205,9 +207,11 @@ def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
 
 def _open(options: argparse.Namespace, **settings: Any) -> Filter:
     """UsageError, too, where that would take the ledger from a daemon of an older version."""
+    state = state_directory(options)
+    if lacking := memory.shortage(state):
+        raise MemoryLimitError(lacking)  # before numpy is loaded, which would end us without a word of ours
     from spamguard.engine import Filter
 
-    state = state_directory(options)
     if _is_older(state / LEDGER):
         from spamguard.cli import running
 

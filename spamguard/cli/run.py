@@ -19,7 +19,7 @@ Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in
 out. Moving a message into .Junk there, or out of it, teaches.
 
 SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way, within 10 seconds.
-Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same)."""
+Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or the limit on memory (`ulimit -v`) is too low."""
 EXAMPLE = """  spamguard run
   spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'

@@ -5,6 +5,7 @@ Never changes anything."""
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import rim, running, usage
@@ -89,6 +90,7 @@ def _lessons(spam_filter: Filter, found: Status) -> dict[str, Any]:
 
     return {
         "classes": {name: {"messages": number, "unwanted": name in found.unwanted} for name, number in found.classes.items()},
+        "lost": asdict(lost) if (lost := spam_filter.loss()) else None,
         "outdated": left_behind(spam_filter.ledger),
         "missing": missing(found.classes, found.unwanted),
         "events": found.events,
@@ -125,6 +127,7 @@ def _tables(found: Status) -> dict[str, dict[str, float]]:
 def _text(values: dict[str, Any]) -> str:
     from spamguard import renewal
     from spamguard.cli import people
+    from spamguard.model import loss
 
     versions, sizes = values["versions"], values["bytes"]
     return "\n".join(
@@ -141,6 +144,7 @@ def _text(values: dict[str, Any]) -> str:
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
+            *([f"{loss.told(loss.Loss(**values['lost']))}: {loss.REMEDY}"] if values["lost"] else []),
             *([f"{renewal.told(values['outdated'])}; {renewal.REMEDY}"] if values["outdated"] else []),
             *([f"{values['missing']}: {_REMEDY}"] if values["missing"] else []),
             "",

@@ -13,6 +13,8 @@ from typing import cast
 from spamguard import installed
 from spamguard.settings import Settings
 
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else numpy takes address space for each core, and nothing here is faster for it
+
 
 def start(module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """A process of this package, in a process group of its own: what is typed at a terminal goes to the master alone.
@@ -21,7 +23,7 @@ def start(module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()) -
     """
     installed.check()
     command = [sys.executable, "-P", "-m", module, *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=pass_fds, env=environment, process_group=0)  # noqa: S603
 
 

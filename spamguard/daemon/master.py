@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from spamguard import installed, log
+from spamguard import installed, log, memory
 from spamguard.daemon import alone, children, description, privileges, signals, sockets
 from spamguard.daemon.desk import Desk
 from spamguard.daemon.fleet import Fleet, Timing
 from spamguard.daemon.kept import Kept
 from spamguard.daemon.notify import Notifier
-from spamguard.errors import SpamguardError, StartError, problems
+from spamguard.errors import ConfigError, SpamguardError, StartError, problems
 from spamguard.files import LEDGER
 from spamguard.installed import ReplacedError
 from spamguard.metrics.counters import MASTER, SERVER, TEACHER, WATCHER, Board
@@ -71,6 +71,8 @@ class Master:
         """Serve until SIGTERM or SIGINT; the exit status. ConfigError, StartError: nothing has been started."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         settings = self._read()
+        if lacking := memory.shortage(settings.state, serving=True):
+            raise ConfigError(lacking)
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
             stack.callback(os.close, self._board.descriptor)

@@ -19,6 +19,7 @@ from spamguard import log, renewal
 from spamguard.engine import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.files import sweep_drafts
+from spamguard.model import loss
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         done = _settled(state)
         sweep_drafts(Path(state))
         if first:
-            _tell_left_behind(state)
+            _tell_missing(state, settled=done)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1
@@ -58,12 +59,14 @@ def _settled(state: str) -> bool:
     return due
 
 
-def _tell_left_behind(state: str) -> None:
-    """Everything may be unsure for that, and nobody who asks for no status would know."""
+def _tell_missing(state: str, *, settled: bool) -> None:
+    """Lessons of no use and events that are lost, for those who never ask for a status. settled: that has told of a loss already."""
     with Filter.open(state, load=False) as spam_filter:
-        number = renewal.left_behind(spam_filter.ledger)
+        number, lost = renewal.left_behind(spam_filter.ledger), spam_filter.loss()
     if number:
         _log.warning("%s; %s", renewal.told(number), renewal.REMEDY)
+    if lost is not None and not settled:
+        _log.error("%s: %s", loss.told(lost), loss.REMEDY)
 
 
 if __name__ == "__main__":

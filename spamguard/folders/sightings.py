@@ -19,6 +19,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import ages
 from spamguard.folders.contract import lies_below
 from spamguard.folders.sightingsfile import SightingsError, opened, set_aside
 from spamguard.folders.values import Copy
@@ -211,8 +212,12 @@ class Sightings:
             self._names.pop(folder, None)
 
     def prune(self, now: int) -> int:
-        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock."""
+        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in the future did so by a wrong clock.
+
+        now: seconds since 1970; ages are told by the time of `ages`.
+        """
         with self._transaction():
+            now = int(ages.believed(self._db, now))
             self._db.execute("UPDATE sightings SET gone = ? WHERE gone > 0 AND gone > ?", (now, now))
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - GONE_SECONDS,)
             folders = [number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)]
@@ -226,6 +231,8 @@ class Sightings:
 
         there: all that are not missing. closed: directories that nobody can look into; what lies below them may be there.
         """
+        with self._transaction():
+            now = int(ages.believed(self._db, now))
         with self._explained():
             query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
             known = [(os.fsdecode(name), number, since) for name, number, since in self._db.execute(query)]

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 
+from spamguard import ages
 from spamguard.errors import HistoryError
 from spamguard.history import schema
 from spamguard.history.looks import Looks
@@ -56,8 +57,8 @@ class History:
     def open(cls, path: Path, size: int, days: int) -> History:
         """The history at `path`, created (mode 0600) when there is none.
 
-        size: bytes that its files may take together, at least `LEAST`. days: how long a row is kept. Both take effect by and by, as
-        rows are appended.
+        size: bytes that its files may take together, at least `LEAST`. days: how long a row is kept, by the time of `ages`. Both take
+        effect by and by, as rows are appended.
         """
         with _explained(path):
             db = schema.connect(path)
@@ -93,7 +94,7 @@ class History:
         with _explained(self.path):
             with transaction(self._db):
                 schema.insert(self._db, rows)
-            newest = max(row[_TIME] for row in rows)
+                newest = ages.believed(self._db, max(row[_TIME] for row in rows))
             for _ in range(2 + 2 * len(rows) // _STEP_ROWS):
                 if not self._prune(newest):
                     break

@@ -14,7 +14,7 @@ from spamguard.errors import LedgerError, is_full, reported
 
 _REMEDIES = {
     "SQLITE_FULL": "the disk is full: make room and try again, nothing was half written",
-    "SQLITE_IOERR": "the disk refused to read or write: check the disk, its quota and limits on file size",
+    "SQLITE_IOERR": "the disk refused to read or write: make room on it if it is full, check it, its quota and limits on file size",
     "SQLITE_BUSY": "another process kept it locked for too long: find out which one writes, or try again",
     "SQLITE_LOCKED": "another process kept it locked for too long: find out which one writes, or try again",
     "SQLITE_ERROR": "its tables are damaged: restore it from a backup",

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spamguard import ages
 from spamguard.batches import batches
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, statements, wordlists
@@ -170,6 +171,11 @@ class SqliteLedger:
                 self._set_meta(_DROPPED, str(int(self.get_meta(_DROPPED) or 0) + dropped))
         return dropped
 
+    def believed(self, now: float) -> int:
+        """The time by which votes grow old (`ages`), seconds since 1970."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            return int(ages.believed(self._db, now))
+
     # Reading
 
     def grown(self) -> bool:
@@ -194,6 +200,11 @@ class SqliteLedger:
     def last_seq(self) -> int:
         """The number of the last event; 0 when there is none."""
         return int(self._ask(statements.LAST_SEQ)[0][0])
+
+    def last_time(self) -> int:
+        """When the last event was cast, seconds since 1970; 0 when there is none."""
+        rows = self._ask(statements.LAST_TIME)
+        return int(rows[0][0]) if rows else 0
 
     def vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message (its label is None when it was taken back), or None."""
@@ -394,4 +405,4 @@ class SqliteLedger:
             raise self._start_again(f"events up to {self._compacted()} were compacted, the tables hold {seq}")
 
     def _start_again(self, why: str) -> LedgerError:
-        return LedgerError(f"ledger {self.path}: {why}: build the tables again from the first event")
+        return LedgerError(f"ledger {self.path}: {why}: run `spamguard rebuild`")

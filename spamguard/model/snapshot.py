@@ -3,7 +3,7 @@
 A snapshot is a cache of the ledger: it must never be changed in place, and one that is cut short, or whose head is damaged, is an
 error that names the remedy, never a wrong verdict. (What the disk does to the arrays is left to its own checks: to sum 64 MB
 up at every opening would cost more than all else that opening does.) One file holds all arrays, each on a page border, so that
-replacing it is one rename; megabytes that hold only zeros are left out (the file has holes).
+replacing it is one rename. The file has no holes: whoever touches a mapped hole on a full tmpfs is ended by SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spamguard.files import named_once_whole, sync_directory
 
 _MAGIC = b"spamguard tables 1\n"
 _PAGE = 4096
-_CHUNK = 1 << 20
+_MAPPED = 1 << 20  # bytes: an array of so many is mapped, a smaller one is read
 _LONGEST_HEAD = 1 << 24  # some 200 bytes for each class
 _SMALL = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
@@ -51,8 +51,9 @@ def write(path: Path, tables: Tables, *, durable: bool) -> None:
     with named_once_whole(path) as file:
         file.write(head)
         for (_, array), (*_, start) in zip(_arrays(tables), layout, strict=True):
-            _write_array(file, np.ascontiguousarray(array), len(head) + start)
-        file.truncate(len(head) + position)
+            file.seek(len(head) + start)
+            file.write(np.ascontiguousarray(array).data)
+        file.truncate(len(head) + position)  # the last page is whole
         file.flush()
         if durable:
             os.fsync(file.fileno())
@@ -68,15 +69,6 @@ def _head(header: dict[str, Any]) -> bytes:
 
 def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
-
-
-def _write_array(file: BinaryIO, array: NDArray[Any], start: int) -> None:
-    data = array.ravel().view(np.uint8)
-    for at in range(0, len(data), _CHUNK):
-        chunk = data[at : at + _CHUNK]
-        if chunk[:_PAGE].any() or chunk.any():  # where there is anything, there nearly always is on the first page
-            file.seek(start + at)
-            file.write(chunk.data)
 
 
 def read(path: Path) -> Tables:
@@ -108,7 +100,7 @@ def _load(file: BinaryIO, dtype: str, shape: list[int], start: int) -> NDArray[A
     """Large arrays are mapped copy-on-write; small ones are read."""
     kind = np.dtype(dtype)
     size = kind.itemsize * int(np.prod(shape))
-    if size >= _CHUNK:
+    if size >= _MAPPED:
         return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))
     file.seek(start)
     return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
@@ -125,4 +117,4 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 def _damaged(path: Path, how: str) -> TableError:
-    return TableError(f"{path}: {how}; nothing is lost, the receipts are in the ledger: run `spamguard rebuild`")
+    return TableError(f"{path}: {how}; the tables can be made anew from the ledger: run `spamguard rebuild`")

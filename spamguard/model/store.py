@@ -8,6 +8,7 @@ writers one wins and the settled state is never overtaken by an older one.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 from contextlib import suppress
@@ -21,9 +22,11 @@ from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.files import sweep_drafts
 from spamguard.ledger import SqliteLedger
 from spamguard.mail.traits import NUMBERS, TRAITS
-from spamguard.model import snapshot
+from spamguard.model import loss, snapshot
 from spamguard.model.fold import fold, settled
 from spamguard.records import EXTRACTOR
+
+_log = logging.getLogger("spamguard.model")
 
 _KEY = f"tables.{EXTRACTOR}"
 NOTES = ("tables", "goodmail", "renewed")
@@ -140,9 +143,9 @@ class TableStore:
         try:
             self._publish_settled(settled(self._ledger, upto, self.least), upto)
         except LedgerError:
-            if not _settled_later(self._ledger.get_meta(_KEY), upto):
+            if not self._settled_later(self._ledger.get_meta(_KEY), upto):
                 raise  # else another process has settled more meanwhile, and compacted what we were reading
-        self._ledger.compact(upto, int(time.time()) - KEPT_SECONDS)
+        self._ledger.compact(upto, self._ledger.believed(time.time()) - KEPT_SECONDS)
         self._drop_older_extractors()
         self.catch_up()
 
@@ -158,8 +161,14 @@ class TableStore:
     def _publish_settled(self, tables: Tables, upto: int) -> None:
         lineage = secrets.token_hex(8)
         line = self._ledger.get_meta(_KEY)
-        while not _settled_later(line, upto) and not self._publish(tables, self._new_stamp(upto, upto, lineage), line):
+        while not self._settled_later(line, upto) and not self._publish(tables, self._new_stamp(upto, upto, lineage), line):
             line = self._ledger.get_meta(_KEY)
+
+    def _settled_later(self, line: str | None, seq: int) -> bool:
+        """Whether another process has settled more. A line that is damaged, or names events that the ledger has lost, does not count."""
+        with suppress(TableError):
+            return line is not None and seq < _stamp(line).settled <= self._ledger.last_seq()
+        return False
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if they were what the events so far had taught."""
@@ -187,21 +196,21 @@ class TableStore:
             _remove(path)  # unless the faster one has done it already
             return False
         self._line, self.stamp, self.tables, self.seq, self.taken_back = line, stamp, tables, stamp.seq, stamp.taken_back
+        self._note_loss()
         for other in older:
             _remove(other)
         return True
+
+    def _note_loss(self) -> None:
+        """Before the files that prove it are removed."""
+        if (found := loss.note(self._directory, self._ledger)) is not None:
+            _log.error("%s: %s: %s", self._ledger.path, loss.told(found), loss.REMEDY)
 
 
 def _remove(path: Path) -> None:
     """One file too many harms nobody, and what counts has been published."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def _settled_later(line: str | None, seq: int) -> bool:
-    with suppress(TableError):  # one that cannot be read is replaced
-        return line is not None and _stamp(line).settled > seq
-    return False
 
 
 def _stamp(line: str) -> Stamp:

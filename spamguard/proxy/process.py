@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 from collections import deque
@@ -141,6 +142,11 @@ class Process:
         """Until nothing is left of it."""
         while self._process.poll() is None:
             await asyncio.sleep(_POLL)
+
+    @property
+    def lost_its_tables(self) -> bool:
+        """Whether it has ended because the file of the tables, which it maps, could not be read: its disk is full or broken."""
+        return self._process.returncode == -signal.SIGBUS
 
 
 def _started(command: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:

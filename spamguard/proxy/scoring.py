@@ -222,7 +222,7 @@ class ScorerPool:
         if scorer.works and not self._closing:
             _log.error("scorer %d %s while judging a message of %d bytes", scorer.number, care.ending, scorer.works[0].message.size)
         if scorer.works:
-            self._track(self._harmed(scorer.works.popleft(), care))
+            self._track(self._ended_at(scorer.works.popleft(), scorer, care))
             self._take_back(list(scorer.works))
         if not scorer.ready:
             self._failed_start()
@@ -245,6 +245,15 @@ class ScorerPool:
         for scorer, care in self._scorers.items():
             taken.update(islice(scorer.works, 1 if care.stuck else None))
         self._queue.extendleft(reversed([work for work in works if not work.done.done() and work not in taken]))
+
+    async def _ended_at(self, work: Work, scorer: Process, care: _Care) -> None:
+        """The message that a scorer ended at is suspected, unless the disk is to blame."""
+        await scorer.gone()
+        if scorer.lost_its_tables:
+            _log.error("scorer %d could not read the tables (SIGBUS): their disk is full or broken: make room on it", scorer.number)
+            work.finish(NotScanned("no-model"))
+        else:
+            await self._harmed(work, care)
 
     async def _harmed(self, work: Work, care: _Care) -> None:
         """Remember the message that a scorer ended at; then another has it once, if the first died on the spot, else it is answered."""

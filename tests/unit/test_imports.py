@@ -24,8 +24,23 @@ LAYERS = (
     ("engine", "config"),
     ("prepare", "model", "quarantine"),
     ("ledger", "relay", "sources", "secret", "history", "teaching", "reception"),
-    ("policy", "explained", "mail", "bayes", "framed", "packed", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
-    ("batches", "errors", "records", "settings", "lately", "timed", "log", "kernel", "owner", "hostname", "files", "installed", "times"),
+    ("policy", "explained", "mail", "bayes", "framed", "packed", "ages", "sqlitefile", "unixsocket", "ids", "spool", "signature", "wire"),
+    (
+        "batches",
+        "errors",
+        "records",
+        "settings",
+        "lately",
+        "timed",
+        "log",
+        "kernel",
+        "owner",
+        "hostname",
+        "files",
+        "installed",
+        "memory",
+        "times",
+    ),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ABOVE_ALL = ("__init__", "__main__")  # the package's own two files, which only pass on

@@ -211,7 +211,7 @@ FAILURES = [
     ),
     (OSError("odd"), 2, "spamguard: odd\n"),
     (OSError(), 2, "spamguard: OSError\n"),
-    (MemoryError(), 2, "spamguard: there is not enough memory\n"),
+    (MemoryError(), 2, "spamguard: there is not enough memory: free some, or raise the limit on it (`ulimit -v`)\n"),
     (KeyboardInterrupt(), 130, ""),
     (BrokenPipeError(), 141, ""),
 ]

@@ -119,3 +119,33 @@ def test_a_state_that_cannot_be(tmp_path, port):
     assert "Not a directory" in told
     assert told.count("\n") <= 2
     assert "Traceback" not in told
+
+
+def limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+    """A command that may take so much address space; it gets the message on standard input."""
+    line = ["sh", "-c", f'ulimit -v {mebibytes << 10}; exec "$@"', "sh", *command(*arguments)]
+    return subprocess.run(line, input=MESSAGE, capture_output=True, check=False, timeout=SECONDS)
+
+
+def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> None:
+    """The daemon went on starting its processes again and again, each of which left a traceback."""
+    (tmp_path / "message").write_bytes(MESSAGE)
+    commands = [
+        (78, ("run", "--listen", f"smtp://127.0.0.1:{port}")),  # which systemd does not start again
+        (2, ("learn", "--as", "ham", tmp_path / "message")),
+        (2, ("judge", tmp_path / "message")),
+    ]
+    for status, arguments in commands:
+        done = limited(220, "--state", tmp_path / "state", *arguments)
+        assert done.returncode == status
+        (line,) = done.stderr.decode().splitlines()
+        assert "the limit for each process (`ulimit -v`, LimitAS= of systemd) is 220 MiB: raise it to " in line
+    assert not (tmp_path / "state").exists()
+
+
+def test_mail_passes_the_filter_below_any_limit_on_memory(tmp_path: Path) -> None:
+    """A library that numpy loads ended the process, and the mail did not come out."""
+    done = limited(100, "--state", tmp_path / "state", "filter")
+    assert done.returncode == 0
+    assert done.stdout.endswith(MESSAGE)
+    assert done.stderr.count(b"\n") == 1

@@ -75,7 +75,7 @@ def test_who_was_served_a_while_ago_is_sent_away_at_once(tmp_path, monkeypatch):
         caller = await served.call()
         await caller.begin()
         heard = await caller.codes(MESSAGE + b".")
-        (only,) = served.door._sessions.values()
+        (only,) = served.door._tasks
         only._served -= 3600.0
         await served.door.drain(soon(7200))
         return heard, await caller.reply()

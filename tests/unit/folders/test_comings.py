@@ -62,7 +62,8 @@ def test_of_folders_that_are_renamed_again_and_again_the_last_is_known(watched):
     assert watched.votes() == {"anna 0": "spam"}
     (watched.box / ".three" / "new" / messages[1].name).unlink()
     watched.rest()
-    sightings.prune(int(time.time()) + 31 * 86_400)
+    for days in (31, 32):  # a clock that jumps is believed a day later
+        sightings.prune(int(time.time()) + days * 86_400)
     assert sightings._db.execute("SELECT name FROM folders").fetchall() == [(b".Junk",)]
 
 

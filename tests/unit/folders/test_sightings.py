@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from spamguard.folders.sightings import FILE, GONE_SECONDS, BegunAnewError, Sigh
 from spamguard.folders.sightingsfile import ASIDE, SightingsError
 from spamguard.folders.values import Copy
 
+DAY = 86_400
 ROOT = Path(__file__).parents[3]
 WORDS = ("SELECT", "UPDATE", "DELETE")
 A, B = b"a" * 16, b"b" * 16
@@ -295,24 +297,33 @@ def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path
     assert (tmp_path / FILE).stat().st_size / len(keys) < 150
 
 
+def daily(start: int, end: int) -> list[int]:
+    """A look each day, as the watcher does it more often: a clock that jumps is not believed."""
+    return [*range(start, end, DAY), end]
+
+
+def missed(sightings: Sightings, there: set[str], times: list[int], closed: Collection[str] = ()) -> list[str]:
+    return [name for now in times for name in sightings.miss(there, now, closed)]
+
+
 def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("anna", "ben", "carl"):
             sightings.mark_scanned(name)
         assert sightings.miss({"anna"}, 10**9) == []
-        assert sightings.miss({"anna", "ben"}, 10**9 + GONE_SECONDS) == []
+        assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + GONE_SECONDS)) == []
         assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["carl"]
         assert sightings.mailboxes() == ["anna", "ben"]
         assert sightings.miss({"anna"}, 10**9) == []  # the clock was ahead, and is put right
-        assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["ben"]
+        assert missed(sightings, {"anna"}, daily(10**9, 10**9 + GONE_SECONDS + 1)) == ["ben"]
 
 
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("/home/anna/Maildir", "/home/ben/Maildir"):
             sightings.mark_scanned(name)
-        for now in (10**9, 10**9 + GONE_SECONDS + 1):
-            assert sightings.miss(set(), now, {"/home/anna"}) == (["/home/ben/Maildir"] if now > 10**9 else [])
+        times = daily(10**9, 10**9 + GONE_SECONDS + 1)
+        assert missed(sightings, set(), times, {"/home/anna"}) == ["/home/ben/Maildir"]
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
         assert sightings.miss(set(), 10**9 + GONE_SECONDS + 2) == []  # it counts from when it can be looked for
 
@@ -320,8 +331,29 @@ def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> N
 def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
-        assert sightings.prune(10**9) == 0
-        assert sightings.prune(10**9 + GONE_SECONDS + 1) == 1
+        *before, last = daily(10**9, 10**9 + GONE_SECONDS + 1)
+        assert sum(map(sightings.prune, before)) == 0
+        assert sightings.prune(last) == 1
+
+
+def test_a_clock_that_jumps_forgets_nothing_at_once(tmp_path: Path) -> None:
+    now, jumped = 10**9, 2 * 10**9
+    gone = Copy("", 1, A, gone=now - 1)
+    with opened(tmp_path) as sightings:
+        sightings.update("anna", [gone], [])
+        for name in ("anna", "ben"):
+            sightings.mark_scanned(name)
+        assert sightings.prune(now) == 0
+        assert sightings.miss({"anna"}, now) == []
+        assert sightings.prune(jumped) == 0
+    with opened(tmp_path) as sightings:
+        assert sightings.prune(jumped + DAY - 1) == 0
+        assert sightings.miss({"anna"}, jumped + DAY - 1) == []
+        assert sightings.prune(now + 1) == 0  # set right
+        assert sightings.copies("anna", [A], []) == [gone]
+        assert sightings.prune(jumped) == 0
+        assert sightings.prune(jumped + DAY) == 1
+        assert sightings.miss({"anna"}, jumped + DAY) == ["ben"]
 
 
 def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:

@@ -238,7 +238,8 @@ def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
         for message in (one.box / "cur").iterdir():
             message.unlink()
         one.rest()
-        one.watcher._sightings.prune(int(time.time() + 31 * DAY))
+        for days in (31, 32):  # a clock that jumps is believed a day later
+            one.watcher._sightings.prune(int(time.time() + days * DAY))
         flag(deliver(one.box, MAIL[0]), "F")
         one.rest()
         assert one.watcher._sightings._db.execute("SELECT count(*) FROM marks").fetchone() == (1,)

@@ -188,6 +188,26 @@ def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) 
     assert kept >= set(range(300)) | set(range(600, 700))
 
 
+def test_a_clock_that_jumps_forward_removes_nothing_at_once(tmp_path: Path) -> None:
+    """It removed all that was kept: some minutes of a wrong year, and nobody could ask why any more."""
+    now, jumped = 1e9, 1.2e9
+    with opened(tmp_path, days=30) as history:
+        history.append([row(number, time=now + number * 60) for number in range(100)])
+        history.append([row(100, time=jumped)])
+        assert len(recent(history, 1000)) == 101
+    with opened(tmp_path, days=30) as history:  # a restart believes no sooner
+        for number in range(101, 124):
+            history.append([row(number, time=jumped + (number - 100) * 3600)])
+        assert len(recent(history, 1000)) == 124
+        history.append([row(124, time=now + 7000)])  # set right, and wrong once more
+        history.append([row(125, time=jumped + 2 * DAY)])
+        assert len(recent(history, 1000)) == 126
+        history.append([row(126, time=jumped + 3 * DAY)])  # it has gone on for a day
+        for number in range(127, 140):
+            history.append([row(number, time=jumped + 3 * DAY)])
+        assert min(one.time for one in recent(history, 1000)) >= jumped
+
+
 def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
         for start in range(0, 10_000, 500):

@@ -55,14 +55,14 @@ def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> No
     assert bits_of(found) == bits_of(tables)
 
 
-def test_empty_megabytes_are_holes(tmp_path: Path) -> None:
+def test_a_file_has_no_holes(tmp_path: Path) -> None:
+    """Who maps a hole on a full tmpfs and touches it is ended by SIGBUS."""
     tables = replayed([])
-    tables.rows = np.zeros((1 << 22, 4), np.int32)
-    tables.rows[70_000, 1] = 5  # in the second megabyte
+    tables.rows = np.zeros((1 << 18, 4), np.int32)
+    tables.rows[70_000, 1] = 5
     snapshot.write(tmp_path / "tables", tables, durable=False)
     found = (tmp_path / "tables").stat()
-    assert found.st_size > 64 << 20
-    assert found.st_blocks * 512 < 3 << 20
+    assert found.st_blocks * 512 >= found.st_size > 4 << 20
     assert np.flatnonzero(snapshot.read(tmp_path / "tables").rows).tolist() == [70_000 * 4 + 1]
 
 
@@ -78,7 +78,7 @@ def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) 
     whole = path.read_bytes()
     for size in (0, 5, 30, 200, 4096, len(whole) // 2, len(whole) - 1, len(whole) + 1):
         path.write_bytes((whole + b"\0")[:size])
-        with pytest.raises(TableError, match=r"tables: .*nothing is lost.*run `spamguard rebuild`"):
+        with pytest.raises(TableError, match=r"tables: .*made anew from the ledger.*run `spamguard rebuild`"):
             snapshot.read(path)
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_left_behind_where_it_cannot_be_written(tmp_path: Path, monke
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot, "_write_array", full)
+    monkeypatch.setattr(np, "ascontiguousarray", full)
     with pytest.raises(OSError, match="No space"):
         snapshot.write(tmp_path / "tables", replayed([]), durable=False)
     assert list(tmp_path.iterdir()) == []

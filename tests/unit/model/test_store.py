@@ -248,6 +248,19 @@ def test_compaction_makes_readers_that_were_behind_start_from_the_snapshot(open_
     assert held(other) == held(one) == held(open_one())
 
 
+def test_a_clock_that_jumps_forward_compacts_nothing_at_once(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was replaced could not be undone any more after some minutes of a wrong year."""
+    one, begun, jumped = open_one(), time.time(), time.time() + 10 * store.KEPT_SECONDS
+    for label in ("spam", "ham"):
+        teach(one, [(label, raw) for _, raw in MAIL[:10]])
+    events = []
+    for now in (begun, jumped, jumped + 80_000, begun + 100, jumped, jumped + 86_400):  # set right once, then believed
+        monkeypatch.setattr(store.time, "time", lambda now=now: now)
+        one.settle()
+        events.append(sum(1 for _ in one.ledger.votes()))
+    assert events == [20] * 5 + [10]
+
+
 @pytest.mark.slow
 def test_settling_during_appends_by_other_processes(open_one: Open, tmp_path: Path) -> None:
     one = open_one()
@@ -277,7 +290,7 @@ import os
 from spamguard.model import store
 with opened(Path(sys.argv[1])) as f:
     teach(f, mail(60)[:20])
-    store.snapshot.write.__globals__['_write_array'] = lambda *a: os.kill(os.getpid(), 9)
+    store.snapshot.np.ascontiguousarray = lambda *a: os.kill(os.getpid(), 9)
     f.settle()
 """
     assert python(code, str(tmp_path)).returncode == -9

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
-import dataclasses, os, re, sys, time
+import dataclasses, os, re, signal, sys, time
 from spamguard.proxy import frames, scorer
 honest = scorer.Scorer.answer
 def answer(self, request):
@@ -26,6 +26,7 @@ def answer(self, request):
     if order.startswith(b"HANG"): re.match(r"(a|a)*b", "a" * 60)
     if order.startswith(b"SLEEP"): time.sleep(1.2)
     if order.startswith(b"CRASH"): os._exit(3)
+    if order.startswith(b"FULL") and os.path.exists("full"): os.kill(os.getpid(), signal.SIGBUS)
     if order.startswith(b"MEMORY"): bytearray(8 << 30)
     if order.startswith(b"LIE"): return b"\\xff" * 100
     if order.startswith(b"TWICE"): return honest(self, request) * 2

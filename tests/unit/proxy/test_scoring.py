@@ -138,6 +138,20 @@ def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyP
     run(work())
 
 
+def test_a_message_is_not_blamed_for_a_full_disk(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are mapped and cannot be read end a scorer by SIGBUS: that once made each message poison, for an hour."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").touch()
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            assert [await judge(b"FULL") for _ in range(3)] == [NotScanned("no-model")] * 3
+            (tmp_path / "full").unlink()
+            assert isinstance(await judge(b"FULL"), Scan)
+
+    run(work())
+
+
 def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
