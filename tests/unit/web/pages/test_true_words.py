@@ -94,6 +94,8 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
     service = Unsure()
     assert "Everything is unsure until 3 good messages" in get(service, tmp_path, "/")[0].text
     service.lessons = 60
+    assert "Only plain spam is called spam, the rest is unsure: 60 of 500 good messages" in get(service, tmp_path, "/")[0].text
+    service.lessons = 500
     assert "is unsure" not in get(service, tmp_path, "/")[0].text
 
 
