@@ -10,7 +10,7 @@ ON CONFLICT (digest, user, clock, node) DO NOTHING"""
 
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM events"
 
-STANDING_LABEL = "SELECT label, extractor FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
+STANDING_LABEL = "SELECT label, extractor, seq FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
 
 VOTES_OF_KEY = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events

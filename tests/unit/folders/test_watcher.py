@@ -343,12 +343,12 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
     messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
     watched.rest()
-    real = watched.filter.learn_ready
+    real = watched.filter.cast
 
     def full(*_: object, **__: object) -> list[bool]:
         raise LedgerError("ledger: the disk is full: make room")
 
-    monkeypatch.setattr(watched.filter, "learn_ready", full)
+    monkeypatch.setattr(watched.filter, "cast", full)
     for message in messages:
         move(message, watched.box / ".Junk")
     until = time.monotonic() + 20
@@ -358,7 +358,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
         watched.watcher.turn(DEBOUNCE)
     assert watched.votes() == {}
     assert ["make room" in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
-    monkeypatch.setattr(watched.filter, "learn_ready", real)
+    monkeypatch.setattr(watched.filter, "cast", real)
     until = time.monotonic() + 20
     while len(watched.votes()) < 2 and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
