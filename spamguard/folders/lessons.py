@@ -39,7 +39,7 @@ from spamguard.ledger import NewVote
 from spamguard.prepare import Teaching, chunks
 
 STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
-_LEFT_OVER = "%d lessons that were decided before a stop or a failure are taught now"
+_LEFT_OVER = "lessons that were decided before a stop or a failure, and are taught now: %d"
 
 _log = logging.getLogger("spamguard.folders")
 
