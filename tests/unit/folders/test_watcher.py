@@ -411,9 +411,7 @@ def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatc
     def crash(*_: object) -> None:
         raise CrashError
 
-    monkeypatch.setattr(
-        watched.watcher._teacher, "_sightings", type("Sightings", (), {"update": lambda *_: None if not _[2] else crash()})()
-    )
+    monkeypatch.setattr(watched.watcher._sightings, "drop_pending", crash)
     move(message, watched.box / ".Junk")
     with pytest.raises(CrashError):
         watched.rest()
