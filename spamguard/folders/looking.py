@@ -74,7 +74,10 @@ class Looker:
         self._doubts: set[str] = set()  # names of folders that the log has heard of
 
     def look_where_due(self, box: Box, now: float) -> Work[None]:
-        """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the same is found at the next look."""
+        """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the same is found at the next look.
+
+        The first step of every look makes up for one that was stopped: until sightings and ledger agree, nothing else is looked at.
+        """
         self._teacher.cast_left_over()
         if min(box.next_rescan, box.folders_due) <= now:
             box.next_rescan = now + self._entry(box.mailbox).watch.rescan_seconds if box.next_rescan <= now else box.next_rescan

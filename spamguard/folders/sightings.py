@@ -1,7 +1,7 @@
 """Where each message of each mailbox was last seen: a SQLite file of its own, so that a restart knows what happened meanwhile.
 
 The votes that follow from new sightings are written in the same transaction, as pending, and leave the file when they are in the ledger
-(`lessons` states the order of writes). So the file is never ahead of the ledger, nor behind it.
+(`lessons` states the order of writes). So no sighting is ever committed without the votes that follow from it.
 
 Must never let an error of SQLite or the system out as anything but a `SightingsError`, and never keep more in memory than the 64-bit
 keys of the names. What is committed survives a power cut (WAL, synchronous FULL). Whoever learns from it has it mended: a damaged one
