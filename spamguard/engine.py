@@ -274,23 +274,24 @@ class Filter:
         self.settle_if_due()
         return changed
 
-    def learn_ready(
-        self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api", unheard: bool = False
-    ) -> list[bool]:
-        """Teach several messages in one transaction; for each, whether it changed anything. unheard: as in `SqliteLedger.append`."""
+    def learn_ready(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[bool]:
+        """Teach several messages in one transaction; for each, whether it changed anything."""
+        return self.cast(self.new_votes(lessons, label, user=user, origin=origin))
+
+    def new_votes(self, lessons: Sequence[Teaching], label: str, *, user: str = "", origin: str = "api") -> list[NewVote]:
+        """The votes that teach these messages, for `cast`. A class that is new becomes known; nothing else changes."""
         self._refresh()
         self.check_class(label)
         self.make_known(label)
         now = int(time.time())
-        votes = [
+        return [
             NewVote(one.digest, user, label, codec.pack(one.features), scores, origin, now, EXTRACTOR)
             for one, scores in zip(lessons, self.first_scores(lessons), strict=True)
         ]
-        return self._cast(votes, unheard=unheard)
 
     def forget_ready(self, digests: Sequence[bytes], *, user: str = "", origin: str = "api") -> list[bool]:
         """Take back what was taught about several messages (`Preparer.digest`), in one transaction; for each, whether anything was."""
-        return self._cast([NewVote(name, user, None, b"", b"", origin, int(time.time()), EXTRACTOR) for name in digests])
+        return self.cast([NewVote(name, user, None, b"", b"", origin, int(time.time()), EXTRACTOR) for name in digests])
 
     def first_scores(self, lessons: Sequence[Teaching]) -> list[bytes]:
         """What the experts said before each message was taught: kept in its receipt, the truth about how good they are.
@@ -305,11 +306,12 @@ class Filter:
         classes = self._store.tables.classes
         return [then[one.digest] if one.digest in then else firstscores.packed(row, classes) for one, row in zip(lessons, now, strict=True)]
 
-    def _cast(self, votes: list[NewVote], *, unheard: bool = False) -> list[bool]:
+    def cast(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None) -> list[bool]:
+        """Cast votes in one transaction; for each, whether it changed anything. unless_voted_since: as in `SqliteLedger.append`."""
         if not all(isinstance(vote.user, str) for vote in votes):
             raise TypeError("the name of a user is a str, and empty for what is nobody's in particular")
         self.refuse_without_receipts()
-        changed = self._ledger.append(votes, unheard=unheard)
+        changed = self._ledger.append(votes, unless_voted_since=unless_voted_since)
         self._refresh()
         self._store.save_long_tail()
         return changed

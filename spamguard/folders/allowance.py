@@ -9,6 +9,7 @@ import logging
 import shlex
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from operator import attrgetter
 
 from spamguard.folders.contract import Mailbox
@@ -29,17 +30,19 @@ class Allowance:
         self._notes = notes
 
     def admitted(self, mailbox: Mailbox, lessons: list[Lesson]) -> list[Lesson]:
-        """Those of one folder's lessons that may be taught; of the others it is noted that there were some."""
+        """Those that may be taught; of the others it is noted that there were some."""
         limit = self._limits[mailbox.watch]
         if not limit:
             return lessons
         now, users = int(time.time()), self._ledger.users
         taken, refused = users.within(limit, mailbox.user, (ORIGIN, EVIDENCE_ORIGIN), now, lessons, attrgetter("digest", "label"))
-        if refused:
-            self._refuse(mailbox, refused, limit)
+        into = attrgetter("folder", "label")
+        for _, some in groupby(sorted(refused, key=into), into):
+            self._refuse(mailbox, list(some), limit)
         return taken
 
     def _refuse(self, mailbox: Mailbox, lessons: list[Lesson], limit: int) -> None:
+        """Lessons of one folder and class."""
         folder = lessons[0].folder
         if self._notes.refused(mailbox.user, display(folder), len(lessons)):
             told = (

@@ -1,13 +1,26 @@
-"""What people said, taught: the lessons of one look at a mailbox become votes, and only then are its sightings brought up to date.
+"""Teaches the lessons of a look at a mailbox, so that a crash at any point loses none and repeats none.
 
-A crash anywhere in between is made good by the next look: it finds the same lessons, and casting a vote twice changes nothing.
+Sightings and ledger are two files, so no transaction covers both. The order of writes is:
+
+1. One transaction in the file of the sightings brings them up to date and adds the votes that follow from this, features included,
+   as pending votes.
+2. One transaction in the ledger casts the pending votes.
+3. The pending votes are dropped from the file of the sightings.
+
+A crash before 1 has written nothing: the next look sees the same change again. After 1 the message may go where it likes, the vote needs
+it no longer, and the next look starts from where the message was seen. Whatever ends the process between 1 and 3, or fails there, such
+as a full disk, every look begins with steps 2 and 3 for what is pending, and no vote becomes pending before they have succeeded. Step 2
+is safe to repeat: a pending vote gives way to every vote of the same user on the same message that the ledger has got since it was
+decided, be it the same vote or a newer one by another door. Both files wait for the disk, so a power cut changes nothing about this.
+
+What evidence says needs no pending votes: such a vote gives way to whatever its user ever said, and the ledger is asked before each.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,12 +33,13 @@ from spamguard.folders.contract import Mailbox, Place
 from spamguard.folders.names import display
 from spamguard.folders.reconcile import Outcome
 from spamguard.folders.scan import Found, Looked, Scanner
-from spamguard.folders.sightings import Sightings
+from spamguard.folders.sightings import PendingVote, Sightings
 from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Copy, Key, Lesson
+from spamguard.ledger import NewVote
 from spamguard.prepare import Teaching, chunks
 
 STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
-_REMEMBER = 512  # votes cast before the sightings follow; until then a crash would make us cast them again
+_LEFT_OVER = "lessons that were decided before a stop or a failure, and are taught now: %d"
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -53,30 +67,49 @@ class Teacher:
         outcome: Outcome,
         looked: Looked,
         before: Sequence[Copy],
+        done: Collection[bytes],
         *,
         first: bool = False,
     ) -> Generator[None, None, None]:
         """Everything that follows from one look, some lessons at a step; `looked` gets whether messages have moved on.
 
-        before: what was remembered of these messages. first: of the first look, which may be one at a
+        before: what was remembered of these messages. done: as of `Sightings.update`. first: of the first look, which may be one at a
         mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
-        LedgerError, SightingsError: what was not taught will be found again.
+        LedgerError, SightingsError: what was not taught is taught before the next look, or found by it.
         """
         changes = _Changes(outcome, before)
-        self._sightings.update(mailbox.path, *changes.of(changes.digests - {lesson.digest for lesson in outcome.lessons}))
-        taught: list[bytes] = []
-        for batch in _batches(outcome.lessons):
-            admitted = self._allowance.admitted(mailbox, batch)
-            messages = self._messages(mailbox, admitted, looked)
-            while learnt := self._learn(mailbox.user, messages, changes.came_from, unheard=first):
-                taught += learnt
-                yield
-            taught += {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}  # not taken, and not asked for again
-            if len(taught) >= _REMEMBER:
-                self._sightings.update(mailbox.path, *changes.of(taught))
-                taught = []
+        admitted = sorted(self._allowance.admitted(mailbox, outcome.lessons), key=_into)
+        teaches_nothing = changes.digests - {lesson.digest for lesson in admitted}
+        self._sightings.update(mailbox.path, *changes.of(teaches_nothing), done=done)
+        messages = self._messages(mailbox, admitted, looked)
+        while ready := self._ready(messages):
+            self.cast_pending()  # those of another mailbox, which the ledger may have refused meanwhile
+            decided_at = 0 if first else self._filter.ledger.last_seq()
+            pending = [
+                PendingVote(vote, decided_at, changes.came_from(lesson.digest), display(lesson.folder), lesson.why)
+                for lesson, vote in self._votes(mailbox.user, ready)
+            ]
+            digests = [one.vote.digest for one in pending]
+            self._sightings.update(mailbox.path, *changes.of(digests), done=done, votes=pending)
+            self.cast_pending()
             yield
-        self._sightings.update(mailbox.path, *changes.of(taught))
+
+    def cast_left_over(self) -> None:
+        """Cast the votes that a stop or a failure left pending, and tell how many that were."""
+        if taught := self.cast_pending():
+            _log.info(_LEFT_OVER, taught)
+
+    def cast_pending(self) -> int:
+        """Cast the pending votes, if there are any; how many of them changed anything."""
+        pending = self._sightings.pending()
+        if not pending:
+            return 0
+        changed = self._filter.cast([one.vote for one in pending], unless_voted_since=pending[0].decided_at)
+        self.votes += sum(changed)
+        for one in compress(pending, changed):
+            _tell(one.vote, one.came_from, one.came_to, one.why)
+        self._sightings.drop_pending()
+        return sum(changed)
 
     def _messages(self, mailbox: Mailbox, lessons: Iterable[Lesson], looked: Looked) -> Iterator[_Taught]:
         """Those that can still be read; `looked` gets whether there are others."""
@@ -100,8 +133,13 @@ class Teacher:
             admitted = self._allowance.admitted(mailbox, batch)
             done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
             messages = self._not_our_own(admitted, places, done)
-            while learnt := self._learn(mailbox.user, messages, lambda digest: display(places[digest].place.directory), unheard=True):
-                done.update(learnt)
+            while ready := self._ready(messages):
+                votes = self._votes(mailbox.user, ready)
+                changed = self._filter.cast([vote for _, vote in votes], unless_voted_since=0)
+                self.votes += sum(changed)
+                for lesson, vote in compress(votes, changed):
+                    _tell(vote, display(places[lesson.digest].place.directory), display(lesson.folder), lesson.why)
+                done.update(vote.digest for _, vote in votes)
                 yield
         return done
 
@@ -116,27 +154,25 @@ class Teacher:
             else:
                 yield _Taught(lesson, message.raw)
 
-    def _learn(self, user: str, messages: Iterator[_Taught], came_from: Callable[[bytes], str], *, unheard: bool) -> list[bytes]:
-        """Messages that all go into one folder, as many as a step has time for; the digests of what is in the ledger now.
-
-        unheard: gives way to whatever was said, perhaps meanwhile and through another door.
-        """
+    def _ready(self, messages: Iterator[_Taught]) -> list[tuple[Lesson, Teaching]]:
+        """Lessons with the features of their messages, as many as a step has time for."""
         until = time.monotonic() + STEP_SECONDS
-        lessons: list[Lesson] = []
-        ready: list[Teaching] = []
+        ready: list[tuple[Lesson, Teaching]] = []
         for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
-            lessons += [one.lesson for one in chunk]
-            ready += self._scanner.preparer.all_ready([one.raw for one in chunk])
+            prepared = self._scanner.preparer.all_ready([one.raw for one in chunk])
+            ready += zip((one.lesson for one in chunk), prepared, strict=True)
             if time.monotonic() > until:
                 break
-        if not lessons:
-            return []
-        first = lessons[0]
-        changed = self._filter.learn_ready(ready, first.label, user=user, origin=_origin(first), unheard=unheard)
-        self.votes += sum(changed)
-        for lesson in compress(lessons, changed):
-            _tell(user, lesson, came_from(lesson.digest))
-        return [lesson.digest for lesson in lessons]
+        return ready
+
+    def _votes(self, user: str, ready: Iterable[tuple[Lesson, Teaching]]) -> list[tuple[Lesson, NewVote]]:
+        """The lessons with their votes."""
+        votes: list[tuple[Lesson, NewVote]] = []
+        for (label, *_), some in groupby(ready, lambda one: _into(one[0])):
+            lessons, teachings = zip(*some, strict=True)
+            cast = self._filter.new_votes(teachings, label, user=user, origin=_origin(lessons[0]))
+            votes += zip(lessons, cast, strict=True)
+        return votes
 
 
 class _Changes:
@@ -165,9 +201,14 @@ class _Changes:
         return display(self._last[digest].folder) if digest in self._last else "-"
 
 
-def _tell(user: str, lesson: Lesson, source: str) -> None:
+def _tell(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
     """One line for each lesson."""
-    log.lesson(_log, user, {"from": source, "to": display(lesson.folder)}, lesson.label, lesson.digest, lesson.why)
+    log.lesson(_log, vote.user, {"from": came_from, "to": came_to}, vote.label or "", vote.digest, why)
+
+
+def _into(lesson: Lesson) -> tuple[str, str, str]:
+    """What the lessons of one call of `Filter.new_votes` have in common."""
+    return lesson.label, lesson.folder, lesson.evidence
 
 
 def _origin(lesson: Lesson) -> str:
@@ -177,6 +218,5 @@ def _origin(lesson: Lesson) -> str:
 
 def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:
     """Those of one folder and kind, some at a time."""
-    into = attrgetter("label", "folder", "evidence")
-    for _, same in groupby(sorted(lessons, key=into), into):
+    for _, same in groupby(sorted(lessons, key=_into), _into):
         yield from batches(same)

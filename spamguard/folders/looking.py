@@ -74,7 +74,11 @@ class Looker:
         self._doubts: set[str] = set()  # names of folders that the log has heard of
 
     def look_where_due(self, box: Box, now: float) -> Work[None]:
-        """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the same is found at the next look."""
+        """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the same is found at the next look.
+
+        The first step of every look makes up for one that was stopped: until sightings and ledger agree, nothing else is looked at.
+        """
+        self._teacher.cast_left_over()
         if min(box.next_rescan, box.folders_due) <= now:
             box.next_rescan = now + self._entry(box.mailbox).watch.rescan_seconds if box.next_rescan <= now else box.next_rescan
             box.folders_due = inf
@@ -185,8 +189,7 @@ class Looker:
         for before, came in self._pieces(box.mailbox.path, arrivals, looked.gone):
             done = self._weigher.done(box.mailbox, before) if self._entry(box.mailbox).asked.signs else set()
             outcome = reconcile(before, came, looked.gone, rules, int(time.time()), first=first)
-            yield from self._teacher.teach(box.mailbox, outcome, looked, before, first=first)
-            self._weigher.follow(box.mailbox, done, outcome.kept)
+            yield from self._teacher.teach(box.mailbox, outcome, looked, before, done, first=first)
             yield
         self._once.over(OURS)
 

@@ -158,8 +158,12 @@ class _Lineage:
             yield max(_elsewhere(named.get(copy.name, ()), copy.folder), key=attrgetter("seen"), default=likeliest[copy.folder])
 
     def _likeness(self, copy: Copy) -> tuple[object, ...]:
-        """Greater is likelier: not copied from before, gone since the last look, in a folder of a class; the key only decides ties."""
-        return not copy.followed, copy.key in self._missed, self._rules.label(copy.folder) != "", copy.key
+        """Greater is likelier: not copied from before, gone since the last look, seen last, in a folder of a class; the key only
+        decides ties.
+
+        A move may be seen in two looks, as gone in one and as new in the next. Then the copy that was seen last is where it came from.
+        """
+        return not copy.followed, copy.key in self._missed, copy.seen, self._rules.label(copy.folder) != "", copy.key
 
     def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
         for copy, source in sources:

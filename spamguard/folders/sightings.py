@@ -1,8 +1,11 @@
 """Where each message of each mailbox was last seen: a SQLite file of its own, so that a restart knows what happened meanwhile.
 
+The votes that follow from new sightings are written in the same transaction, as pending, and leave the file when they are in the ledger
+(`lessons` states the order of writes). So no sighting is ever committed without the votes that follow from it.
+
 Must never let an error of SQLite or the system out as anything but a `SightingsError`, and never keep more in memory than the 64-bit
-keys of the names. A power cut may cost the last sightings, not the file (WAL, synchronous NORMAL): what they taught comes out again
-as it was. Whoever learns from it has it mended: a damaged one is set aside, and all is looked at as if for the first time.
+keys of the names. What is committed survives a power cut (WAL, synchronous FULL). Whoever learns from it has it mended: a damaged one
+is set aside, and all is looked at as if for the first time.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +27,16 @@ from spamguard import ages
 from spamguard.folders.contract import lies_below
 from spamguard.folders.sightingsfile import SightingsError, opened, set_aside
 from spamguard.folders.values import Copy
+from spamguard.ledger import NewVote
 from spamguard.sqlitefile import cache_explained, is_damage, transaction
 
 FILE = "sightings.sqlite"
 """Its name in the state directory."""
 
 GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
+
+DONE = 0
+"""As a mark: the evidence that this message shows teaches nothing any more."""
 
 Names = NDArray[np.int64]
 
@@ -39,8 +47,23 @@ _SELECT = (
     "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
 )
 _PUT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PENDING = "digest, user, label, packed, scores, origin, time, extractor, decided_at, came_from, came_to, why"
+_PUT_PENDING = f"INSERT INTO pending ({_PENDING}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  words of our own
 _NAMED = "folder = ? AND name IN (SELECT value FROM json_each(?))"  # at once: a question for each takes four times as long
 _OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
+
+
+class PendingVote(NamedTuple):
+    """A vote that follows from sightings. decided_at: the last event of the ledger at that time.
+
+    came_from, came_to, why: of the line that the log gets, folders as people know them.
+    """
+
+    vote: NewVote
+    decided_at: int
+    came_from: str
+    came_to: str
+    why: str
 
 
 class BegunAnewError(SightingsError):
@@ -141,7 +164,7 @@ class Sightings:
         return [(digest, (os.fsdecode(mailbox), os.fsdecode(folder), name)) for digest, (mailbox, folder, name) in rows]
 
     def marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
-        """What is known about evidence of some messages, by their keys: 0, or seconds since 1970."""
+        """What is known about evidence of some messages, by their keys: `DONE`, or seconds since 1970."""
         with self._explained():
             number = self._known(mailbox, folder)
             return dict(self._db.execute(f"SELECT name, since FROM marks WHERE {_NAMED}", (number, json.dumps(list(names)))))  # noqa: S608
@@ -159,6 +182,12 @@ class Sightings:
             row = self._db.execute(query, (os.fsencode(mailbox),)).fetchone()
             return str(row[0]) if row else ""
 
+    def pending(self) -> list[PendingVote]:
+        """Votes that were recorded and not yet dropped, in the order in which they were recorded."""
+        with self._explained():
+            rows = self._db.execute(f"SELECT {_PENDING} FROM pending ORDER BY id").fetchall()  # noqa: S608  words of our own
+        return [PendingVote(NewVote(*row[:8]), *row[8:]) for row in rows]
+
     # What changes
 
     def mark(self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]) -> None:
@@ -175,8 +204,19 @@ class Sightings:
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", (self._mailbox(mailbox), asked))
 
-    def update(self, mailbox: str, kept: Collection[Copy], removed: Collection[tuple[str, int]]) -> None:
-        """Remember what has changed, all or nothing: `Outcome.kept` and `Outcome.removed`."""
+    def update(
+        self,
+        mailbox: str,
+        kept: Collection[Copy],
+        removed: Collection[tuple[str, int]],
+        *,
+        done: Collection[bytes] = (),
+        votes: Iterable[PendingVote] = (),
+    ) -> None:
+        """Remember what has changed, all or nothing: `Outcome.kept`, `Outcome.removed` and the votes that follow from them.
+
+        done: digests of messages whose evidence teaches nothing any more, wherever they come; kept copies of them get that mark.
+        """
         if not kept and not removed:
             return
         folders = {copy.folder for copy in kept}.union(folder for folder, _ in removed)
@@ -186,10 +226,18 @@ class Sightings:
             for table in ("sightings", "marks"):
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)  # noqa: S608  words of our own
             self._db.executemany(_PUT, (_row(copy, numbers[copy.folder]) for copy in kept))
+            marked = [(numbers[copy.folder], copy.name, DONE) for copy in kept if copy.digest in done and not copy.gone]
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", marked)
+            self._db.executemany(_PUT_PENDING, ((*pending.vote, *pending[1:]) for pending in votes))
             self._forget_empty({number for number, _ in away})
         for folder, number in numbers.items():
             if number in self._names:
                 self._change(number, [copy for copy in kept if copy.folder == folder], [name for other, name in away if other == number])
+
+    def drop_pending(self) -> None:
+        """All pending votes are in the ledger."""
+        with self._transaction():
+            self._db.execute("DELETE FROM pending")
 
     def mark_scanned(self, mailbox: str) -> None:
         """Its first scan is finished."""

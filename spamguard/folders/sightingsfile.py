@@ -36,6 +36,12 @@ _TABLES = (
     "WITHOUT ROWID",
     # of mailboxes: the evidence that has been asked for since everything in them was looked at
     "CREATE TABLE IF NOT EXISTS weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL)",
+    # votes that follow from the sightings and are not in the ledger yet, or were not when this was written
+    """CREATE TABLE IF NOT EXISTS pending (
+        id INTEGER PRIMARY KEY, digest BLOB NOT NULL, user TEXT NOT NULL, label TEXT NOT NULL, packed BLOB NOT NULL, scores BLOB NOT NULL,
+        origin TEXT NOT NULL, time INTEGER NOT NULL, extractor INTEGER NOT NULL, decided_at INTEGER NOT NULL, came_from TEXT NOT NULL,
+        came_to TEXT NOT NULL, why TEXT NOT NULL
+    )""",
     # of mailboxes that are not there any more: since when
     "CREATE TABLE IF NOT EXISTS missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL)",
 )
@@ -78,7 +84,7 @@ def set_aside(path: Path) -> None:
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA synchronous = FULL")  # a power cut must not lose a sighting whose vote is in the ledger
     with transaction(db):
         if not _number(db, "SELECT count(*) FROM sqlite_master") and not _number(db, "PRAGMA application_id"):
             db.execute(f"PRAGMA application_id = {_APPLICATION}")

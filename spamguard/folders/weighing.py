@@ -7,7 +7,7 @@ teaches nothing. Only names of files tell it; a message is read when it is to be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from spamguard.folders.evidence import Asked, says, signs
 from spamguard.folders.lessons import Teacher
 from spamguard.folders.once import Matter, Once
 from spamguard.folders.scan import Found, Scanner, told
-from spamguard.folders.sightings import Sightings
+from spamguard.folders.sightings import DONE, Sightings
 from spamguard.folders.teaches import EVIDENCE, Into, Sign
 from spamguard.folders.values import Copy, Lesson
 from spamguard.ledger import SqliteLedger
@@ -29,7 +29,6 @@ _NAMELESS = (
     "%s: messages have keywords, but no dovecot-keywords says which: spam_evidence teaches nothing there. Dovecot's CONTROL= (since 2.4 "
     "mail_control_path) keeps that file elsewhere: leave it out, or let Dovecot tell by IMAPSieve"
 )
-_DONE = 0  # as a mark: this message's evidence teaches nothing any more
 
 
 class _Shown(NamedTuple):
@@ -71,7 +70,7 @@ class Weigher:
         begun = self._sightings.weighed(mailbox.path) == str(what)
         for place, found in renamed.items():
             for some in batches(list(self._shown(place, found, into(place), what)), STEP):
-                marks = dict.fromkeys((one.found.name for one in some), _DONE)
+                marks = dict.fromkeys((one.found.name for one in some), DONE)
                 if begun:
                     marks = yield from self._weighed(place, some, into(place), what)
                 self._sightings.mark(mailbox.path, place.directory, marks, ())
@@ -80,18 +79,13 @@ class Weigher:
             self._sightings.mark_weighed(mailbox.path, str(what))
 
     def done(self, mailbox: Mailbox, copies: Iterable[Copy]) -> set[bytes]:
-        """Of which messages the evidence teaches nothing any more, by what is remembered of them."""
-        marks = self._sightings.marks
-        return {one.digest for one in copies if marks(mailbox.path, one.folder, [one.name]).get(one.name) == _DONE} - {b""}
+        """Of which messages the evidence teaches nothing any more, by what is remembered of them.
 
-    def follow(self, mailbox: Mailbox, done: Collection[bytes], kept: Iterable[Copy]) -> None:
-        """Mark new copies of such messages, too: what showed evidence before that was asked for teaches nothing wherever it is moved."""
-        moved: dict[str, dict[int, int]] = {}
-        for copy in kept:
-            if copy.digest in done and not copy.gone:
-                moved.setdefault(copy.folder, {})[copy.name] = _DONE
-        for folder, marks in moved.items():
-            self._sightings.mark(mailbox.path, folder, marks, ())
+        New copies of them get the same mark (`Sightings.update`): what showed evidence before that was asked for teaches nothing
+        wherever it is moved.
+        """
+        marks = self._sightings.marks
+        return {one.digest for one in copies if marks(mailbox.path, one.folder, [one.name]).get(one.name) == DONE} - {b""}
 
     def _shown(self, place: Place, found: Sequence[Found], into: Into, what: Asked) -> Iterator[_Shown]:
         """Those of which anything may be learnt yet."""
@@ -102,7 +96,7 @@ class Weigher:
         marks = self._sightings.marks(place.mailbox.path, place.directory, there)
         over: set[int] = set()  # marks that are of no more use
         for key in there:
-            if marks.get(key) == _DONE:
+            if marks.get(key) == DONE:
                 continue
             shows = frozenset(sign for sign in signs(_flags(last[key]), keywords, what) if (sign, into) in EVIDENCE)
             if Sign.READ not in shows and key in marks:
@@ -154,7 +148,7 @@ class Weigher:
                 sign, label = telling
                 lessons.setdefault(digest, (Lesson(digest, label, place.directory, one.found.name, str(sign), str(sign)), one.found))
         done = heard | (yield from self._teacher.weigh(place.mailbox, list(lessons.values())))
-        return marks | {name: _DONE for name, digest in digests.items() if digest in done}
+        return marks | {name: DONE for name, digest in digests.items() if digest in done}
 
     def _read_since(self, place: Place, shown: Sequence[_Shown], now: int) -> dict[int, int]:
         """When those that are read were first seen so; a clock that was wrong makes none wait for longer than it has to."""

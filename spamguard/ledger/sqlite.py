@@ -86,17 +86,18 @@ class SqliteLedger:
 
     # Writing
 
-    def append(self, votes: Sequence[NewVote], *, unheard: bool = False) -> list[bool]:
+    def append(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None) -> list[bool]:
         """Casts votes in one transaction, all or none; per vote whether it changed anything.
 
         A vote changes nothing when its key's winning vote has the same label and features of the same or a newer
         extractor, or when it takes back what was never taught or already taken back. Later votes see earlier ones.
-        unheard: nor when its user has ever said anything about its message, or taken it back.
+        unless_voted_since: the number of an event. A vote also changes nothing when its user has voted on its message, or taken
+        a vote back, after that event; 0: ever.
         """
         if not votes:
             return []
         with self._transaction("BEGIN IMMEDIATE"):
-            return self._append(votes, unheard=unheard)
+            return self._append(votes, unless_voted_since=unless_voted_since)
 
     @contextmanager
     def alone(self, *, anew: bool = False) -> Iterator[Callable[[Sequence[NewVote]], list[bool]]]:
@@ -106,11 +107,11 @@ class SqliteLedger:
         with self._transaction("BEGIN IMMEDIATE"):
             yield partial(self._append, anew=anew)
 
-    def _append(self, votes: Sequence[NewVote], *, unheard: bool = False, anew: bool = False) -> list[bool]:
+    def _append(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None, anew: bool = False) -> list[bool]:
         before = clock = self._clock()
         changed = []
         for vote in votes:
-            changed.append(anew or not self._stands(vote, unheard=unheard))
+            changed.append(anew or not self._stands(vote, unless_voted_since))
             if changed[-1]:
                 clock += 1
                 self._insert(versioned(vote, clock, self.node))
@@ -142,10 +143,10 @@ class SqliteLedger:
         standing = Vote(*self._db.execute(statements.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version)).fetchone())
         return standing != vote and sum(self._insert(by_its_own_name(one)) for one in (standing, vote)) > 0
 
-    def _stands(self, vote: NewVote, *, unheard: bool = False) -> bool:
-        """Whether the winning vote of this key says the same already, or, for the unheard, anything."""
+    def _stands(self, vote: NewVote, unless_voted_since: int | None = None) -> bool:
+        """Whether the winning vote of this key says the same already, or was cast after that event."""
         row = next(iter(self._ask(statements.STANDING_LABEL, (vote.digest, vote.user))), None)
-        if row is not None and unheard:
+        if row is not None and unless_voted_since is not None and row[2] > unless_voted_since:
             return True
         if row is None or row[0] is None:
             return vote.label is None

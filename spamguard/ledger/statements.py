@@ -11,7 +11,7 @@ ON CONFLICT (digest, user, clock, node) DO NOTHING"""
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM events"
 LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 
-STANDING_LABEL = "SELECT label, extractor FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
+STANDING_LABEL = "SELECT label, extractor, seq FROM events WHERE digest = ? AND user = ? ORDER BY clock DESC, node DESC LIMIT 1"
 
 VOTES_OF_KEY = """
 SELECT digest, user, clock, node, label, packed, scores, origin, time, extractor FROM events

@@ -93,7 +93,7 @@ class Users:
         new: list[Item] = []
         for one in lessons:
             digest, label = vote(one)
-            said, extractor = next(iter(self._ask(statements.STANDING_LABEL, (digest, user))), (None, 0))
+            said, extractor, _ = next(iter(self._ask(statements.STANDING_LABEL, (digest, user))), (None, 0, 0))
             of_this_kind = opposite if said not in (None, label) else known if said == label and extractor >= EXTRACTOR else new
             of_this_kind.append(one)
         back = max(0, 2 * most - done)

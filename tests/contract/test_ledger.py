@@ -67,8 +67,18 @@ def test_votes_are_cast_in_view_of_what_nobody_else_changes_meanwhile(ledger):
 def test_what_gives_way_to_anything_that_its_user_has_ever_said(ledger):
     ledger.append([new_vote("spam"), new_vote("spam", digest=b"taken back"), new_vote(None, digest=b"taken back")])
     batch = [new_vote("ham"), new_vote("ham", digest=b"taken back"), new_vote("ham", digest=b"new"), new_vote("spam", digest=b"new")]
-    assert ledger.append(batch, unheard=True) == [False, False, True, False]
-    assert ledger.append([new_vote("ham", user="somebody else")], unheard=True) == [True]
+    assert ledger.append(batch, unless_voted_since=0) == [False, False, True, False]
+    assert ledger.append([new_vote("ham", user="somebody else")], unless_voted_since=0) == [True]
+
+
+def test_what_gives_way_to_what_its_user_has_said_since(ledger):
+    ledger.append([new_vote("ham"), new_vote("ham", digest=b"e")])
+    decided = ledger.last_seq()
+    ledger.append([new_vote("news"), new_vote("spam", user="somebody else", digest=b"e")])
+    batch = [new_vote("spam"), new_vote("spam", digest=b"e"), new_vote("spam", digest=b"new")]
+    assert ledger.append(batch, unless_voted_since=decided) == [False, True, True]
+    assert ledger.append(batch, unless_voted_since=decided) == [False, False, False]
+    assert ledger.vote(b"d", "").label == "news"
 
 
 def test_a_vote_that_is_taken_back_keeps_no_features(ledger):

@@ -115,7 +115,7 @@ def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
     with opened(tmp_path / "state") as spam_filter:
         learner = Learner(spam_filter, [queue], lambda: None)
         with monkeypatch.context() as broken:
-            broken.setattr(spam_filter._ledger, "append", lambda votes, unheard: (_ for _ in ()).throw(LedgerError("the disk is full")))
+            broken.setattr(spam_filter._ledger, "append", lambda votes, **_: (_ for _ in ()).throw(LedgerError("the disk is full")))
             with pytest.raises(LedgerError):
                 learner.turn()
         assert len(queue.names()) == 1

@@ -79,7 +79,7 @@ def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytes
             raise Killed
 
     with monkeypatch.context() as patched, suppress(Killed):
-        for what, name in ((one.filter, "learn_ready"), (Sightings, "update"), (Sightings, "mark")):
+        for what, name in ((one.filter, "cast"), (Sightings, "update"), (Sightings, "drop_pending"), (Sightings, "mark")):
             patched.setattr(what, name, killed(getattr(what, name)))
         one.rest()
     one.stop()

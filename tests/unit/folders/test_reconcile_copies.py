@@ -121,6 +121,24 @@ def test_nothing_is_left_of_a_way_but_its_end() -> None:
     assert [copy[:3] for copy in memory.all.values()] == [(INBOX, key(stem(next(name for _, name in box.files))), DIGEST)]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_move_in_two_looks_comes_from_where_the_message_was_seen_last(together: bool) -> None:
+    """And not from a copy in INBOX that went before."""
+    box = Mailbox()
+    names = [box.put(INBOX, Mail(DIGEST)) for _ in range(2)]
+    box.scan()
+    del box.files[INBOX, names[0]]
+    if not together:
+        box.scan()
+    box.put(TRASH, box.files.pop((INBOX, names[1])))
+    box.scan()
+    _, mail = box.files.popitem()
+    box.scan()
+    box.put(ARCHIVE, mail)
+    box.scan()
+    assert box.votes == {}
+
+
 def test_what_went_before_has_not_gone_again() -> None:
     missed = Copy(INBOX, 1, DIGEST, seen=1, gone=5)
     assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Outcome([], [], [])

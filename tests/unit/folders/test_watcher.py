@@ -344,12 +344,12 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
     messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
     watched.rest()
-    real = watched.filter.learn_ready
+    real = watched.filter.cast
 
     def full(*_: object, **__: object) -> list[bool]:
         raise LedgerError("ledger: the disk is full: make room")
 
-    monkeypatch.setattr(watched.filter, "learn_ready", full)
+    monkeypatch.setattr(watched.filter, "cast", full)
     for message in messages:
         move(message, watched.box / ".Junk")
     until = time.monotonic() + PATIENCE
@@ -359,7 +359,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
         watched.watcher.turn(DEBOUNCE)
     assert watched.votes() == {}
     assert ["make room" in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
-    monkeypatch.setattr(watched.filter, "learn_ready", real)
+    monkeypatch.setattr(watched.filter, "cast", real)
     until = time.monotonic() + PATIENCE
     while len(watched.votes()) < 2 and time.monotonic() < until:
         watched.watcher.turn(DEBOUNCE)
@@ -412,9 +412,7 @@ def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatc
     def crash(*_: object) -> None:
         raise CrashError
 
-    monkeypatch.setattr(
-        watched.watcher._teacher, "_sightings", type("Sightings", (), {"update": lambda *_: None if not _[2] else crash()})()
-    )
+    monkeypatch.setattr(watched.watcher._sightings, "drop_pending", crash)
     move(message, watched.box / ".Junk")
     with pytest.raises(CrashError):
         watched.rest()

@@ -211,7 +211,7 @@ def test_trouble_loses_nothing(tmp_path, monkeypatch, what):
             raise LedgerError("the disk is full") if what == "the ledger" else MailboxesError("it has ended")
 
         with monkeypatch.context() as patched:
-            patched.setattr(*((one.filter, "learn_ready") if what == "the ledger" else (one.mailboxes, "open")), fails)
+            patched.setattr(*((one.filter, "cast") if what == "the ledger" else (one.mailboxes, "open")), fails)
             flag(message, "F")
             eventually(one, lambda: tried)
             assert one.votes() == {}

@@ -1,0 +1,244 @@
+"""A look that is killed, or meets a full disk, at any write, and messages that move on before the next look.
+
+What a killed look may have seen is not known from outside. So of each message the test keeps every state that is possible, and a vote
+that belongs to none of them is a lesson that was lost, or one too many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spamguard.folders.contract import Changes
+from spamguard.folders.sightings import Sightings
+from spamguard.ledger import SqliteLedger
+from tests.support.killing import in_child
+from tests.unit.folders.maildirs import deliver, move
+from tests.unit.folders.watched import MAIL, Watched
+
+CLASSES = {"": "ham", ".Archive": "ham", ".Junk": "spam", ".Trash": ""}
+FOLDERS = (*CLASSES, ".Sent")  # the last one is not looked at
+KILLED = -signal.SIGKILL
+MESSAGES = 3
+
+
+def maildir_of(place: Path) -> Path:
+    """The mailbox of a watcher that has looked at it once."""
+    looks(place)
+    return place / "home" / "anna"
+
+
+def looks(place: Path, **options: object) -> dict[str, str | None]:
+    """Start a watcher, let it look until nothing is left to do, and stop it; the votes then."""
+    one = Watched(place, **options)
+    with closing(one.filter):
+        one.rest()
+        one.stop()
+        return one.votes()
+
+
+def killed_look(place: Path, owner: type, method: str, *, after: bool, **options: object) -> None:
+    """The same, in a process that is killed when it first calls this method, before or after what that does."""
+    real = getattr(owner, method)
+
+    def dying(*arguments: object, **named: object) -> None:
+        if after:
+            real(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        one = Watched(place, **options)
+        setattr(owner, method, dying)
+        one.rest()
+
+    assert in_child(work) == KILLED
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("onwards", "label"), [("", "ham"), (".Archive", "ham"), (".Trash", "spam"), (".Sent", "spam")])
+def test_a_message_that_moves_on_after_a_kill_has_both_lessons(tmp_path, after, onwards, label):
+    box = maildir_of(tmp_path)
+    message = deliver(box, MAIL[0])
+    looks(tmp_path)
+    message = move(message, box / ".Junk")
+    killed_look(tmp_path, SqliteLedger, "append", after=after)
+    move(message, box / onwards)
+    assert looks(tmp_path) == {"anna 0": label}
+    assert looks(tmp_path) == {"anna 0": label}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_what_a_killed_look_decided_gives_way_to_a_newer_word(tmp_path, after):
+    box = maildir_of(tmp_path)
+    message = deliver(box, MAIL[0])
+    looks(tmp_path)
+    move(message, box / ".Junk")
+    killed_look(tmp_path, SqliteLedger, "append", after=after)
+    one = Watched(tmp_path)
+    one.filter.learn(MAIL[0], "ham", user="anna", origin="web")
+    one.stop()
+    one.filter.close()
+    assert looks(tmp_path) == {"anna 0": "ham"}
+
+
+def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(tmp_path, caplog):
+    caplog.set_level("INFO")
+    box = maildir_of(tmp_path)
+    messages = [deliver(box, raw) for raw in MAIL[:3]]
+    looks(tmp_path)
+    for message in messages:
+        move(message, box / ".Junk")
+    caplog.clear()
+    killed_look(tmp_path, SqliteLedger, "append", after=False, lessons_per_day=2)
+    for _ in range(2):
+        assert list(looks(tmp_path, lessons_per_day=2).values()) == ["spam", "spam"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam")]) == 2
+    assert [line for line in told if line.startswith("lessons that were decided")] == [
+        "lessons that were decided before a stop or a failure, and are taught now: 2"
+    ]
+
+
+def test_evidence_from_before_it_was_asked_for_teaches_nothing_after_a_kill(tmp_path):
+    box = maildir_of(tmp_path)
+    (box / "dovecot-keywords").write_text("0 $Junk\n")
+    (box / ".Trash" / "dovecot-keywords").write_text("0 $Junk\n")
+    message = deliver(box, MAIL[0], "cur", "a")
+    looks(tmp_path)
+    looks(tmp_path, spam_evidence=("$Junk",))
+    move(message, box / ".Trash")
+    killed_look(tmp_path, Sightings, "update", after=True, spam_evidence=("$Junk",))
+    assert looks(tmp_path, spam_evidence=("$Junk",)) == {}
+
+
+class State(NamedTuple):
+    """What a watcher may know of a message. said: what its user has said by moving it. label: the class of the last folder that has
+    one. folder: the last folder in which it was seen."""
+
+    said: str = ""
+    label: str = "ham"
+    folder: str = ""
+
+    def seen(self, folder: str) -> State:
+        """The state once a look has seen the message in a folder."""
+        if folder not in CLASSES or folder == self.folder:
+            return self
+        label = CLASSES[folder]
+        before = CLASSES[self.folder]
+        teaches = label and (label != self.label or (label == "spam" and not before) or label == before == "ham")
+        return State(label if teaches else self.said, label or self.label, folder)
+
+
+class Message:
+    """A message and its possible states."""
+
+    def __init__(self, box: Path, number: int) -> None:
+        self.number = number
+        self.folder = ""
+        self.states = {State()}
+        self._box = box
+        self._path = deliver(box, MAIL[number])
+
+    def move(self, folder: str) -> None:
+        self._path = move(self._path, self._box / folder)
+        self.folder = folder
+
+    def looked_at(self, *, interrupted: bool) -> None:
+        seen = {state.seen(self.folder) for state in self.states}
+        self.states = seen | self.states if interrupted else seen
+
+    def check(self, votes: dict[str, str | None]) -> None:
+        """The vote belongs to a possible state, and leaves those that it belongs to."""
+        vote = votes.get(f"anna {self.number}") or ""
+        assert vote in {state.said for state in self.states}, (self.number, vote, self.states)
+        self.states = {state for state in self.states if state.said == vote}
+
+
+def at_transaction(one: Watched, step: int, fault: Callable[[], object]) -> Callable[[], bool]:
+    """Let something happen before the begin or the commit number `step` of the sightings and the ledger; whether it has happened."""
+    steps = itertools.count()
+
+    def traced(statement: str) -> None:
+        if statement.startswith(("BEGIN", "COMMIT")) and next(steps) == step:
+            fault()
+
+    for database in (one.watcher._sightings._db, one.filter.ledger._db):
+        database.set_trace_callback(traced)
+    return lambda: next(steps) > step
+
+
+def limit_writes(size: int) -> None:
+    """Every write beyond this size of a file fails, for the whole process."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def faulty_look(place: Path, step: int, fault: str) -> bool:
+    """A look with a fault at some transaction; whether the look came to its end.
+
+    fault: "kill"; "full": writing fails from then on, until a kill; "mended": until the watcher has given up, then it looks again.
+    """
+
+    def work() -> None:
+        one = Watched(place)
+        if fault == "kill":
+            at_transaction(one, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        else:
+            happened = at_transaction(one, step, lambda: limit_writes(0))
+        one.rest()
+        if fault == "full" and happened():
+            os.kill(os.getpid(), signal.SIGKILL)
+        limit_writes(resource.RLIM_INFINITY)
+        one.watcher._note(Changes(everything=True))
+        one.rest()
+
+    status = in_child(work)
+    assert status in (0, KILLED)
+    return status == 0
+
+
+BACK = "back"  # to where the message was at the beginning of the round
+ROUNDS = st.lists(
+    st.tuples(
+        st.tuples(*[st.sampled_from(FOLDERS)] * MESSAGES),  # where each message is put before a look
+        st.integers(2, 11),  # before which transaction of the look the fault is, those that prune the sightings left out
+        st.sampled_from(("kill", "full", "mended")),
+        st.tuples(*[st.sampled_from((*FOLDERS, *[BACK] * 5))] * MESSAGES),  # where it is put while nobody looks
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@example([((".Junk", "", ".Trash"), 6, "kill", (BACK, ".Junk", BACK))])
+@example([((".Junk", ".Archive", ""), 8, "full", (BACK, BACK, ".Archive"))])
+@given(ROUNDS)
+def test_wherever_a_look_is_interrupted_its_lessons_are_those_of_the_moves(rounds):
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        box = maildir_of(place)
+        messages = [Message(box, number) for number in range(MESSAGES)]
+        looks(place)
+        for folders, step, fault, folders_then in rounds:
+            at_first = [message.folder for message in messages]
+            for message, folder in zip(messages, folders, strict=True):
+                message.move(folder)
+            complete = faulty_look(place, step, fault)
+            for message, folder, before in zip(messages, folders_then, at_first, strict=True):
+                message.looked_at(interrupted=not complete)
+                message.move(before if folder == BACK else folder)
+            votes = looks(place)
+            for message in messages:
+                message.looked_at(interrupted=False)
+                message.check(votes)
