@@ -25,6 +25,8 @@ from spamguard.settings import Watch
 from tests.support.disks import mounted, needs_disks
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 SECONDS = 20.0  # generous
 
 

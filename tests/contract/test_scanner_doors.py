@@ -20,6 +20,8 @@ from tests.support.silent import silent_clients
 from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.milter.mta import Mta
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 MAIL = b"Subject: x\r\nFrom: a@x.example\r\n\r\nhello\r\n" + b"line of it\r\n" * 200
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -15,6 +15,8 @@ from spamguard.wire.values import Reply
 from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 LATE = (421, "4.4.2 Timeout, closing connection")
 
 

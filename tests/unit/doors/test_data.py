@@ -11,6 +11,8 @@ from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
 from tests.unit.wire.smuggling import ENDS
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 SMUGGLED = b"MAIL FROM:<evil@x.example>\r\nRCPT TO:<victim@x.example>\r\nDATA\r\nSubject: smuggled\r\n"
 
 

@@ -2,10 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from spamguard.doors.smtp import session
 from spamguard.reception import door
 from tests.support.waiting import PATIENCE
 from tests.unit.doors.support import MESSAGE, ScriptedProxy, serving
+
+pytestmark = pytest.mark.slow  # waits for seconds
 
 GOODBYE = (421, "4.3.2 Shutting down, try again later")
 

@@ -220,6 +220,7 @@ ROUNDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @example([((".Junk", "", ".Trash"), 6, "kill", (BACK, ".Junk", BACK))])
 @example([((".Junk", ".Archive", ""), 8, "full", (BACK, BACK, ".Archive"))])

@@ -23,6 +23,8 @@ from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 
 def test_what_lies_there_at_first_teaches_nothing(tmp_path):
     one = Watched(tmp_path)

@@ -18,6 +18,8 @@ from spamguard.settings import Protocol, ScannerLimits
 from tests.support.scanners import serving
 from tests.support.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 SILENT_SECONDS = 0.2
 
 

@@ -17,6 +17,8 @@ from spamguard.wire.values import Reply
 from tests.support.hops import Act, Answer, FakeHop, Middle, Then
 from tests.unit.relay.talks import LOST, BrokenSpool, codes, content, hand_on, talk
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 CONTENT_TROUBLE = Reply.of(451, "4.3.0 temporary trouble with this message, try again later")
 TOO_BIG = Reply.of(552, "5.3.4 too big")
 LARGE = b"0123456789abcdef\r\n" * 500_000  # 9 MB: more than the kernel takes at once

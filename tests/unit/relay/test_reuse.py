@@ -13,6 +13,8 @@ from tests.support.hops import Act, Answer, FakeHop, Script, Then
 from tests.support.waiting import until
 from tests.unit.relay.talks import CLIENT, LOST, UNREACHABLE, codes, content, hand_on, parameters, talk
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 
 def messages(count: int, pause: float = 0.0) -> Callable[[StreamHop], Awaitable[list[Reply]]]:
     """So many messages, one after the other; all replies."""

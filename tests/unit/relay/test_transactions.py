@@ -11,6 +11,8 @@ from spamguard.wire.values import Recipient, Reply, Sender
 from tests.support.hops import EVERYTHING, Act, Answer, FakeHop, Then
 from tests.unit.relay.talks import CLIENT, LOST, MESSAGE, UNREACHABLE, codes, hand_on, parameters, talk
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 REFUSED = b"550-5.7.1 no, and here\r\n550 5.7.1 is why\r\n"
 FINE = Reply.of(250, "2.0.0 fine")
 NO = Reply(550, (b"5.7.1 no, and here", b"5.7.1 is why"))

@@ -20,6 +20,8 @@ from spamguard.web.access.store import Kind
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 HOST = b"Host: localhost\r\n"
 CLASSES = ROOT.encode() + b"/classes"
 

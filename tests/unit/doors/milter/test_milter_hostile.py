@@ -13,6 +13,8 @@ from tests.support.waiting import PATIENCE, until
 from tests.unit.doors.milter.mta import ALL, OLD
 from tests.unit.doors.milter.support import RAW, ScriptedAsking, run
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 
 @pytest.mark.parametrize(
     "said",

@@ -43,6 +43,8 @@ from tests.unit.web.service.office import (
     votes,
 )
 
+pytestmark = pytest.mark.slow  # waits for seconds
+
 NEW = [raw for _, raw in MAIL[100:]]
 
 
@@ -157,11 +159,12 @@ def test_no_message_and_no_class(state: Path) -> None:
     asked(state, work)
 
 
-def test_a_judgement_that_took_too_long_may_go_well_next_time(state: Path) -> None:
-    told = settings(state, scoring=Scoring(0.0001, 1))
+def test_a_judgement_that_took_too_long_may_go_well_next_time(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    told = settings(state, scoring=Scoring(0.05, 1))
 
     async def work(service: Service) -> None:
-        for call in (service.judge(ANNA, spooled(state, NEW[0] * 200)), service.learn(ANNA, spooled(state, NEW[1] * 200), "spam")):
+        for call in (service.judge(ANNA, spooled(state, b"HANG 1")), service.learn(ANNA, spooled(state, b"HANG 2"), "spam")):
             with pytest.raises(BusyError, match=r"cannot be judged now \(timeout\)"):
                 await call
 
