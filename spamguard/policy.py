@@ -15,7 +15,8 @@ UNSURE = "unsure"
 SPAM_FROM = 0.95
 HAM_TO = 0.1
 FEWEST_LESSONS = 3  # of each side, before any label but "unsure" is given (corpora/RESULTS.md, "Thresholds")
-# Beside so many times as many unwanted ones, few good lessons leave most good mail unsure (corpora/RESULTS.md, "People who only move")
+# Few good lessons leave spam unsure ("The first days") and, beside so many times as many unwanted ones, most good mail (corpora/RESULTS.md,
+# "People who only move").
 _FEW_GOOD, _LOPSIDED = 500, 3
 REQUIRED = 5.0  # score at the spam threshold, as SpamAssassin's readers expect
 
@@ -156,7 +157,6 @@ def _binomial(wrong: int, confirmed: int, rate: float) -> float:
 # ---- the first days
 
 # Tuned on frozen filters: corpora/RESULTS.md, "The first days".
-_CAUTIOUS_UNTIL = 600  # good messages
 _CAUTION_HALVES = 300  # good messages
 _CAUTION_STEEPNESS = 4  # power
 _ERROR_OF_FEW = 50.0  # nats, divided by the number of good messages
@@ -198,7 +198,7 @@ def caution(good: int, confidence: float) -> Caution | None:
 
     confidence: as in `bayes.experts.Parameters`, by which log-odds are held back as well.
     """
-    if good >= _CAUTIOUS_UNTIL:
+    if good >= _FEW_GOOD:
         return None
     return Caution(good, confidence**3 / (1 + (good / _CAUTION_HALVES) ** _CAUTION_STEEPNESS))
 
