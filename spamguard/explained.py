@@ -43,7 +43,9 @@ def flip(why: Explanation) -> str:
     if why.few:
         return "no words would change it: everything is unsure while so little has been taught"
     way = "fall" if why.to_threshold < 0 else "rise"
-    caution = f"little good mail is known yet, so this message is called spam from {why.spam_from:+.3f} on; " if why.spam_from is not None else ""
+    caution = ""
+    if why.spam_from is not None:
+        caution = f"little good mail is known yet, so this message is called spam from {why.spam_from:+.3f} on; "
     distance = f"{caution}for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
     if why.flip is None:
         return distance + "its words alone do not keep it from that"
