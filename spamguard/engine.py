@@ -142,7 +142,7 @@ class Filter:
         """The same for a message that was read already."""
         self._refresh()
         seen = evidence(features, self._store.tables.bits)
-        self._parameters()
+        self._parameters()  # brings the caution up to date
         if self._said(user) is None and not self._caution:
             return self._verdict(self._judgement(seen), self._spam_from)
         weighed, joint = self._weigh(seen)
@@ -428,7 +428,7 @@ class Filter:
         return loss.find(self.directory, self._ledger)
 
     def forget_loss(self) -> None:
-        """Tell of them no more."""
+        """Drop the note about them."""
         loss.forget(self._ledger)
 
     def status(self) -> Status:

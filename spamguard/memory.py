@@ -25,8 +25,8 @@ def shortage(state: Path, *, serving: bool = False) -> str:
     needed = (_SERVE if serving else _OPEN) + 2 * _largest_tables(state)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
-    told = f"there is not enough memory: the limit for each process (`ulimit -v`, LimitAS= of systemd) is {limit >> 20} MiB"
-    return f"{told}: raise it to {-(-needed >> 20)} MiB or more"
+    problem = f"there is not enough memory: the limit for each process (`ulimit -v`, LimitAS= of systemd) is {limit >> 20} MiB"
+    return f"{problem}: raise it to {-(-needed >> 20)} MiB or more"
 
 
 def _largest_tables(state: Path) -> int:

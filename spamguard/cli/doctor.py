@@ -146,7 +146,7 @@ def _of_filter(options: argparse.Namespace, settings: Settings | None) -> Iterat
     try:
         with rim.open_existing(options) as spam_filter:
             if (lost := spam_filter.loss()) is not None:
-                yield failed("ledger", loss.told(lost), loss.REMEDY)
+                yield failed("ledger", loss.describe(lost), loss.REMEDY)
             else:
                 yield ok("ledger", f"{rim.counted(spam_filter.ledger.last_seq(), 'event')}")
             yield from checks.left_behind(spam_filter.ledger)

@@ -35,6 +35,6 @@ def run(options: argparse.Namespace) -> int:
     number = sum(classes.values())
     text = f"rebuilt the tables from the receipts of {rim.counted(number)} in {seconds:.1f} s"
     if lost is not None:
-        text += f"\n{loss.told(lost)}: {loss.MENDED_BY}"
+        text += f"\n{loss.describe(lost)}: {loss.MENDED_BY}"
     rim.answer(options, text, {"classes": dict(classes), "seconds": round(seconds, 3), "lost_events": lost.events if lost else 0})
     return 0

@@ -144,7 +144,7 @@ def _text(values: dict[str, Any]) -> str:
             f"size       ledger {_size(sizes['ledger'])}, tables {_size(sizes['tables'])}",
             "",
             *_class_lines(values["classes"]),
-            *([f"{loss.told(loss.Loss(**values['lost']))}: {loss.REMEDY}"] if values["lost"] else []),
+            *([f"{loss.describe(loss.Loss(**values['lost']))}: {loss.REMEDY}"] if values["lost"] else []),
             *([f"{renewal.told(values['outdated'])}; {renewal.REMEDY}"] if values["outdated"] else []),
             *([f"{values['missing']}: {_REMEDY}"] if values["missing"] else []),
             "",

@@ -66,7 +66,7 @@ def _tell_missing(state: str, *, settled: bool) -> None:
     if number:
         _log.warning("%s; %s", renewal.told(number), renewal.REMEDY)
     if lost is not None and not settled:
-        _log.error("%s: %s", loss.told(lost), loss.REMEDY)
+        _log.error("%s: %s", loss.describe(lost), loss.REMEDY)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ class Loss:
     until: int
 
 
-def told(loss: Loss) -> str:
-    """In words; what to do about it is `REMEDY`."""
+def describe(loss: Loss) -> str:
+    """Say in one line what is missing; what to do about it is `REMEDY`."""
     events = "1 event is" if loss.events == 1 else f"{loss.events:,} events are"
     between = f"between {moment(loss.since, exact=True)} and" if loss.since else "before"
     return f"at least {events} missing from the ledger, taught {between} {moment(loss.until, exact=True)}: it or its log (-wal) was damaged"
@@ -50,17 +50,17 @@ def find(directory: Path, ledger: SqliteLedger) -> Loss | None:
     last = ledger.last_seq()
     if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):
         return noted
-    found = replace(newest, events=newest.events - last, since=ledger.last_time())
-    return found if noted is None else replace(found, events=found.events + noted.events, since=noted.since)
+    proven = replace(newest, events=newest.events - last, since=ledger.last_time())
+    return proven if noted is None else replace(proven, events=proven.events + noted.events, since=noted.since)
 
 
 def note(directory: Path, ledger: SqliteLedger) -> Loss | None:
     """Keep in the ledger what is found; None: nothing that was not noted before."""
-    found = find(directory, ledger)
-    if found is None or found == _noted(ledger):
+    loss = find(directory, ledger)
+    if loss is None or loss == _noted(ledger):
         return None
-    ledger.set_meta(_KEY, json.dumps(asdict(found)))
-    return found
+    ledger.set_meta(_KEY, json.dumps(asdict(loss)))
+    return loss
 
 
 def forget(ledger: SqliteLedger) -> None:
@@ -70,10 +70,11 @@ def forget(ledger: SqliteLedger) -> None:
 
 def _newest_snapshot(directory: Path) -> Loss | None:
     """The one of the highest number, its `events` being that number; None: there is none."""
-    found = [(int(name[1]), path) for path in directory.glob(f"tables-{EXTRACTOR}-*.bin") if (name := _SNAPSHOT.fullmatch(path.name))]
-    if not found:
+    paths = directory.glob(f"tables-{EXTRACTOR}-*.bin")
+    snapshots = [(int(name[1]), path) for path in paths if (name := _SNAPSHOT.fullmatch(path.name))]
+    if not snapshots:
         return None
-    seq, path = max(found)
+    seq, path = max(snapshots)
     try:
         return Loss(path.name, seq, 0, int(path.stat().st_mtime))
     except FileNotFoundError:  # another process has replaced it: it was current, so nothing is missing

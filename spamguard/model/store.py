@@ -204,7 +204,7 @@ class TableStore:
     def _note_loss(self) -> None:
         """Before the files that prove it are removed."""
         if (found := loss.note(self._directory, self._ledger)) is not None:
-            _log.error("%s: %s: %s", self._ledger.path, loss.told(found), loss.REMEDY)
+            _log.error("%s: %s: %s", self._ledger.path, loss.describe(found), loss.REMEDY)
 
 
 def _remove(path: Path) -> None:
