@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spamguard.engine import Filter
+    from spamguard.engine.filter import Filter
 
 __all__ = ["Filter", "__version__"]
 __version__ = "0.1.0"
@@ -20,5 +20,5 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "Filter":  # loaded when asked for, so that `--help` does not wait for numpy
-        return import_module("spamguard.engine").Filter
+        return import_module("spamguard.engine.filter").Filter
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

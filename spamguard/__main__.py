@@ -1,13 +1,20 @@
-"""`python -m spamguard`, and the console script. Must do nothing when imported: processes of a pool import it again.
+"""`python -m spamguard`, and the console script. Must do nothing when imported: processes of a pool
+import it again.
 
 `teach-pipe` is run without loading the other commands: somebody who moves a message waits for it.
 """
+
+from __future__ import annotations
 
 import os
 import sys
 
 _INTERRUPTED = 130  # 128 + SIGINT; `cli.rim` tells the same, but is not there before it is loaded
-_STREAMS = ((0, "stdin", "r", os.O_WRONLY), (1, "stdout", "w", os.O_RDONLY), (2, "stderr", "w", os.O_WRONLY))
+_STREAMS = (
+    (0, "stdin", "r", os.O_WRONLY),
+    (1, "stdout", "w", os.O_RDONLY),
+    (2, "stderr", "w", os.O_WRONLY),
+)
 
 
 def main() -> int:
@@ -20,9 +27,11 @@ def main() -> int:
 
 
 def _hold_closed_descriptors() -> None:
-    """Standard streams that whoever started us has closed: input and output fail when they are used, errors go nowhere.
+    """Standard streams that whoever started us has closed: input and output fail when they are
+    used, errors go nowhere.
 
-    Else Python would print on standard output what is for standard error, and the next file to be opened would stand in their place.
+    Else Python would print on standard output what is for standard error, and the next file to be
+    opened would stand in their place.
     """
     for number, name, mode, flags in _STREAMS:
         if getattr(sys, name) is None:
@@ -36,12 +45,12 @@ def _hold_closed_descriptors() -> None:
 
 def _run() -> int:
     if sys.argv[1:2] == ["teach-pipe"]:
-        from spamguard.teaching import pipe  # noqa: PLC0415
+        from spamguard.learning import client  # noqa: PLC0415
 
-        return pipe.main(sys.argv[2:])
-    from spamguard import cli  # noqa: PLC0415
+        return client.main(sys.argv[2:])
+    from spamguard.cli import main  # noqa: PLC0415
 
-    return cli.main()
+    return main.main()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """What can go wrong, in words for the person who has to mend it.
 
-Every error that spamguard raises on purpose is a `SpamguardError`; its text is one line that names what is
-wrong, where, and the remedy. Commands print it and exit non-zero; nothing here is ever shown to a mail client.
+Every error that spamguard raises on purpose is a `SpamguardError`; its text is one line that names
+what is wrong, where, and the remedy. Commands print it and exit non-zero; nothing here is ever
+shown to a mail client.
 """
+
+from __future__ import annotations
 
 import errno
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REMEDIES = {
-    **dict.fromkeys(_FULL, "make room and try again"),
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+_REMEDY_BY_ERRNO = {
+    **dict.fromkeys(_DISK_FULL_ERRNOS, "make room and try again"),
     errno.EFBIG: "raise the limit on file size",
     errno.EROFS: "choose a place that can be written",
 }
@@ -16,20 +19,22 @@ _REMEDIES = {
 
 def remedy(error: OSError, otherwise: str) -> str:
     """What to do where something cannot be written: on a full disk, say, that is always the same."""
-    return _REMEDIES.get(error.errno or 0, otherwise)
+    return _REMEDY_BY_ERRNO.get(error.errno or 0, otherwise)
 
 
-def is_full(error: Exception) -> bool:
+def is_disk_full(error: Exception) -> bool:
     """Whether the disk, or somebody's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
 
 
-def reported(error: Exception) -> str:
-    """What somebody else's error says, in one line, without number and path where the system says it."""
+def error_text(error: Exception) -> str:
+    """What somebody else's error says, in one line, without number and path where the system says
+    it.
+    """
     return " ".join((getattr(error, "strerror", None) or str(error)).split())
 
 
-def problems(error: Exception) -> tuple[str, ...]:
+def error_lines(error: Exception) -> tuple[str, ...]:
     """What is wrong, a line for each: of a configuration there may be several."""
     return error.problems if isinstance(error, ConfigError) else (str(error),)
 
@@ -39,7 +44,9 @@ class SpamguardError(Exception):
 
 
 class LedgerError(SpamguardError):
-    """The ledger cannot be opened, read or written (other version, other key, full disk, read-only directory)."""
+    """The ledger cannot be opened, read or written (other version, other key, full disk, read-only
+    directory).
+    """
 
 
 class TableError(SpamguardError):
@@ -63,7 +70,9 @@ class MemoryLimitError(SpamguardError):
 
 
 class ConfigError(SpamguardError):
-    """The configuration cannot be used. problems: all of them, one line each, with file, line and column where there is one."""
+    """The configuration cannot be used. problems: all of them, one line each, with file, line and
+    column where there is one.
+    """
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -71,11 +80,15 @@ class ConfigError(SpamguardError):
 
 
 class StartError(SpamguardError):
-    """The daemon cannot start or take on new settings: an address in use, no right to use it, an unknown user."""
+    """The daemon cannot start or take on new settings: an address in use, no right to use it, an
+    unknown user.
+    """
 
 
 class MailboxesError(SpamguardError):
-    """People's mailboxes cannot be reached, none of them, for now: whoever opens them for us is not there, or refuses."""
+    """People's mailboxes cannot be reached, none of them, for now: whoever opens them for us is not
+    there, or refuses.
+    """
 
 
 class QuarantineError(SpamguardError):

@@ -1,7 +1,9 @@
-"""A message while it passes through: in memory while it is small, in an unlinked file of the state directory when it is not.
+"""A message while it passes through: in memory while it is small, in an unlinked file of the state
+directory when it is not.
 
-Must never leave a file behind, whatever happens to the process, never hold a large message in memory, and never give out a message
-that is not whole: once writing has failed, or after `close`, every use is an OSError.
+Must never leave a file behind, whatever happens to the process, never hold a large message in
+memory, and never give out a message that is not whole: once writing has failed, or after `close`,
+every use is an OSError.
 """
 
 from __future__ import annotations
@@ -13,27 +15,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spamguard.files import open_unnamed
+from spamguard.storage import open_unnamed
 
-IN_MEMORY = 512 << 10  # bytes; a larger message goes to a file
-_CHUNK = 256 << 10
+MAX_MEMORY_BYTES = 512 << 10  # bytes; a larger message goes to a file
+_CHUNK_BYTES = 256 << 10
 
 
 class Spool:
-    """Bytes that are written once, then read any number of times. OSError from `write` when the disk is full.
+    """Bytes that are written once, then read any number of times. OSError from `write` when the
+    disk is full.
 
     size: bytes that were written.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._memory: bytearray | bytes = bytearray()  # bytes once it is read: giving out pieces of them costs no second copy
+        self._memory: bytearray | bytes = (
+            bytearray()
+        )  # bytes once it is read: giving out pieces of them costs no second copy
         self._file: int | None = None
         self._failure: OSError | None = None
         self.size = 0
 
     @classmethod
-    def reading(cls, path: Path) -> Spool:
+    def open_file(cls, path: Path) -> Spool:
         """The message in a file, to be read only; OSError when it cannot be, or is a symbolic link."""
         spool = cls(path.parent)
         spool._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -42,18 +47,22 @@ class Spool:
 
     def write(self, data: bytes) -> None:
         """Append all of it, or fail for good."""
-        self._check()
+        self._raise_failure()
         try:
             self._append(data)
         except OSError as error:
-            self._give_back(error)
+            self._release(error)
             raise
         self.size += len(data)
 
-    def head(self, length: int) -> bytes:
+    def read_start(self, length: int) -> bytes:
         """The first bytes."""
-        self._check()
-        return self._kept()[:length] if self._file is None else os.pread(self._file, length, 0)
+        self._raise_failure()
+        return (
+            self._freeze_memory()[:length]
+            if self._file is None
+            else os.pread(self._file, length, 0)
+        )
 
     def read(self) -> bytes:
         """All of it, in memory."""
@@ -61,9 +70,9 @@ class Spool:
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
         """The bytes from `start` on, some at a time."""
-        self._check()
+        self._raise_failure()
         while start < self.size:
-            chunk = self._piece(start)
+            chunk = self._read_chunk(start)
             yield chunk
             start += len(chunk)
 
@@ -74,11 +83,13 @@ class Spool:
 
     def close(self) -> None:
         """Give memory and file back; idempotent."""
-        self._give_back(OSError(errno.EBADF, "the message is no longer kept"))
+        self._release(OSError(errno.EBADF, "the message is no longer kept"))
 
     def _append(self, data: bytes) -> None:
-        if self._file is None and self.size + len(data) <= IN_MEMORY:
-            self._memory = self._memory if isinstance(self._memory, bytearray) else bytearray(self._memory)
+        if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
+            self._memory = (
+                self._memory if isinstance(self._memory, bytearray) else bytearray(self._memory)
+            )
             self._memory += data
             return
         if self._file is None:
@@ -87,24 +98,24 @@ class Spool:
             self._memory = bytearray()
         _write_all(self._file, data)
 
-    def _piece(self, start: int) -> bytes:
-        self._check()
+    def _read_chunk(self, start: int) -> bytes:
+        self._raise_failure()
         if self._file is None:
-            return self._kept()[start:]
-        chunk = os.pread(self._file, min(_CHUNK, self.size - start), start)
+            return self._freeze_memory()[start:]
+        chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
         if not chunk:
             raise OSError(errno.EIO, "the message has become shorter")
         return chunk
 
-    def _kept(self) -> bytes:
+    def _freeze_memory(self) -> bytes:
         self._memory = bytes(self._memory)
         return self._memory
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise OSError(self._failure.errno, self._failure.strerror)
 
-    def _give_back(self, why: OSError) -> None:
+    def _release(self, why: OSError) -> None:
         self._failure = self._failure or why
         self._memory = bytearray()
         if self._file is not None:
@@ -113,8 +124,10 @@ class Spool:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """A message as it goes out: `head` in place of the first `skip` bytes of the spool. CRLF line ends, not dot-stuffed."""
+class SpoolView:
+    """A message as it goes out: `head` in place of the first `skip` bytes of the spool. CRLF line
+    ends, not dot-stuffed.
+    """
 
     head: bytes
     spool: Spool

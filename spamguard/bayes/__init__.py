@@ -1,7 +1,7 @@
-"""What evidence means: arrays in, numbers out.
+"""Naive Bayes as arithmetic: arrays in, numbers out. Nothing here knows mail, files or time.
 
-The four families of naive Bayes as scikit-learn estimators, loaded when first asked for: whoever wants the formulas
-alone must never pay for importing scikit-learn.
+The four estimators are loaded at first use, because importing scikit-learn takes long and judging
+mail does not need it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spamguard.bayes.bernoulli import BernoulliNB
-    from spamguard.bayes.categorical import CategoricalNB
-    from spamguard.bayes.gaussian import GaussianNB
-    from spamguard.bayes.multinomial import MultinomialNB
+    from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 
 __all__ = ["BernoulliNB", "CategoricalNB", "GaussianNB", "MultinomialNB"]
 
@@ -21,4 +18,4 @@ __all__ = ["BernoulliNB", "CategoricalNB", "GaussianNB", "MultinomialNB"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{name.removesuffix('NB').lower()}"), name)
+    return getattr(import_module("spamguard.bayes.estimators"), name)

@@ -1,84 +1,107 @@
-"""What each expert makes of one message: counting experts by naive Bayes, logistic experts by their weights.
+"""The experts' scores: counting experts by naive Bayes, logistic experts by their weights.
 
-Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum over the message's
-features. Sums over many dependent words are too sure of themselves, so each is damped by the number of its features, clipped
-and rounded to 1/256 before fusion sees it; an explanation scales the parts by the same factor. With more than two classes they answer
-for unwanted mail against wanted as well, each side taken as a whole. When a message is judged neither one expert nor two may decide
-that it is wanted: what they say for that is bounded more tightly, and by what a third one confirms.
+Every expert answers, for each class but the first, its log-odds against the first (ham), as a sum
+over the message's features. With more than two classes the experts also compare unwanted mail with
+wanted, each side taken as a whole. Sums over many dependent words are too sure of themselves, so
+each is damped by the number of its features, clipped and rounded to 1/256 before fusion sees it; an
+explanation scales the parts by the same factor.
+
+When a message is judged, neither one expert nor two may decide that it is wanted: their scores for
+that are bounded more tightly, and by a third expert's (`bound_scores`).
+
+One message is scored with plain numbers, which are faster than short arrays (`two_class_scores`).
+Replays and judging in bulk score many messages side by side, as runs of one long array
+(`batch_scores`). Both give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from operator import getitem, mul
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import kernel
+from spamguard import native
 from spamguard.bayes import formulas, logistic
-from spamguard.bayes.sides import Sides, merged, sides_of
-from spamguard.bayes.tables import SETS, TRAIT_VALUES, Evidence, Rows, Tables
+from spamguard.bayes.tables import (
+    N_BASE,
+    N_TOKEN_SETS,
+    N_TRAIT_VALUES,
+    BucketRows,
+    Evidence,
+    EvidenceBatch,
+    Sides,
+    Tables,
+    append_unwanted_log_odds,
+    partition_classes,
+    read_rows,
+    sum_by_side,
+)
 from spamguard.records import TOKEN_SETS
 
-Number = TypeVar("Number", int, float)
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Sizes = NDArray[np.intp]
 
-EXPERTS = (*(f"multinomial {name}" for name in TOKEN_SETS), *(f"logistic {name}" for name in TOKEN_SETS), "categorical", "gaussian")
-_OF_TOKENS = 2 * SETS  # the first ones; those of traits and numbers come last
-_WORDS, _CLUES = TOKEN_SETS.index("words"), TOKEN_SETS.index("clues")
-STEPS = 256  # steps per nat in which scores are kept
-CLIP = 12.0  # nats
-# How far a single expert may speak for a wanted class when a message is judged, and how much further than the third one the two that
-# speak most for it: whoever fills spam with words of good mail has experts of words on their side and no others, and must not win by
-# them alone. Fusion learns from scores without either (corpora/RESULTS.md, "Evasion and poison", "The floor", "What a third confirms").
-# Both are as far again as everything is held back when there are few lessons, in the geometric mean: while one class alone is known,
-# nobody imitates it, and degrees of likeness to it are all there is to tell mail apart.
-FLOOR = 5.0  # nats, with many lessons
-AHEAD = FLOOR / 2
-_THIRD = 2  # counted from 0, of those that can confirm: grams are letters of the very words that fill a message
-_CONFIRMING = [number for number, name in enumerate(EXPERTS[:_OF_TOKENS]) if not name.endswith(" grams")]
+EXPERTS = (
+    *(f"multinomial {name}" for name in TOKEN_SETS),
+    *(f"logistic {name}" for name in TOKEN_SETS),
+    "categorical",
+    "gaussian",
+)
+_N_TOKEN_EXPERTS = 2 * N_TOKEN_SETS  # the first ones; those of traits and numbers come last
+_LOGISTIC = slice(N_TOKEN_SETS, _N_TOKEN_EXPERTS)
+_WORDS_SET, _CLUES_SET = TOKEN_SETS.index("words"), TOKEN_SETS.index("clues")
+STEPS_PER_NAT = 256  # steps per nat in which scores are kept
+MAX_SCORE_NATS = 12.0
+# How far a single expert may speak for a wanted class when a message is judged, and how much
+# further than the third one the two that speak most for it. If spam is filled with words of good
+# mail, the experts of words speak for it and no others do; they must not win by themselves. Fusion
+# learns from scores without either bound (corpora/RESULTS.md, "Evasion and poison", "The floor",
+# "What a third confirms"). With few lessons both are wider, by the geometric mean of what holds
+# everything else back: while one class alone is known, nobody imitates it, and likeness to it is
+# all there is to tell mail apart.
+WANTED_FLOOR_NATS = 5.0  # with many lessons
+MAX_LEAD_NATS = WANTED_FLOOR_NATS / 2
+# The third lowest score, of those that can confirm: grams are letters of the words in question.
+_CONFIRMING_RANK = 2
+_CONFIRMING_EXPERTS = [
+    number for number, name in enumerate(EXPERTS[:_N_TOKEN_EXPERTS]) if not name.endswith(" grams")
+]
 # Tuned online on two corpora: corpora/RESULTS.md, "First fusion".
 PSEUDO_COUNT = 0.05  # of the multinomial, shared out among the classes as their features are
-_PSEUDO_COUNT = np.array(PSEUDO_COUNT)  # without dimensions, which is faster than a scalar
+_PSEUDO_COUNT_ARRAY = np.array(PSEUDO_COUNT)  # without dimensions, which is faster than a scalar
 TRAIT_ALPHA = 0.5
-NUMBER_VALUES = 256  # numbers are 0 to 255
-NUMBER_FLOOR = 16.0  # least variance of a number: half a doubling
-EXACT = 2.0**32  # what single traits and numbers say is rounded to 2^-32, so that sums of them are exact in any order
-WARM_UP = 2  # lessons of the rarer class at which half of full confidence is reached (corpora/RESULTS.md, "Few lessons")
+N_NUMBER_VALUES = 256  # numbers are 0 to 255
+MIN_NUMBER_VARIANCE = 16.0  # half a doubling
+# Ratios of single traits and numbers are rounded to 2^-32: their sums are exact in any order.
+RATIO_STEPS_PER_NAT = 2.0**32
+# lessons of the rarer class at which half of full confidence is reached (corpora/RESULTS.md, "Few
+# lessons")
+WARM_UP_LESSONS = 2
 
 
-@dataclass(slots=True)
-class Parts:
-    """The undamped parts of every expert's sum, by feature, for unwanted mail against wanted.
+# ---- parameters, estimated before a message is seen
 
-    multinomial: (1, n), by bucket; logistic: of each class but the first, (K-1, n). categorical, gaussian: of each trait and number; so
-    few of them are faster without arrays.
+
+class ScoreBounds(NamedTuple):
+    """Bounds of a score of unwanted mail against wanted when judging, in 1/STEPS_PER_NAT nats.
+
+    min_score bounds every expert. max_below_third bounds how far an expert of tokens may be below
+    the third lowest of them; the bound never changes the sign of a score.
     """
 
-    multinomial: Floats
-    logistic: NDArray[np.int32]
-    categorical: list[float]
-    gaussian: list[float]
+    min_score: int
+    max_below_third: int
 
 
-class Bounds(NamedTuple):
-    """Within what a score of unwanted mail against wanted counts in judging, in 1/STEPS nats.
-
-    lowest: of any expert. below: how far an expert of tokens may be below the third lowest of them, as far as that does not turn it round.
-    """
-
-    lowest: int
-    below: int
-
-
-class Sums(NamedTuple):
-    """What has been counted of K classes, or of two sides: arrays as in `Tables`."""
+class ClassSums(NamedTuple):
+    """Sums over the lessons of K classes, or of two sides: arrays as in `Tables`."""
 
     messages: Integers
     totals: Integers
@@ -87,11 +110,12 @@ class Sums(NamedTuple):
     number_products: Integers
 
 
-class Estimates(NamedTuple):
-    """What the counting experts make of `Sums`, before they see a message.
+class ExpertEstimates(NamedTuple):
+    """Parameters of the counting experts, from `ClassSums`.
 
-    scales (K, SETS): one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES), numbers (K-1, D, NUMBER_VALUES): the log-likelihood
-    ratio against the first class of everything a trait or number can be.
+    scales (K, SETS) is one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES) and numbers
+    (K-1, D, NUMBER_VALUES) hold the log-likelihood ratio of every possible value against the first
+    class.
     """
 
     scales: Floats
@@ -100,207 +124,166 @@ class Estimates(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    """All that is known before a message is seen.
+class ExpertParameters:
+    """All parameters of judging.
 
-    confidence: factor of the fused log-odds of unwanted mail. of_classes: each class against the first; of_sides: unwanted mail
-    against wanted, the same with two classes. traits, numbers: those of `of_sides`, as lists.
+    confidence is the factor of the fused log-odds. class_estimates compare each class with the
+    first, side_estimates unwanted mail with wanted; with two classes both are the same. traits and
+    numbers are those of side_estimates, as lists.
     """
 
     sides: Sides
     confidence: float
-    bounds: Bounds
-    of_classes: Estimates
-    of_sides: Estimates
+    bounds: ScoreBounds
+    class_estimates: ExpertEstimates
+    side_estimates: ExpertEstimates
     traits: list[list[float]]
     numbers: list[list[float]]
 
 
-def parameters(tables: Tables, unwanted: Set[str] = frozenset({"spam"})) -> Parameters:
-    """Estimates from the sums as they are now; good until the tables change. unwanted: classes that are; others are wanted."""
-    split = sides_of(tables.classes, unwanted)
-    sums = Sums(tables.messages, tables.totals, tables.trait_counts, tables.number_sums, tables.number_products)
-    of_classes = estimates(sums)
-    of_sides = of_classes if len(tables.classes) == 2 else estimates(Sums(*(merged(values, split) for values in sums)))
-    trusted = confidence(tables.messages, split)
-    return Parameters(split, trusted, bounds(trusted), of_classes, of_sides, of_sides.traits[0].tolist(), of_sides.numbers[0].tolist())
+def estimate_parameters(
+    tables: Tables, unwanted: Set[str] = frozenset({"spam"})
+) -> ExpertParameters:
+    """Estimate from the sums as they are now; valid until the tables change.
 
-
-def estimates(sums: Sums) -> Estimates:
-    """Of the second class and all others against the first."""
-    return Estimates(1.0 / multinomial_shares(sums.totals), trait_ratios(sums), number_ratios(sums))
-
-
-def bounds(confidence: float) -> Bounds:
-    """What counts of the scores: no expert speaks for wanted mail by more than the FLOOR, and by AHEAD more than the third."""
-    floor, ahead = (round(nats / sqrt(confidence) * STEPS) for nats in (FLOOR, AHEAD))
-    return Bounds(-floor, ahead)
-
-
-def trust(messages: Integers) -> Floats:
-    """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly."""
-    return np.asarray((messages + 1) / (messages + 1 + WARM_UP))
-
-
-def confidence(messages: Integers, sides: Sides) -> float:
-    """How far the odds of unwanted mail can be trusted, in (0, 1): as its rarer side can. messages (K,).
-
-    So neither one side alone nor a further class is a reason to be sure, and a filter without ham learns all the same.
+    unwanted names the unwanted classes; all others are wanted.
     """
-    return float(trust(merged(messages, sides).min()))
-
-
-def parts(known: Parameters, seen: Evidence, rows: Rows) -> Parts:
-    """Every feature's part in every expert's log-odds."""
-    return Parts(
-        multinomial_parts(merged(rows.counts, known.sides), known.of_sides.scales, seen.sizes),
-        rows.weights,
-        list(map(getitem, known.traits, seen.traits.tolist())),
-        list(map(getitem, known.numbers, seen.numbers.tolist())),
+    sides = partition_classes(tables.classes, unwanted)
+    sums = ClassSums(*(getattr(tables, name) for name in ClassSums._fields))
+    of_classes = of_sides = make_estimates(sums)
+    if len(tables.classes) != N_BASE:
+        of_sides = make_estimates(ClassSums(*(sum_by_side(values, sides) for values in sums)))
+    confidence = side_confidence(tables.messages, sides)
+    return ExpertParameters(
+        sides,
+        confidence,
+        score_bounds(confidence),
+        of_classes,
+        of_sides,
+        of_sides.traits[0].tolist(),
+        of_sides.numbers[0].tolist(),
     )
 
 
-def damping(sizes: NDArray[np.intp], traits: int, numbers: int) -> Floats:
-    """Factor of every expert's sum, (..., EXPERTS), for messages with so many features in each set, (..., SETS)."""
-    root = 1.0 / np.sqrt(np.maximum(sizes, 1))
-    factors = np.empty((*sizes.shape[:-1], len(EXPERTS)))
-    factors[..., :SETS] = root * np.sqrt(root)  # to the power of -3/4
-    factors[..., SETS : 2 * SETS] = root
-    factors[..., -2:] = traits**-0.5, numbers**-0.5
-    return factors
+def make_estimates(sums: ClassSums) -> ExpertEstimates:
+    """The parameters of the second class and all others against the first."""
+    totals = sums.messages[:, np.newaxis, np.newaxis]
+    traits = formulas.smoothed_log(sums.trait_counts, totals, TRAIT_ALPHA, N_TRAIT_VALUES)
+    squares = np.diagonal(sums.number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(sums.messages, sums.number_sums, squares)
+    values = np.arange(N_NUMBER_VALUES)[:, np.newaxis]
+    densities = formulas.gaussian_log_density(
+        values, mean, np.maximum(variance, MIN_NUMBER_VARIANCE)
+    )  # (values, K, D)
+    numbers = _round_ratios(densities[:, 1:] - densities[:, :1]).transpose(1, 2, 0)
+    return ExpertEstimates(
+        1.0 / multinomial_shares(sums.totals),
+        _round_ratios(traits[1:] - traits[0]),
+        np.ascontiguousarray(numbers),
+    )
+
+
+def _round_ratios(ratios: Floats) -> Floats:
+    return np.asarray(np.rint(ratios * RATIO_STEPS_PER_NAT) / RATIO_STEPS_PER_NAT)
 
 
 def multinomial_shares(totals: Integers) -> Floats:
-    """Each class's share of all features counted, by token set, shape (K, SETS); never zero."""
+    """Each class's share of all features counted, by token set, (K, SETS); never zero."""
     return np.asarray((totals + 0.5) / (totals + 0.5).sum(axis=0))
 
 
-def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: NDArray[np.intp]) -> Floats:
-    """Log-likelihood ratios against the first class, (K-1, n), of features seen so often in each class, (K, n).
+def score_bounds(confidence: float) -> ScoreBounds:
+    """The bounds of scores in judging; the less confidence, the wider."""
+    floor, lead = (
+        round(nats / sqrt(confidence) * STEPS_PER_NAT)
+        for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
+    )
+    return ScoreBounds(-floor, lead)
 
-    scales (K, runs): one over the class's share of all features, for runs of so many features each.
-    Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share · constant), so that
-    p_k / p_0 = (count_k / share_k + a) / (count_0 / share_0 + a), and a feature that was never seen says nothing, however unequal
-    the classes are.
+
+def class_trust(messages: Integers) -> Floats:
+    """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly."""
+    return np.asarray((messages + 1) / (messages + 1 + WARM_UP_LESSONS))
+
+
+def side_confidence(messages: Integers, sides: Sides) -> float:
+    """How far the odds of unwanted mail can be trusted, in (0, 1): as far as its rarer side.
+
+    messages, (K,), counts lessons. So neither one side alone nor a further class makes the filter
+    sure, and a filter without ham can learn all the same.
+    """
+    return float(class_trust(sum_by_side(messages, sides).min()))
+
+
+# ---- the parts of the sums
+
+
+@dataclass(slots=True)
+class ExpertParts:
+    """The undamped part of every feature in every expert's sum, for unwanted mail against wanted.
+
+    multinomial (1, n) is by bucket; logistic (K-1, n) is of each class but the first. categorical
+    and gaussian are by trait and number; so few values are faster without arrays.
+    """
+
+    multinomial: Floats
+    logistic: NDArray[np.int32]
+    categorical: list[float]
+    gaussian: list[float]
+
+
+def feature_parts(parameters: ExpertParameters, seen: Evidence, rows: BucketRows) -> ExpertParts:
+    """Every feature's part in every expert's log-odds."""
+    counts = sum_by_side(rows.counts, parameters.sides)
+    return ExpertParts(
+        multinomial_parts(counts, parameters.side_estimates.scales, seen.sizes),
+        rows.weights,
+        list(map(getitem, parameters.traits, seen.traits.tolist())),
+        list(map(getitem, parameters.numbers, seen.numbers.tolist())),
+    )
+
+
+def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Sizes) -> Floats:
+    """Log-likelihood ratios of features against the first class, (K-1, n).
+
+    Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share
+    · constant), so p_k / p_0 = (count_k / share_k + a) / (count_0 / share_0 + a). A feature that
+    was never seen says nothing, however unequal the classes are.
+
+    Parameters
+    ----------
+    counts : how often each class has each feature, (K, n).
+    scales : one over the class's share of all features, (K, runs).
+    sizes : the number of features in each run.
     """
     rates = counts.astype(np.float64)  # beforehand: a product of two types takes twice as long
     rates *= scales.repeat(sizes, axis=1)
-    rates += _PSEUDO_COUNT
+    rates += _PSEUDO_COUNT_ARRAY
     ratios = rates[1:]
     ratios /= rates[0]
     return np.log(ratios, out=ratios)
 
 
-def trait_ratios(sums: Sums) -> Floats:
-    """Log-likelihood ratio of every value of every trait against the first class, (K-1, T, TRAIT_VALUES)."""
-    totals = sums.messages[:, np.newaxis, np.newaxis]
-    logs = formulas.smoothed_log(sums.trait_counts, totals, TRAIT_ALPHA, TRAIT_VALUES)
-    return _rounded(logs[1:] - logs[0])
-
-
-def number_ratios(sums: Sums) -> Floats:
-    """Log-density ratio of everything a number can be against the first class, (K-1, D, NUMBER_VALUES)."""
-    squares = np.diagonal(sums.number_products, axis1=1, axis2=2)
-    mean, variance = formulas.gaussian_moments(sums.messages, sums.number_sums, squares)
-    values = np.arange(NUMBER_VALUES)[:, np.newaxis]
-    logs = formulas.gaussian_log_density(values, mean, np.maximum(variance, NUMBER_FLOOR))  # (values, K, D)
-    return np.ascontiguousarray(_rounded(logs[:, 1:] - logs[:, :1]).transpose(1, 2, 0))
-
-
-def _rounded(ratios: Floats) -> Floats:
-    return np.asarray(np.rint(ratios * EXACT) / EXACT)
-
-
-def looked_up(ratios: Floats, values: NDArray[np.integer]) -> Floats:
-    """Ratios (K-1, m, V) of these values, (..., m): (K-1, ..., m)."""
+def look_up_ratios(ratios: Floats, values: NDArray[np.integer]) -> Floats:
+    """Entries of ratios (K-1, m, V) for values (..., m): (K-1, ..., m)."""
     others, features, each = ratios.shape
-    return ratios.reshape(others, -1).take(values + _first_values(features, each), axis=1)
+    return ratios.reshape(others, -1).take(values + _value_offsets(features, each), axis=1)
 
 
 @lru_cache(maxsize=8)
-def _first_values(features: int, each: int) -> NDArray[np.intp]:
-    """Where each feature's values begin, when those of all stand side by side."""
+def _value_offsets(features: int, each: int) -> Sizes:
+    """Where the values of each feature begin, when those of all stand side by side."""
     return np.arange(features) * each
 
 
-@lru_cache(maxsize=4096)
-def _factors(size: int) -> tuple[float, int]:
-    """What the sums over a token set of so many features are multiplied by: damping of the multinomial, root of the logistic."""
-    root = 1.0 / sqrt(max(size, 1))
-    return root * sqrt(root), logistic.inverse_root(max(size, 1))
-
-
-def scores(found: Parts, seen: Evidence, biases: Integers, limits: Bounds) -> list[list[int]]:
-    """Every expert's log-odds of unwanted mail where there are two classes, (1, EXPERTS), in 1/STEPS nats, as they count in judging.
-
-    What `blocks.scores` and `believed` make of many messages, bit for bit: so few numbers are faster without arrays.
-    """
-    damping, roots = zip(*map(_factors, seen.sizes.tolist()), strict=True)
-    of_trait, of_number = len(seen.traits) ** -0.5, len(seen.numbers) ** -0.5
-    counted, weighed = set_sums(found.multinomial, seen)[0].tolist(), _whole_sums(found.logistic[0], seen.sizes)
-    learnt = [logistic.margin(*one) / logistic.ONE for one in zip(weighed, biases[0].tolist(), roots, strict=True)]
-    raw = (*map(mul, counted, damping), *learnt, sum(found.categorical) * of_trait, sum(found.gaussian) * of_number)
-    return [_believed([round(nats * STEPS) for nats in _inside(raw, -CLIP, CLIP)], *limits)]
-
-
-def _whole_sums(weights: NDArray[np.int32], sizes: NDArray[np.intp]) -> list[int]:
-    """Sums over runs of so many weights, (n,)."""
-    compiled = kernel.functions()
-    if compiled is not None:
-        return compiled.sums(weights, sizes)
-    sums: list[int] = run_sums(weights[np.newaxis], sizes.cumsum() - sizes, sizes)[0].tolist()
-    return sums
-
-
-def _inside(values: Iterable[Number], least: Number, most: Number) -> list[Number]:
-    """Each brought inside least..most, in a third of the time that `min` and `max` take."""
-    return [least if value < least else most if value > most else value for value in values]
-
-
-def _believed(row: list[int], lowest: int, below: int) -> list[int]:
-    """`believed` for one message."""
-    inside = [lowest if score < lowest else score for score in row]
-    of_tokens = inside[:_OF_TOKENS]
-    least = min(sorted(map(inside.__getitem__, _CONFIRMING))[_THIRD] - below, 0)
-    return [least if score < least else score for score in of_tokens] + inside[_OF_TOKENS:]
-
-
-def familiarity(counts: NDArray[np.int32], scores: list[list[int]], seen: Evidence) -> tuple[float, float]:
-    """What one message has in common with the lessons, for the caution of the first days.
-
-    counts (K, n): lessons of each class with each feature; scores: as `scores` returns them. Returns
-    the log-odds of unwanted mail by the words of the text, in nats, and the share of other single
-    tokens (header fields, hosts, structure) that no lesson has.
-    """
-    row = scores[-1]
-    start, size = int(seen.starts[_CLUES]), int(seen.sizes[_CLUES])
-    familiar = np.count_nonzero(counts[:, start : start + size].any(axis=0))
-    text = max(row[_WORDS], row[SETS + _WORDS] / 2) / STEPS  # a logistic score is about twice as large
-    return text, 1.0 - familiar / size if size else 1.0
-
-
-def quantised(raw: Floats) -> Integers:
-    """Log-odds in 1/STEPS nats, clipped at CLIP: (K-1, ...), and behind them, with more than two classes, those of unwanted mail.
-
-    Of more than two, what is further than CLIP behind the likeliest is raised to there, so that classes are told apart however far the
-    first one is from all of them.
-    """
-    kept = np.minimum(np.maximum(raw, -CLIP), CLIP)
-    if len(raw) > 1:
-        least = np.maximum(raw[:-1].max(axis=0), 0.0) - CLIP
-        kept[:-1] = np.maximum(raw[:-1], least) - np.maximum(least, 0.0)
-    return np.asarray(np.rint(kept * STEPS).astype(np.int64))
-
-
-def believed(scores: Integers, limits: Bounds) -> Integers:
-    """Scores (..., R, EXPERTS) as they count in judging: bounded are those of unwanted mail, the last row."""
-    inside = scores.copy()
-    last = inside[..., -1, :]
-    np.maximum(last, limits.lowest, out=last)
-    of_tokens = last[..., :_OF_TOKENS]
-    third = np.sort(last[..., _CONFIRMING], axis=-1)[..., _THIRD, np.newaxis]
-    np.maximum(of_tokens, np.minimum(third - limits.below, 0), out=of_tokens)  # no expert is turned round
-    return inside
+def damping_factors(sizes: Sizes, traits: int, numbers: int) -> Floats:
+    """Factor of every expert's sum, (..., EXPERTS), for messages with sizes (..., SETS)."""
+    root = 1.0 / np.sqrt(np.maximum(sizes, 1))
+    factors = np.empty((*sizes.shape[:-1], len(EXPERTS)))
+    factors[..., :N_TOKEN_SETS] = root * np.sqrt(root)  # to the power of -3/4
+    factors[..., _LOGISTIC] = root
+    factors[..., -2:] = traits**-0.5, numbers**-0.5
+    return factors
 
 
 def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
@@ -308,13 +291,194 @@ def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
     return run_sums(terms, seen.starts, seen.sizes)
 
 
-def run_sums(terms: NDArray[Any], starts: NDArray[np.intp], sizes: NDArray[np.intp]) -> NDArray[Any]:
-    """Sums over runs of columns, (K-1, runs), zero for an empty run; whole numbers are summed in 64 bits."""
+def run_sums(terms: NDArray[Any], starts: Sizes, sizes: Sizes) -> NDArray[Any]:
+    """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
     wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
     if np.count_nonzero(sizes) == sizes.size:
         return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
-    filled = sizes.nonzero()[0]  # reduceat cannot say that a run is empty
+    filled = sizes.nonzero()[0]  # reduceat cannot express an empty run
     sums = np.zeros((len(terms), len(sizes)), wide)
     if len(filled):
         sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=wide)
     return sums
+
+
+# ---- one message
+
+
+def message_scores(
+    tables: Tables,
+    parameters: ExpertParameters,
+    seen: Evidence,
+    rows: BucketRows,
+    parts: ExpertParts,
+) -> list[list[int]]:
+    """The experts' scores of one message as they count in judging, rows as by `batch_scores`.
+
+    rows are those of its buckets, parts its `feature_parts`.
+    """
+    if len(tables.classes) == N_BASE:
+        return two_class_scores(parts, seen, tables.biases, parameters.bounds)
+    batch = EvidenceBatch(
+        seen.buckets,
+        seen.sizes[np.newaxis],
+        seen.traits.astype(np.intp)[np.newaxis],
+        seen.numbers.astype(np.int64)[np.newaxis],
+    )
+    scores = _batch_scores(tables, parameters, batch, rows)
+    bounded: list[list[int]] = bound_scores(scores, parameters.bounds)[0].tolist()
+    return bounded
+
+
+def two_class_scores(
+    parts: ExpertParts, seen: Evidence, biases: Integers, bounds: ScoreBounds
+) -> list[list[int]]:
+    """The scores of one message where there are two classes, (1, EXPERTS), in 1/STEPS_PER_NAT.
+
+    The same bits as `batch_scores` and `bound_scores` give for many messages.
+    """
+    damping, roots = zip(*map(_set_factors, seen.sizes.tolist()), strict=True)
+    counted = set_sums(parts.multinomial, seen)[0].tolist()
+    weighed = _integer_sums(parts.logistic[0], seen.sizes)
+    of_logistic = [
+        logistic.margin(total, bias, root) / logistic.ONE
+        for total, bias, root in zip(weighed, biases[0].tolist(), roots, strict=True)
+    ]
+    raw = (
+        *map(mul, counted, damping),
+        *of_logistic,
+        sum(parts.categorical) * len(seen.traits) ** -0.5,
+        sum(parts.gaussian) * len(seen.numbers) ** -0.5,
+    )
+    # conditional expressions take a third of the time of `min` and `max`
+    least, most = -MAX_SCORE_NATS, MAX_SCORE_NATS
+    clipped = [least if nats < least else most if nats > most else nats for nats in raw]
+    lowest, below = bounds
+    scores = [round(nats * STEPS_PER_NAT) for nats in clipped]
+    inside = [lowest if score < lowest else score for score in scores]
+    third = sorted(map(inside.__getitem__, _CONFIRMING_EXPERTS))[_CONFIRMING_RANK]
+    floor = min(third - below, 0)
+    of_tokens = [floor if score < floor else score for score in inside[:_N_TOKEN_EXPERTS]]
+    return [of_tokens + inside[_N_TOKEN_EXPERTS:]]
+
+
+@lru_cache(maxsize=4096)
+def _set_factors(size: int) -> tuple[float, int]:
+    """Factors of the sums over a token set: damping of the multinomial, root of the logistic."""
+    root = 1.0 / sqrt(max(size, 1))
+    return root * sqrt(root), logistic.inverse_root(max(size, 1))
+
+
+def _integer_sums(weights: NDArray[np.int32], sizes: Sizes) -> list[int]:
+    """Sums over runs of weights (n,)."""
+    compiled = native.functions()
+    if compiled is not None:
+        return compiled.sums(weights, sizes)
+    sums: list[int] = run_sums(weights[np.newaxis], sizes.cumsum() - sizes, sizes)[0].tolist()
+    return sums
+
+
+def familiarity(
+    counts: NDArray[np.int32], scores: list[list[int]], seen: Evidence
+) -> tuple[float, float]:
+    """What one message has in common with the lessons, for the caution of the first days.
+
+    counts, (K, n), are lessons of each class with each feature; scores are as by `message_scores`.
+
+    Returns
+    -------
+    The log-odds of unwanted mail by the words of the text, in nats, and the share of other single
+    tokens (header fields, hosts, structure) that no lesson has.
+    """
+    row = scores[-1]
+    start, size = int(seen.starts[_CLUES_SET]), int(seen.sizes[_CLUES_SET])
+    familiar = np.count_nonzero(counts[:, start : start + size].any(axis=0))
+    # a logistic score is about twice as large
+    text = max(row[_WORDS_SET], row[N_TOKEN_SETS + _WORDS_SET] / 2) / STEPS_PER_NAT
+    return text, 1.0 - familiar / size if size else 1.0
+
+
+# ---- many messages
+
+
+def batch_scores(tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch) -> Integers:
+    """The scores of all experts for each message, (m, R, EXPERTS), in 1/STEPS_PER_NAT nats.
+
+    One row for each class but the first; with more than two classes one more, of unwanted mail.
+    """
+    return _batch_scores(tables, parameters, batch, read_rows(tables, batch.buckets))
+
+
+def _batch_scores(
+    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch, rows: BucketRows
+) -> Integers:
+    raw = counting_log_odds(parameters, rows.counts, batch)
+    sums = run_sums(rows.weights, *batch.runs)
+    roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
+    margins = logistic.margins(sums.T.reshape(*batch.sizes.shape, -1), tables.biases.T, roots)
+    return combine_scores(raw, margins, batch, parameters.sides)
+
+
+def counting_log_odds(
+    parameters: ExpertParameters, counts: NDArray[np.int32], batch: EvidenceBatch
+) -> Floats:
+    """Undamped log-odds of the counting experts, (R, m, EXPERTS), from counts (K, n).
+
+    Rows are as for `batch_scores`; the places of the logistic experts are zero.
+    """
+    of_classes = _counting_log_odds(parameters.class_estimates, counts, batch)
+    if len(counts) == N_BASE:
+        return of_classes
+    by_side = sum_by_side(counts, parameters.sides)
+    of_sides = _counting_log_odds(parameters.side_estimates, by_side, batch)
+    return np.concatenate((of_classes, of_sides))
+
+
+def _counting_log_odds(
+    estimates: ExpertEstimates, counts: NDArray[np.integer], batch: EvidenceBatch
+) -> Floats:
+    starts, sizes = batch.runs
+    messages = len(batch.sizes)
+    parts = multinomial_parts(counts, np.tile(estimates.scales, messages), sizes)
+    sums = run_sums(parts, starts, sizes).reshape(len(parts), messages, N_TOKEN_SETS)
+    raw = np.zeros((len(parts), messages, len(EXPERTS)))
+    raw[:, :, :N_TOKEN_SETS] = sums
+    raw[:, :, -2] = look_up_ratios(estimates.traits, batch.traits).sum(axis=-1)
+    raw[:, :, -1] = look_up_ratios(estimates.numbers, batch.numbers).sum(axis=-1)
+    return raw
+
+
+def combine_scores(raw: Floats, margins: Integers, batch: EvidenceBatch, sides: Sides) -> Integers:
+    """The experts' scores, (m, R, EXPERTS) in 1/STEPS_PER_NAT nats.
+
+    Counting sums, raw, are damped in place; logistic log-odds, margins (m, SETS, K-1), are put in.
+    """
+    raw *= damping_factors(batch.sizes, batch.traits.shape[1], batch.numbers.shape[1])
+    log_odds = margins.transpose(2, 0, 1) / logistic.ONE
+    raw[:, :, _LOGISTIC] = append_unwanted_log_odds(log_odds, sides)
+    return quantise_scores(raw).swapaxes(0, 1)
+
+
+def quantise_scores(raw: Floats) -> Integers:
+    """Log-odds (R, ...) in 1/STEPS_PER_NAT nats, clipped at MAX_SCORE_NATS.
+
+    With more than two classes, scores more than that behind the likeliest class are raised, so that
+    classes are told apart however far the first one is from all of them.
+    """
+    kept = np.minimum(np.maximum(raw, -MAX_SCORE_NATS), MAX_SCORE_NATS)
+    if len(raw) > 1:
+        least = np.maximum(raw[:-1].max(axis=0), 0.0) - MAX_SCORE_NATS
+        kept[:-1] = np.maximum(raw[:-1], least) - np.maximum(least, 0.0)
+    return np.asarray(np.rint(kept * STEPS_PER_NAT).astype(np.int64))
+
+
+def bound_scores(scores: Integers, bounds: ScoreBounds) -> Integers:
+    """Scores (..., R, EXPERTS) with the last row, of unwanted mail, bounded for judging."""
+    inside = scores.copy()
+    last = inside[..., -1, :]
+    np.maximum(last, bounds.min_score, out=last)
+    of_tokens = last[..., :_N_TOKEN_EXPERTS]
+    third = np.sort(last[..., _CONFIRMING_EXPERTS], axis=-1)[..., _CONFIRMING_RANK, np.newaxis]
+    floor = np.minimum(third - bounds.max_below_third, 0)  # no score changes its sign
+    np.maximum(of_tokens, floor, out=of_tokens)
+    return inside

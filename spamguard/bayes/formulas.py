@@ -1,14 +1,17 @@
 """The arithmetic of naive Bayes, once: counts and sums in, logarithms of probabilities out.
 
-Everything is natural logarithms in float64. An impossible thing has the logarithm -inf; nothing here may ever answer
-NaN to possible counts (whole numbers, none above its total), raise a floating-point warning, or know about estimators or mail.
+Everything is natural logarithms in float64. The logarithm of an impossible event is -inf. No
+function may answer NaN to possible counts (whole numbers, none above its total) or raise a
+floating-point warning, and none knows about estimators or mail.
 
-Shapes: K classes, n features, V features in the whole vocabulary; "..." is any leading shape. Functions of counts need
-the counts of the features concerned only, so a message costs as much as it has features.
+Shapes: K classes, n features, V features in the whole vocabulary; "..." is any leading shape.
+Functions of counts need the counts of the features concerned only, so the cost of a message grows
+with its own features.
 
-Sources: McCallum & Nigam 1998, "A comparison of event models for naive Bayes text classification"; Manning, Raghavan
-& Schütze 2008, "Introduction to information retrieval", ch. 13; Metsis, Androutsopoulos & Paliouras 2006, "Spam
-filtering with naive Bayes: which naive Bayes?"; Bishop 2006, "Pattern recognition and machine learning", ch. 2.3, 4.2.
+Sources: McCallum & Nigam 1998, "A comparison of event models for naive Bayes text classification";
+Manning, Raghavan & Schütze 2008, "Introduction to information retrieval", ch. 13; Metsis,
+Androutsopoulos & Paliouras 2006, "Spam filtering with naive Bayes: which naive Bayes?"; Bishop
+2006, "Pattern recognition and machine learning", ch. 2.3, 4.2.
 """
 
 from __future__ import annotations
@@ -18,55 +21,67 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamguard.bayes.exact import quotients
+from spamguard.bayes.fixed_point import divide_arrays
 
 Floats = NDArray[np.float64]
 
 
-# Smoothed estimates (Laplace, Lidstone, Dirichlet).
+# ---- smoothed estimates (Laplace, Lidstone, Dirichlet)
 
 
 def log_count(counts: ArrayLike, alpha: ArrayLike) -> Floats:
-    """log(counts + alpha), the upper half of `smoothed_log`; depends on a whole number, so it can be tabulated."""
+    """log(counts + alpha), the numerator of `smoothed_log`."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.add(counts, alpha, dtype=np.float64)))
 
 
 def log_total(total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats:
-    """log(total + alpha * n_values), the lower half of `smoothed_log`."""
+    """log(total + alpha * n_values), the denominator of `smoothed_log`."""
     return log_count(total, np.multiply(alpha, n_values))
 
 
 def log_ratio(upper: ArrayLike, lower: ArrayLike) -> Floats:
     """upper - lower for logarithms, where nothing out of nothing is -inf rather than NaN."""
     upper, lower = np.broadcast_arrays(np.asarray(upper, dtype=np.float64), lower)
-    return np.asarray(np.subtract(upper, lower, out=np.full(upper.shape, -np.inf), where=~np.isneginf(upper)))
+    impossible = np.full(upper.shape, -np.inf)
+    return np.asarray(np.subtract(upper, lower, out=impossible, where=~np.isneginf(upper)))
 
 
-def smoothed_log(counts: ArrayLike, total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats:
-    """log((counts + alpha) / (total + alpha * n_values)): the predictive mean under a Dirichlet(alpha, ...) prior.
+def smoothed_log(
+    counts: ArrayLike, total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike
+) -> Floats:
+    """log((counts + alpha) / (total + alpha * n_values)): the mean under a Dirichlet prior.
 
-    counts: how often each value was seen, e.g. (K, n); total: out of how many, broadcast against counts, e.g. (K, 1);
-    alpha: pseudo-count of each value, 0 for maximum likelihood (then 0/0 is -inf); n_values: how many values there are.
     Source: Manning, Raghavan & Schütze 2008, eq. 13.7.
+
+    Parameters
+    ----------
+    counts : how often each value was seen, e.g. (K, n).
+    total : out of how many, broadcast against counts, e.g. (K, 1).
+    alpha : pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
+    n_values : how many values there are.
+
+    >>> np.exp(smoothed_log([3, 0], 3, 1, 2)).round(3).tolist()
+    [0.8, 0.2]
     """
     return log_ratio(log_count(counts, alpha), log_total(total, alpha, n_values))
 
 
 def class_log_prior(class_counts: ArrayLike, class_alpha: ArrayLike) -> Floats:
-    """log((class_counts + class_alpha) / (N + sum of class_alpha)) under a Dirichlet prior, shape (K,).
+    """log((class_counts + class_alpha) / (N + sum of class_alpha)), shape (K,).
 
-    class_alpha: one pseudo-count for all classes or one for each, shape (K,). Nothing at all gives -inf everywhere.
+    class_alpha is the pseudo-count of all classes, or of each, (K,). Without any count the result
+    is -inf everywhere.
     """
     smoothed = np.add(class_counts, class_alpha, dtype=np.float64)
     return smoothed_log(smoothed, smoothed.sum(), 0.0, 1)
 
 
 def log_posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
-    """Joint log-probabilities normalised along the last axis, shape (..., K).
+    """Joint log-probabilities normalised along the last axis, (..., K).
 
-    Where every class is impossible the evidence says nothing and the prior, shape (K,), answers; where that is
-    impossible too, every class is equally likely.
+    Where every class is impossible the evidence says nothing and the prior, (K,), answers; if the
+    prior is impossible too, every class is equally likely.
     """
     log_prior = np.asarray(log_prior, dtype=np.float64)
     fallback = log_prior if np.max(log_prior) > -np.inf else np.zeros_like(log_prior)
@@ -77,10 +92,15 @@ def log_posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
 
 
 def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
-    """Sum over features of weight times log-probability, where no times impossible is 0: the multinomial likelihood.
+    """Sum over features of weight times log-probability, (..., K): the multinomial likelihood.
 
-    weights: how often each feature occurs, shape (..., n), dense or scipy sparse; log_probabilities: (K, n). Answers
-    (..., K). The multinomial coefficient is left out: it is the same in every class (McCallum & Nigam 1998, eq. 7).
+    An impossible feature with weight 0 adds 0. The multinomial coefficient is left out, as it is
+    the same in every class (McCallum & Nigam 1998, eq. 7).
+
+    Parameters
+    ----------
+    weights : how often each feature occurs, (..., n), dense or scipy sparse.
+    log_probabilities : (K, n).
     """
     impossible = np.isneginf(log_probabilities)
     if not impossible.any():
@@ -90,14 +110,14 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
     return np.where(hits > 0, -np.inf, finite)
 
 
-# Bernoulli, with a Beta(a, b) prior on each conditional probability; a = b = alpha is additive smoothing.
+# ---- Bernoulli, with a Beta(a, b) prior on each probability; a = b = alpha is additive smoothing
 
 
 class Presence(NamedTuple):
-    """What it says that a feature is there: the log-likelihood of presence less that of absence.
+    """The log-likelihood of presence less that of absence, for each feature, (K, n).
 
-    weight: log p - log(1-p), shape (K, n); where p is 1 the impossible log(1-p) is left out, and counted instead.
-    certain: where absence is impossible (p is 1), bool, shape (K, n).
+    weight is log p - log(1-p); where p is 1, absence is impossible: `certain` is True, and weight
+    leaves log(1-p) out.
     """
 
     weight: Floats
@@ -105,54 +125,70 @@ class Presence(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """The log-likelihood of a message without any feature: sum over the vocabulary of log(1-p), per class.
+    """The log-likelihood of a message without any feature, per class, (K,).
 
-    finite: the sum over features with p < 1, shape (K,); certain: how many features have p = 1, shape (K,).
+    finite sums log(1-p) over the features with p < 1; certain counts those with p = 1.
     """
 
     finite: Floats
     certain: NDArray[np.int64]
 
 
-def bernoulli_logs(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> tuple[Floats, Floats]:
-    """log p and log(1-p) for p = (counts + a) / (total + a + b), the predictive mean under a Beta(a, b) prior.
+def bernoulli_logs(
+    counts: ArrayLike, total: ArrayLike, a: float, b: float
+) -> tuple[Floats, Floats]:
+    """log p and log(1-p) for p = (counts + a) / (total + a + b), the mean under a Beta prior.
 
-    counts: samples of the class that show the feature, (K, n); total: samples of the class, (K, 1).
+    counts are the samples of the class that show the feature, (K, n); total all of them, (K, 1).
     """
     lower = log_count(total, a + b)
-    return log_ratio(log_count(counts, a), lower), log_ratio(log_count(np.subtract(total, counts), b), lower)
+    absent = log_count(np.subtract(total, counts), b)
+    return log_ratio(log_count(counts, a), lower), log_ratio(absent, lower)
 
 
 def bernoulli_presence(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> Presence:
-    """The weight of each of these features; counts (K, n), total (K, 1).
+    """The weight of each feature; counts (K, n), total (K, 1).
 
-    The size of the class cancels out of a weight: it is log_count(counts, a) - log_count(total - counts, b).
+    The size of the class cancels out: a weight is log(counts + a) - log(total - counts + b).
     """
     absent = log_count(np.subtract(total, counts), b)
     certain = np.isneginf(absent)
-    return Presence(log_ratio(log_count(counts, a), np.where(certain, log_count(total, a + b), absent)), certain)
+    lower = np.where(certain, log_count(total, a + b), absent)
+    return Presence(log_ratio(log_count(counts, a), lower), certain)
 
 
-def absent_log_likelihood(values: ArrayLike, multiplicities: ArrayLike, total: ArrayLike, a: float, b: float) -> Absence:
+def absent_log_likelihood(
+    values: ArrayLike, multiplicities: ArrayLike, total: ArrayLike, a: float, b: float
+) -> Absence:
     """The sum of log(1-p) over the vocabulary, from the histogram of its counts.
 
-    multiplicities[..., i] features have the count values[..., i] in a class of total[...] samples; values may be shared
-    by all classes (shape (H,)) or not (shape (K, H)). So the walk over the vocabulary shrinks to its distinct counts.
+    multiplicities[..., i] features have the count values[..., i] in a class of total[...] samples.
+    All classes may share the values, (H,), or have their own, (K, H). So the sum runs over the
+    distinct counts, not over the vocabulary.
     """
     multiplicities = np.asarray(multiplicities)
     total = np.asarray(total)[..., np.newaxis]
     upper = log_count(np.subtract(total, values), b)
     certain = np.isneginf(upper)
     terms = np.where(certain, 0.0, log_ratio(upper, log_count(total, a + b)))
-    return Absence((multiplicities * terms).sum(axis=-1), (multiplicities * certain).sum(axis=-1, dtype=np.int64))
+    return Absence(
+        (multiplicities * terms).sum(axis=-1),
+        (multiplicities * certain).sum(axis=-1, dtype=np.int64),
+    )
 
 
 def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence) -> Floats:
-    """log P(which features are there and which are not | class), shape (..., K).
+    """log P(the features that are there, and those that are not | class), (..., K).
 
-    presence: 1 where a feature is there, shape (..., n), dense or scipy sparse: over the whole vocabulary, or, which comes
-    to the same, np.ones(n) for just the features that are there. features: of those n; absence: of the whole vocabulary.
-    Source: McCallum & Nigam 1998, eq. 3; the decomposition is that of Manning, Raghavan & Schütze 2008, eq. 11.18.
+    Sources: McCallum & Nigam 1998, eq. 3; decomposed as in Manning, Raghavan & Schütze 2008, eq.
+    11.18.
+
+    Parameters
+    ----------
+    presence : 1 where a feature is there, (..., n), dense or scipy sparse; over the whole
+        vocabulary, or np.ones(n) over just the features that are there.
+    features : of those n.
+    absence : of the whole vocabulary.
     """
     likelihood = absence.finite + weighted_log_sum(presence, features.weight)
     if not absence.certain.any():
@@ -161,63 +197,71 @@ def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence
     return np.where(shown < absence.certain, -np.inf, likelihood)
 
 
-# Gaussian, from exact sums: whole numbers in units of 2**-fraction_bits.
+# ---- Gaussian, from exact sums: whole numbers in units of 2**-fraction_bits
 
 
-def gaussian_moments(count: ArrayLike, total: ArrayLike, square: ArrayLike, fraction_bits: int = 0) -> tuple[Floats, Floats]:
-    """Maximum-likelihood mean and variance (divided by n) of each feature in each class, both (K, n).
+def gaussian_moments(
+    count: ArrayLike, total: ArrayLike, square: ArrayLike, fraction_bits: int = 0
+) -> tuple[Floats, Floats]:
+    """Maximum-likelihood mean and variance (divided by n), both (K, n).
 
-    count: samples per class, (K,); total: sum of x, (K, n); square: sum of x squared, (K, n): integers (int64 or Python's),
-    x being in units of 2**-fraction_bits. Rounded once, at the end: a large mean costs the variance no digits.
-    A class without samples says nothing: it gets the moments of all samples together.
+    Each is rounded once, at the end: a large mean costs the variance no digits. A class without
+    samples gets the moments of all samples together.
+
+    Parameters
+    ----------
+    count : samples per class, (K,).
+    total, square : sums of x and of x squared, (K, n): integers (int64 or Python's), x being in
+        units of 2**-fraction_bits.
     """
-    number, totals, squares = _shared_out(count, total, square)
+    number, totals, squares = _pool_empty_classes(count, total, square)
     number = number[:, np.newaxis]
-    return _mean(number, totals, fraction_bits), _central(number, totals * totals, squares, fraction_bits)
+    variance = number * squares - totals * totals
+    return divide_arrays(totals, number << fraction_bits), divide_arrays(
+        variance, number * number << 2 * fraction_bits
+    )
 
 
-def gaussian_covariances(count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int = 0) -> tuple[Floats, Floats]:
+def gaussian_covariances(
+    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int = 0
+) -> tuple[Floats, Floats]:
     """Maximum-likelihood mean (K, n) and covariance matrix (K, n, n) of each class.
 
-    As `gaussian_moments`, with product: sum of x xᵀ, (K, n, n).
+    product is the sum of x xᵀ, (K, n, n); the rest is as for `gaussian_moments`.
     """
-    number, totals, products = _shared_out(count, total, product)
-    outer = totals[:, :, np.newaxis] * totals[:, np.newaxis, :]
-    return _mean(number[:, np.newaxis], totals, fraction_bits), _central(number[:, np.newaxis, np.newaxis], outer, products, fraction_bits)
+    number, totals, products = _pool_empty_classes(count, total, product)
+    column, matrix = number[:, np.newaxis], number[:, np.newaxis, np.newaxis]
+    covariance = matrix * products - totals[:, :, np.newaxis] * totals[:, np.newaxis, :]
+    return divide_arrays(totals, column << fraction_bits), divide_arrays(
+        covariance, matrix * matrix << 2 * fraction_bits
+    )
 
 
 def shared_covariance(count: ArrayLike, covariances: Floats) -> Floats:
-    """The covariance matrix within classes, (n, n): the mean of (K, n, n) weighted by class sizes (Bishop 2006, eq. 4.78).
+    """The covariance matrix within classes, (n, n): the mean of (K, n, n) weighted by class sizes.
 
-    Without any sample, the plain mean.
+    Without any sample it is the plain mean. Source: Bishop 2006, eq. 4.78.
     """
     sizes = np.asarray(count, dtype=np.float64)
     shares = sizes / sizes.sum() if sizes.any() else np.full(len(sizes), 1.0 / len(sizes))
     return np.asarray(np.tensordot(shares, covariances, axes=1))
 
 
-def _shared_out(count: ArrayLike, *sums: ArrayLike) -> tuple[NDArray[np.object_], ...]:
-    """Count and sums as Python integers, those of an empty class replaced by those of all classes."""
-    exact = [np.asarray(values).astype(object) for values in (np.asarray(count).astype(np.int64), *sums)]
+def _pool_empty_classes(count: ArrayLike, *sums: ArrayLike) -> tuple[NDArray[np.object_], ...]:
+    """Count and sums as Python integers; an empty class gets those of all classes."""
+    counts = np.asarray(count).astype(np.int64)
+    exact = [np.asarray(values).astype(object) for values in (counts, *sums)]
     empty = np.equal(exact[0], 0).astype(bool)
     for values in exact:
         values[empty] = values.sum(axis=0)
-    exact[0][np.equal(exact[0], 0).astype(bool)] = 1  # no sample anywhere: mean and variance are zero
+    exact[0][np.equal(exact[0], 0).astype(bool)] = 1  # no sample at all: mean and variance are 0
     return tuple(exact)
 
 
-def _mean(number: NDArray[np.object_], totals: NDArray[np.object_], fraction_bits: int) -> Floats:
-    return quotients(totals, number << fraction_bits)
-
-
-def _central(number: NDArray[np.object_], outer: NDArray[np.object_], products: NDArray[np.object_], fraction_bits: int) -> Floats:
-    return quotients(number * products - outer, number * number << 2 * fraction_bits)
-
-
 def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats:
-    """log N(x | mean, variance) of each feature by itself, shape (..., K, n), to be summed over the last axis.
+    """log N(x | mean, variance) of each feature by itself, (..., K, n).
 
-    x: (..., n); mean and variance (which must be positive: apply a floor): (K, n).
+    x is (..., n); mean and variance are (K, n). The variance must be positive: apply a floor.
     """
     deviation = np.sqrt(variance)
     with np.errstate(over="ignore"):  # to infinity: so far out that the density is zero
@@ -228,7 +272,8 @@ def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats
 class Whitening(NamedTuple):
     """A covariance matrix in the form in which densities need it.
 
-    factor: W with W Wᵀ the inverse of the covariance, (..., n, n); log_determinant: of the covariance, (...).
+    factor is W, (..., n, n), with W Wᵀ the inverse of the covariance; log_determinant, (...), is
+    that of the covariance.
     """
 
     factor: Floats
@@ -236,10 +281,11 @@ class Whitening(NamedTuple):
 
 
 def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
-    """Factors a covariance matrix, (..., n, n), with its variance in every direction raised to a floor.
+    """Factor a covariance matrix, (..., n, n), with its variance in every direction raised.
 
-    floor: least variance of each feature, positive, scalar or (n,). Measured in units of the floor, directions whose
-    variance is below 1 get 1; so for a diagonal matrix this is maximum(variance, floor), and no matrix is singular.
+    floor is the least variance of each feature, positive, a scalar or (n,). In units of the floor,
+    directions whose variance is below 1 get 1. So a diagonal matrix becomes maximum(variance,
+    floor), and no matrix is singular.
     """
     scale = np.sqrt(np.broadcast_to(np.asarray(floor, dtype=np.float64), covariance.shape[-1:]))
     variances, directions = np.linalg.eigh(covariance / np.multiply.outer(scale, scale))
@@ -249,12 +295,17 @@ def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
 
 
 def whitened_log_density(x: ArrayLike, mean: Floats, whitened: Whitening) -> Floats:
-    """log N(x | mean, covariance), shape (..., K); x: (..., n), mean: (K, n), whitened: one for each class or one for all."""
+    """log N(x | mean, covariance), (..., K), of x (..., n) and mean (K, n).
+
+    whitened holds one matrix for each class, or one for all.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         standard = (_deviations(x, mean)[..., np.newaxis, :] @ whitened.factor)[..., 0, :]
         squares = np.square(standard).sum(axis=-1)
-    squares = np.where(np.isnan(squares), np.inf, squares)  # infinities of both signs met: so far out that the density is zero
-    return np.asarray(-0.5 * (squares + whitened.log_determinant + mean.shape[-1] * np.log(2.0 * np.pi)))
+    # infinities of both signs: so far out that the density is zero
+    squares = np.where(np.isnan(squares), np.inf, squares)
+    constant = mean.shape[-1] * np.log(2.0 * np.pi)
+    return np.asarray(-0.5 * (squares + whitened.log_determinant + constant))
 
 
 def _deviations(x: ArrayLike, mean: Floats) -> Floats:

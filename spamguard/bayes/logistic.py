@@ -1,9 +1,10 @@
 """The logistic expert: the linear form of naive Bayes learnt discriminatively, in whole numbers.
 
-One softmax regression per token set over the same buckets, features scaled by 1/√n, stochastic gradient steps in
-fixed point (Goodman & Yih 2006, "Online discriminative spam filter training"). Whole numbers make a replay of the same
-lessons give the same bits everywhere; the only function that is not exact, exp, is rounded to 2^-16 at once. Weights and
-biases are in 1/ONE nat. Shapes: "..." is lessons and token sets, K classes.
+One softmax regression per token set over the same buckets, with features scaled by 1/√n, learns by
+stochastic gradient steps in fixed point (Goodman & Yih 2006, "Online discriminative spam filter
+training"). Whole numbers make a replay of the same lessons give the same bits on every machine. The
+only function that is not exact, exp, is rounded to 2^-16 at once. Weights and biases are in 1/ONE
+nat. Shapes: "..." is lessons and token sets, K classes.
 """
 
 from __future__ import annotations
@@ -16,60 +17,79 @@ from numpy.typing import NDArray
 _ONE_BITS = 16
 ONE = 1 << _ONE_BITS  # a nat, or a probability of 1
 # Tuned together: corpora/RESULTS.md, "Features that both classes have".
-RATE = 25 << 4  # of the weights, in sixteenths
-_HALVING = 5  # lessons of a feature's rarer class after which it moves by half of what others do
-SHARES = np.rint(ONE * _HALVING / (_HALVING + np.arange(4096))).astype(np.int32)
-"""Share of a step, in 1/ONE, of a feature with so many lessons in the rarer one of two classes; the last for every larger number.
+LEARNING_RATE = 25 << 4  # of the weights, in sixteenths
+_HALF_SHARE_LESSONS = 5  # lessons of the rarer class after which a feature moves half as far
+STEP_SHARES = np.rint(ONE * _HALF_SHARE_LESSONS / (_HALF_SHARE_LESSONS + np.arange(4096))).astype(
+    np.int32
+)
+"""Share of a step, in 1/ONE, by the number of the feature's lessons in the rarer of two classes.
 
-What both classes have says little about either: whatever fits the lessons may lie there as well as in what tells them apart, but does
-not hold for mail of a new kind.
+The last entry serves every larger number. A feature that both classes have says little about
+either: it may fit the lessons at hand, but that does not hold for new kinds of mail.
 """
-_FADING = 3  # hundredths of a step's square of which a weight that moves loses as much of itself
-_HALF = ONE // 2
-CERTAIN = ONE // 128  # an error this small teaches nothing: half the steps of a replay saved
-_BIAS_SHIFT = 4  # rate 2^-4 of the biases
+_WEIGHT_DECAY = 3  # hundredths of a step's square: the part of itself that a moving weight loses
+_ROUNDING_HALF = ONE // 2
+MIN_ERROR = ONE // 128  # smaller errors teach nothing, which saves half the steps of a replay
+_BIAS_RATE_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
-_HIGHEST = 600.0  # nats; beyond, all are equally far from any doubt, and their powers still have a sum
-MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached; keeps a weight plus a step inside 32 bits
+_MAX_LOG_ODDS = 600.0  # nats; beyond, there is no doubt anyway, and sums of powers stay finite
+MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached: a weight plus a step fits 32 bits
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Ints32 = NDArray[np.int32]
 
 
 def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
-    """1/√size in 2^-20, rounded down; square root and division are exactly rounded on every machine (IEEE 754)."""
+    """1/√size in 2^-20, rounded down.
+
+    Square root and division are exactly rounded on every machine (IEEE 754).
+
+    >>> (inverse_roots(np.array([1, 4])) / 2**20).tolist()
+    [1.0, 0.5]
+    """
     return np.asarray(np.sqrt((1 << 2 * _ROOT_BITS) / np.maximum(sizes, 1)).astype(np.int64))
 
 
 def inverse_root(size: int) -> int:
-    """The same of one size above zero."""
+    """`inverse_roots` of one size above zero, as a plain number."""
     return int(sqrt((1 << 2 * _ROOT_BITS) / size))
 
 
 def margins(sums: Integers, biases: Integers, roots: Integers) -> Integers:
-    """Log-odds of each class but the first; sums (..., K-1) of its weights over the features, roots (..., 1)."""
+    """Log-odds of each class but the first, (..., K-1).
+
+    sums, (..., K-1), are of the class's weights over the features; roots, (..., 1), of their
+    number.
+    """
     return np.asarray(((sums * roots) >> _ROOT_BITS) + biases)
 
 
 def margin(total: int, bias: int, root: int) -> int:
-    """The same for one sum."""
+    """`margins` of one sum, as a plain number."""
     return ((total * root) >> _ROOT_BITS) + bias
 
 
-def truth(targets: NDArray[np.intp], others: int) -> Floats:
-    """The probability in 1/ONE of each class but the first, (..., others), when the true one is known: its number, (..., 1)."""
+def true_probabilities(targets: NDArray[np.intp], others: int) -> Floats:
+    """The true probability in 1/ONE of each class but the first, (..., others).
+
+    targets, (..., 1), are the numbers of the true classes.
+    """
     return np.where(targets == np.arange(1, others + 1), float(ONE), 0.0)
 
 
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
-    """How much too small each probability but the first's is, (..., K-1) in 1/ONE; targets: number of the true class, (..., 1)."""
-    return errors_against(log_odds, truth(targets, log_odds.shape[-1]))
+    """How much too small each probability but the first is, (..., K-1) in 1/ONE.
+
+    targets, (..., 1), are the numbers of the true classes.
+    """
+    return errors_from_truth(log_odds, true_probabilities(targets, log_odds.shape[-1]))
 
 
-def errors_against(log_odds: Integers, true: Floats) -> Integers:
-    """The same for who has the truth already."""
+def errors_from_truth(log_odds: Integers, true: Floats) -> Integers:
+    """`errors`, from precomputed `true_probabilities`."""
     powers = np.multiply(log_odds, 1.0 / ONE)
-    np.minimum(powers, _HIGHEST, out=powers)
+    np.minimum(powers, _MAX_LOG_ODDS, out=powers)
     np.exp(powers, out=powers)
     total = np.add.reduce(powers, axis=-1, keepdims=True)
     total += 1.0
@@ -78,60 +98,79 @@ def errors_against(log_odds: Integers, true: Floats) -> Integers:
     return np.subtract(true, powers, out=powers).astype(np.int64)
 
 
-def steps(errors: Integers, roots: Integers) -> NDArray[np.int32]:
-    """What a lesson adds to the weight of each of its features, before `moved`; nothing when it was all but certain already."""
-    return steps_by(errors, RATE * roots)
+def weight_steps(errors: Integers, roots: Integers) -> Ints32:
+    """What a lesson adds to the weight of each of its features, before `weight_moves`.
+
+    Nothing, when the lesson was all but certain already.
+    """
+    return scale_steps(errors, LEARNING_RATE * roots)
 
 
-def steps_by(errors: Integers, gains: Integers) -> NDArray[np.int32]:
-    """The same for who has multiplied rate and roots already."""
-    taught = errors * (np.abs(errors) > CERTAIN)
-    taught *= gains
-    taught >>= _ROOT_BITS + 4
-    return taught.astype(np.int32)
+def scale_steps(errors: Integers, gains: Integers) -> Ints32:
+    """`weight_steps`, from precomputed products of rate and roots."""
+    steps = errors * (np.abs(errors) > MIN_ERROR)
+    steps *= gains
+    steps >>= _ROOT_BITS + 4
+    return steps.astype(np.int32)
 
 
-def shares(first: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.int32]:
-    """What of a step each feature takes, (K-1, n) in 1/ONE: by its lessons in the first class, (n,), and in each other one, (K-1, n)."""
-    return SHARES.take(np.minimum(first, others), mode="clip")
+def step_shares(first: Ints32, others: Ints32) -> Ints32:
+    """The share of a step that each feature takes, (K-1, n) in 1/ONE.
+
+    first, (n,), counts its lessons in the first class, others, (K-1, n), in each other class.
+    """
+    return STEP_SHARES.take(np.minimum(first, others), mode="clip")
 
 
-def fades(sizes: NDArray[np.intp]) -> NDArray[np.int32]:
-    """What a weight that moves loses of itself, in 1/ONE, in messages with so many features: so that none stays large for nothing."""
-    return np.asarray((ONE * RATE * _FADING // (1600 * np.maximum(sizes, 1))).astype(np.int32))
+def weight_decay(sizes: NDArray[np.intp]) -> Ints32:
+    """The part of itself, in 1/ONE, that a moving weight loses, by the message's features.
+
+    So no weight stays large without a reason.
+    """
+    loss = ONE * LEARNING_RATE * _WEIGHT_DECAY // (1600 * np.maximum(sizes, 1))
+    return np.asarray(loss.astype(np.int32))
 
 
-def moved(steps: NDArray[np.int32], shares: NDArray[np.int32], weights: NDArray[np.int32], fades: NDArray[np.int32]) -> NDArray[np.int32]:
-    """By how much weights move: steps times shares, less what fades where there is a step; rounded."""
-    whole = steps * shares.astype(np.int64) - weights * np.where(steps != 0, fades, 0).astype(np.int64)
-    return np.asarray((whole + _HALF >> _ONE_BITS).astype(np.int32))
+def weight_moves(steps: Ints32, shares: Ints32, weights: Ints32, decay: Ints32) -> Ints32:
+    """The moves of weights: steps times shares, less decay where there is a step; rounded."""
+    lost = weights * np.where(steps != 0, decay, 0).astype(np.int64)
+    whole = steps * shares.astype(np.int64) - lost
+    return np.asarray((whole + _ROUNDING_HALF >> _ONE_BITS).astype(np.int32))
 
 
 def bias_steps(errors: Integers) -> Integers:
     """What a lesson adds to the biases."""
-    return errors >> _BIAS_SHIFT
+    return errors >> _BIAS_RATE_SHIFT
 
 
-def errors_back(log_odds: Integers, before: Integers, targets: NDArray[np.intp], reach: Integers) -> Integers:
+def undo_errors(
+    log_odds: Integers, before: Integers, targets: NDArray[np.intp], reach: Integers
+) -> Integers:
     """The errors whose step takes a lesson's own step back, as far as it is still there.
 
-    before: the log-odds from which the lesson was taught, as its own step is known from them; never further back than there.
-    reach: what its features take of a step on average, as `shares`, for each of these log-odds; above zero.
+    Parameters
+    ----------
+    before : the log-odds from which the lesson was taught; they tell its own step, and undoing
+        never goes further back than there.
+    reach : the share of a step that its features take on average, above zero, for each log-odds.
     """
     caused = errors(before, targets)
-    all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (RATE * reach)
-    return np.asarray(np.minimum(np.maximum(all_the_way, np.minimum(-caused, 0)), np.maximum(-caused, 0)))
+    all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (LEARNING_RATE * reach)
+    least, most = np.minimum(-caused, 0), np.maximum(-caused, 0)
+    return np.asarray(np.minimum(np.maximum(all_the_way, least), most))
 
 
-def given_up(weights: NDArray[np.int32], lessons: NDArray[np.int32], sign: int) -> NDArray[np.int32]:
-    """Weights, (n,), less the part of one lesson; of each feature so many have moved them the way of sign, this one counted.
+def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
+    """Weights, (n,), less the part of one lesson.
 
-    The others do not owe it what they are. In whatever order all lessons of a feature are taken back, nothing of the weight is left.
+    lessons counts those that have moved each weight in the direction of sign, this one included.
+    When all lessons of a feature are taken back, in any order, nothing of its weight is left.
     """
     speaking = np.maximum(weights * np.int32(sign), 0)
-    return np.asarray(weights - np.int32(sign) * -(-speaking // np.maximum(lessons, 1)))  # none or less: a damaged table
+    # fewer than one lesson: a damaged table
+    return np.asarray(weights - np.int32(sign) * -(-speaking // np.maximum(lessons, 1)))
 
 
-def capped(weights: NDArray[np.int32]) -> NDArray[np.int32]:
+def cap_weights(weights: Ints32) -> Ints32:
     """Weights after a step, bounded."""
     return np.minimum(np.maximum(weights, -MAX_WEIGHT), MAX_WEIGHT)

@@ -1,7 +1,8 @@
-"""Ways to judge: the default, a calibrated fusion of all experts, and single experts by name, uncalibrated, over words only.
+"""Profiles: ways to judge. The default fuses all experts; the others are single experts by name.
 
-A profile turns the tables and one message's evidence into each class's share of belief. All read the same tables and use the
-same formulas; choosing one changes nothing that is learnt.
+A profile turns the tables and one message's evidence into an unnormalised log-probability of each
+class. All read the same tables and use the same formulas, so choosing a profile changes nothing
+that is learnt. Only the default is calibrated.
 """
 
 from __future__ import annotations
@@ -12,128 +13,148 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import among, blocks, experts, formulas, fusion, logistic
-from spamguard.bayes.blocks import Placed
-from spamguard.bayes.experts import Floats, Integers, Parameters
-from spamguard.bayes.tables import Evidence, Tables, read_rows
+from spamguard.bayes import experts, formulas, fusion, logistic
+from spamguard.bayes.experts import ExpertParameters, Floats, Integers
+from spamguard.bayes.tables import Evidence, EvidenceBatch, Tables, read_rows
 
-Judge = Callable[[Tables, Parameters, Evidence], list[float]]
-"""Unnormalised log-probability of each class."""
+JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
+"""Returns the unnormalised log-probability of each class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to judge. words_only: it looks at nothing but the words of the body."""
+    """One way to judge. With words_only it reads nothing but the words of the body."""
 
     name: str
     about: str
     words_only: bool
-    judge: Judge
+    judge: JudgeFunction
 
 
-def fuse(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
-    """The default: all experts, fused, held back while there are few lessons."""
+# ---- the default
+
+
+def fuse(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
+    """Fuse all experts; the result is held back while there are few lessons."""
     rows = read_rows(tables, seen.buckets)
-    return fused(tables, known, blocks.scores_of_one(tables, known, seen, rows, experts.parts(known, seen, rows)))
+    parts = experts.feature_parts(parameters, seen, rows)
+    scores = experts.message_scores(tables, parameters, seen, rows, parts)
+    return fuse_scores(tables, parameters, scores)
 
 
-def fused(tables: Tables, known: Parameters, scores: list[list[int]]) -> list[float]:
-    """The same from the experts' scores of one message."""
+def fuse_scores(
+    tables: Tables, parameters: ExpertParameters, scores: list[list[int]]
+) -> list[float]:
+    """`fuse`, from the scores of `experts.message_scores`."""
     if len(scores) > 1:
-        return _fused(tables, known, np.array([scores]))[0]
-    log_odds = fusion.nats(scores[0], fusion.of_sides(tables.fusion_weights).tolist(), int(tables.fusion_biases[0]))
-    return [0.0, fusion.tempered_one(known.confidence * log_odds)]
+        return _fuse_batch_scores(tables, parameters, np.array([scores]))[0]
+    weights = fusion.side_weights(tables.fusion_weights).tolist()
+    log_odds = fusion.fused_nats(scores[0], weights, int(tables.fusion_biases[0]))
+    return [0.0, fusion.temper_one(parameters.confidence * log_odds)]
 
 
-def fuse_all(tables: Tables, known: Parameters, placed: Placed) -> list[list[float]]:
-    """The default's judgements of several messages at once."""
-    return _fused(tables, known, experts.believed(blocks.scores(tables, known, placed), known.bounds))
+def fuse_batch(
+    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch
+) -> list[list[float]]:
+    """`fuse` for several messages at once."""
+    scores = experts.batch_scores(tables, parameters, batch)
+    return _fuse_batch_scores(tables, parameters, experts.bound_scores(scores, parameters.bounds))
 
 
-def _fused(tables: Tables, known: Parameters, scores: Integers) -> list[list[float]]:
-    """How likely unwanted mail is comes first; then, on both sides, which class it is. scores (m, R, EXPERTS)."""
-    weights, bias = fusion.of_sides(tables.fusion_weights), tables.fusion_biases[:1]
-    shares = among.log_shares(tables, known.sides, scores[:, : len(tables.classes) - 1])
-    shares[:, known.sides.unwanted] += fusion.tempered(known.confidence * fusion.in_nats(fusion.log_odds(scores[:, -1:], weights, bias)))
+def _fuse_batch_scores(
+    tables: Tables, parameters: ExpertParameters, scores: Integers
+) -> list[list[float]]:
+    """First how likely unwanted mail is, then which class of its side; scores (m, R, EXPERTS)."""
+    weights, bias = fusion.side_weights(tables.fusion_weights), tables.fusion_biases[:1]
+    of_classes = scores[:, : len(tables.classes) - 1]
+    shares = fusion.class_log_shares(tables, parameters.sides, of_classes)
+    fused = fusion.to_nats(fusion.fused_log_odds(scores[:, -1:], weights, bias))
+    shares[:, parameters.sides.unwanted] += fusion.temper(parameters.confidence * fused)
     joint: list[list[float]] = shares.tolist()
     return joint
 
 
-def known_words(tables: Tables, seen: Evidence) -> NDArray[np.int32]:
-    """Counts (K, n) of the words that any class knows; the vocabulary is what has been taught."""
+# ---- single experts
+
+
+def _word_counts(tables: Tables, seen: Evidence) -> NDArray[np.int32]:
+    """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
     counts = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).counts
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 
-def prior(tables: Tables) -> Floats:
-    """Maximum-likelihood log prior of the classes; -inf everywhere before the first lesson."""
-    return formulas.class_log_prior(tables.messages, 0.0)
+def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
+    """Add the maximum-likelihood prior of the classes; -inf everywhere before the first lesson."""
+    joint: list[float] = (formulas.class_log_prior(tables.messages, 0.0) + log_likelihood).tolist()
+    return joint
 
 
-def _plain(joint: Floats) -> list[float]:
-    found: list[float] = joint.tolist()
-    return found
-
-
-def _bernoulli(alpha: float) -> Judge:
-    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
-        counts = known_words(tables, seen)
-        presence = formulas.bernoulli_presence(counts, tables.messages[:, np.newaxis], alpha, alpha)
-        absence = absent_words(tables, alpha)
+def _make_bernoulli_judge(alpha: float) -> JudgeFunction:
+    def judge(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
+        counts, messages = _word_counts(tables, seen), tables.messages[:, np.newaxis]
+        presence = formulas.bernoulli_presence(counts, messages, alpha, alpha)
+        # a message without any word, from the histogram of counts instead of the vocabulary
+        values = np.flatnonzero(tables.histogram.any(axis=0))
+        absence = formulas.absent_log_likelihood(
+            np.minimum(values, messages),  # no word has a larger count in a smaller class
+            tables.histogram[:, values],
+            tables.messages,
+            alpha,
+            alpha,
+        )
         likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
-        return _plain(prior(tables) + likelihood)
+        return _add_prior(tables, likelihood)
 
     return judge
 
 
-def absent_words(tables: Tables, alpha: float) -> formulas.Absence:
-    """What a message without any word would say: from the histogram of counts, never a walk over the vocabulary."""
-    values = np.flatnonzero(tables.histogram.any(axis=0))
-    possible = np.minimum(values, tables.messages[:, np.newaxis])  # no word has a larger count in a smaller class
-    return formulas.absent_log_likelihood(possible, tables.histogram[:, values], tables.messages, alpha, alpha)
-
-
-def _multinomial(alpha: float) -> Judge:
-    def judge(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
-        counts = known_words(tables, seen)
+def _make_multinomial_judge(alpha: float) -> JudgeFunction:
+    def judge(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
+        counts = _word_counts(tables, seen)
         if not counts.size:
-            return _plain(prior(tables))
-        # as the sum of smoothed_log over the words, whose lower half is the same for all of them
+            return _add_prior(tables, np.zeros(len(tables.classes)))
+        # the sum of smoothed_log over the words; its denominator is the same for all of them
         upper = formulas.log_count(counts, alpha).sum(axis=1)
-        lower = counts.shape[1] * formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
-        return _plain(prior(tables) + formulas.log_ratio(upper, lower))
+        total = formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
+        return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
 
     return judge
 
 
-def _logistic(tables: Tables, _known: Parameters, seen: Evidence) -> list[float]:
+def _judge_logistic(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
     weights = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).weights
     sums = weights.sum(axis=1, dtype=np.int64)
     margins = logistic.margins(sums, tables.biases[:, 0], logistic.inverse_roots(seen.sizes[:1]))
-    return _plain(np.concatenate(([0.0], margins / logistic.ONE)))
+    return [0.0, *(margins / logistic.ONE).tolist()]
 
 
-def _categorical(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
-    parts = experts.looked_up(known.of_classes.traits, seen.traits)
-    return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
+def _judge_categorical(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.traits, seen.traits)
+    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
-def _gaussian(tables: Tables, known: Parameters, seen: Evidence) -> list[float]:
-    parts = experts.looked_up(known.of_classes.numbers, seen.numbers)
-    return _plain(prior(tables) + np.concatenate(([0.0], parts.sum(axis=-1))))
+def _judge_gaussian(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.numbers, seen.numbers)
+    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
-DEFAULT = "default"
+DEFAULT_PROFILE = "default"
+_ALL_EXPERTS = (
+    f"calibrated fusion of {len(experts.EXPERTS)} experts over words, clues, pairs, "
+    "traits and numbers"
+)
+_BERNOULLI, _MULTINOMIAL = "Bernoulli naive Bayes over words", "multinomial naive Bayes over words"
+_ADD_ONE, _ML = "add-one smoothing", "maximum likelihood"
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile(DEFAULT, f"calibrated fusion of {len(experts.EXPERTS)} experts over words, clues, pairs, traits and numbers", False, fuse),
-        Profile("bernoulli", "Bernoulli naive Bayes over words, add-one smoothing", True, _bernoulli(1.0)),
-        Profile("bernoulli-ml", "Bernoulli naive Bayes over words, maximum likelihood", True, _bernoulli(0.0)),
-        Profile("multinomial", "multinomial naive Bayes over words, add-one smoothing", True, _multinomial(1.0)),
-        Profile("multinomial-ml", "multinomial naive Bayes over words, maximum likelihood", True, _multinomial(0.0)),
-        Profile("logistic", "logistic regression over words", True, _logistic),
-        Profile("categorical", "categorical naive Bayes over traits", False, _categorical),
-        Profile("gaussian", "Gaussian naive Bayes over numbers", False, _gaussian),
+        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, False, fuse),
+        Profile("bernoulli", f"{_BERNOULLI}, {_ADD_ONE}", True, _make_bernoulli_judge(1.0)),
+        Profile("bernoulli-ml", f"{_BERNOULLI}, {_ML}", True, _make_bernoulli_judge(0.0)),
+        Profile("multinomial", f"{_MULTINOMIAL}, {_ADD_ONE}", True, _make_multinomial_judge(1.0)),
+        Profile("multinomial-ml", f"{_MULTINOMIAL}, {_ML}", True, _make_multinomial_judge(0.0)),
+        Profile("logistic", "logistic regression over words", True, _judge_logistic),
+        Profile("categorical", "categorical naive Bayes over traits", False, _judge_categorical),
+        Profile("gaussian", "Gaussian naive Bayes over numbers", False, _judge_gaussian),
     )
 }

@@ -1,52 +1,102 @@
-"""What has been counted: integer tables over hashed features, one 16-byte row per bucket.
+"""The tables: what has been counted of all lessons, and the logistic weights, by hashed feature.
 
-Adding and taking away a lesson are exact inverses, bit for bit; a count that would become negative is an error and changes
-nothing. This module knows arrays and class names, nothing about mail, files or time.
+A feature's hash names its *bucket*. A row of the main table is one aligned 16-byte load of four
+int32: ham count, spam count, logistic weight of spam against ham, padding. Each further class has
+an array of its own, int32, (buckets, 2): count, logistic weight against ham. Beside the rows there
+are sums over all lessons of each class.
 
-Layout of a row (int32): ham count, spam count, logistic weight of spam against ham, nothing (a row is one aligned 16-byte
-load). Each further class has a column array of its own (int32, shape (buckets, 2)): count, logistic weight against ham.
+Classes fall into two *sides*, wanted and unwanted. Judging compares the sides as wholes, so no
+verdict depends on how finely people sort good mail.
+
+Adding a lesson and taking it away are exact inverses, bit for bit. A count that would become
+negative is an error and changes nothing. This module knows arrays and class names, and nothing
+about experts, mail, files or time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import kernel
+from spamguard import native
 from spamguard.errors import TableError
 from spamguard.records import TOKEN_SETS, Features
 
+Floats = NDArray[np.float64]
 Buckets = NDArray[np.intp]
 Counts = NDArray[np.int64]
 
-SETS = len(TOKEN_SETS)
-TRAIT_VALUES = 16
+BASE_CLASSES = ("ham", "spam")
+N_BASE = len(BASE_CLASSES)
+N_TOKEN_SETS = len(TOKEN_SETS)
+N_TRAIT_VALUES = 16
 DEFAULT_BITS = 22
 # Tables of many lessons are larger: corpora/RESULTS.md, "How large the tables are".
-_BUCKETS_OF_A_LESSON = 256
-_GROWN_BITS = 26  # a gigabyte: what is larger has been asked for
-BASE_CLASSES = ("ham", "spam")
+_BUCKETS_PER_LESSON = 256
+_MAX_GROWN_BITS = 26  # a gigabyte; larger tables must be asked for
 
 
-def table_bits(lessons: int, least: int) -> int:
-    """How large tables are when they are made anew from so many lessons, 2**bits buckets: a pure function, as all of that state is.
+def table_bits(lessons: int, min_bits: int) -> int:
+    """The bits of tables (2**bits buckets) made from so many lessons: min_bits, or one more.
 
-    least: of few lessons; twice as many buckets at most.
+    >>> table_bits(1_000, min_bits=22), table_bits(20_000, min_bits=22)
+    (22, 23)
     """
-    full = lessons * _BUCKETS_OF_A_LESSON > 1 << least
-    return least + 1 if full and least < _GROWN_BITS else least
+    full = lessons * _BUCKETS_PER_LESSON > 1 << min_bits
+    return min_bits + 1 if full and min_bits < _MAX_GROWN_BITS else min_bits
+
+
+# ---- sides
+
+
+class Sides(NamedTuple):
+    """Numbers of the wanted classes, ham first, and of the unwanted ones, spam first."""
+
+    wanted: list[int]
+    unwanted: list[int]
+
+
+def partition_classes(classes: Sequence[str], unwanted: Set[str]) -> Sides:
+    """Sort class numbers by side: ham is always wanted, spam never, others by the names given.
+
+    >>> partition_classes(["ham", "spam", "news", "virus"], {"virus"})
+    Sides(wanted=[0, 2], unwanted=[1, 3])
+    """
+    names = enumerate(classes)
+    bad = [number for number, name in names if number == 1 or (number > 1 and name in unwanted)]
+    return Sides([number for number in range(len(classes)) if number not in bad], bad)
+
+
+def sum_by_side(values: NDArray[Any], sides: Sides) -> NDArray[Any]:
+    """Sums over the classes of each side, (2, ...), of values for each class, (K, ...)."""
+    return values if len(values) == 2 else np.stack([values[side].sum(axis=0) for side in sides])
+
+
+def append_unwanted_log_odds(log_odds: Floats, sides: Sides) -> Floats:
+    """Log-odds of each class but the first against it, (K-1, ...), then those of unwanted mail.
+
+    With two classes these are the same, and there is one row only.
+    """
+    if len(log_odds) == 1:
+        return log_odds
+    every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
+    good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
+    return np.concatenate((log_odds, (bad - good)[np.newaxis]))
+
+
+# ---- features as buckets
 
 
 class Evidence(NamedTuple):
     """The features of one message on tables of a certain size.
 
-    buckets: sorted, unique, shape (n,). sizes: how many of them lie in each token set; starts: where each set begins (both
-    (SETS,)). traits, numbers: as in `records.Features`.
+    buckets, (n,), are sorted and unique. sizes, (SETS,), says how many lie in each token set, and
+    starts, (SETS,), where each set begins. traits and numbers are as in `records.Features`.
     """
 
     buckets: Buckets
@@ -56,54 +106,108 @@ class Evidence(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-def evidence(features: Features, bits: int) -> Evidence:
-    """Where the features lie in tables of 2**bits buckets. The token set is in the top bits, so each has a quarter.
+def make_evidence(features: Features, bits: int) -> Evidence:
+    """Locate features in tables of 2**bits buckets; their tokens must be sorted, and may repeat.
 
-    The tokens need not be unique here, only sorted.
+    The token set is in the top bits of a token, so each set has a quarter of the buckets.
     """
-    compiled = kernel.functions()
+    compiled = native.functions()
     if compiled is not None:
         found = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
-        return Evidence(found[2 * SETS :], found[SETS : 2 * SETS], found[:SETS], features.traits, features.numbers)
-    narrow = features.tokens >> _dropped(bits)
+        starts, sizes = found[:N_TOKEN_SETS], found[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
+        buckets = found[2 * N_TOKEN_SETS :]
+        return Evidence(buckets, sizes, starts, features.traits, features.numbers)
+    narrow = features.tokens >> _bucket_shift(bits)
     if len(narrow) > 1:
         keep = np.empty(len(narrow), np.bool_)
         keep[0] = True
         np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
         narrow = narrow[keep]
-    borders = narrow.searchsorted(_borders(bits))
+    borders = narrow.searchsorted(_set_borders(bits))
     starts = borders[:-1]
-    return Evidence(narrow.astype(np.intp), borders[1:] - starts, starts, features.traits, features.numbers)
+    sizes = borders[1:] - starts
+    return Evidence(narrow.astype(np.intp), sizes, starts, features.traits, features.numbers)
 
 
 @lru_cache(maxsize=32)
-def _dropped(bits: int) -> NDArray[np.uint32]:
-    """How many bits of a token its bucket leaves out, as an array without dimensions, which is faster than a scalar."""
+def _bucket_shift(bits: int) -> NDArray[np.uint32]:
+    """Bits that a bucket drops, as an array without dimensions: faster than a scalar."""
     return np.array(32 - bits, np.uint32)
 
 
 @lru_cache(maxsize=32)
-def _borders(bits: int) -> NDArray[np.uint32]:
-    """Where the buckets of each token set begin, and where those of the last one end."""
-    return (np.arange(SETS + 1) << (bits - 2)).astype(np.uint32)
+def _set_borders(bits: int) -> NDArray[np.uint32]:
+    """The first bucket of each token set, and the end of the last set."""
+    return (np.arange(N_TOKEN_SETS + 1) << (bits - 2)).astype(np.uint32)
 
 
-@dataclass(slots=True)
-class Rows:
-    """The rows of one message's buckets: counts int32 (K, n), weights int32 (K-1, n) of every class but the first."""
+class EvidenceBatch(NamedTuple):
+    """The features of m messages on tables of a certain size.
 
-    counts: NDArray[np.int32]
-    weights: NDArray[np.int32]
+    buckets (n,) are unique in each message; sizes (m, SETS); traits (m, T); numbers (m, D).
+    """
+
+    buckets: Buckets
+    sizes: NDArray[np.intp]
+    traits: NDArray[np.intp]
+    numbers: Counts
+
+    @property
+    def runs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Start and size of the run of each token set of each message, both (m * SETS,)."""
+        sizes = self.sizes.ravel()
+        return sizes.cumsum() - sizes, sizes
+
+
+def make_evidence_batch(
+    tokens: NDArray[np.uint32],
+    offsets: Counts,
+    traits: NDArray[np.uint8],
+    numbers: NDArray[np.int16],
+    bits: int,
+) -> EvidenceBatch:
+    """Locate the tokens (n,) of m messages, cut at offsets (m+1,), in tables of 2**bits buckets."""
+    runs = (len(offsets) - 1) * N_TOKEN_SETS
+    compiled = native.functions()
+    if compiled is not None:
+        found = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
+        buckets, sizes = found[2 * runs :], found[runs : 2 * runs]
+    else:
+        buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
+        # those of each message above those of the message before
+        buckets += (np.arange(len(offsets) - 1) << bits).repeat(np.diff(offsets))
+        again = (buckets[1:] == buckets[:-1]).nonzero()[0]
+        if len(again):
+            buckets = np.delete(buckets, again)
+        sizes = np.diff(buckets.searchsorted(np.arange(runs + 1) << (bits - 2)))
+        buckets &= (1 << bits) - 1
+    sizes = sizes.reshape(-1, N_TOKEN_SETS)
+    return EvidenceBatch(buckets, sizes, traits.astype(np.intp), numbers.astype(np.int64))
+
+
+def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
+    """The features of some messages, at least one, as one batch."""
+    return make_evidence_batch(
+        np.concatenate([features.tokens for features in messages]),
+        np.cumsum([0, *(len(features.tokens) for features in messages)]),
+        np.stack([features.traits for features in messages]),
+        np.stack([features.numbers for features in messages]),
+        bits,
+    )
+
+
+# ---- the tables
 
 
 @dataclass(slots=True)
 class Tables:
-    """Everything that is learnt. K classes in the order of `classes`; the first one, ham, is the reference.
+    """Everything that is learnt. K classes in the order of `classes`; the first, ham, is reference.
 
-    messages (K,), totals (K, SETS): lessons, and features of them by token set. vocabulary (SETS,): buckets in use.
-    histogram (K, H): how many words in use have count v in class k. trait_counts (K, traits, TRAIT_VALUES).
-    number_sums (K, D), number_products (K, D, D). biases (K-1, SETS), fusion_weights (E,) or (2E,),
-    fusion_biases (K-1,): fixed point, see `logistic`, `fusion` and `among`. changes: rises with every change, for caches.
+    messages (K,) and totals (K, SETS) count lessons, and their features by token set. vocabulary
+    (SETS,) counts buckets in use; histogram (K, H) how many words in use have count v in class k.
+    trait_counts is (K, T, TRAIT_VALUES), number_sums (K, D), number_products (K, D, D). biases
+    (K-1, SETS), fusion_weights (E,) or (2E,) and fusion_biases (K-1,) are in fixed point, see
+    `logistic` and `fusion`. changes rises with every change, for caches.
     """
 
     bits: int
@@ -130,72 +234,78 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 
 
 def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -> Tables:
-    """Tables that have been taught nothing. Memory of rows is only taken when they are written."""
-    classes = len(BASE_CLASSES)
+    """Tables that have been taught nothing. Rows take memory only when they are written."""
     return Tables(
-        bits,
-        np.zeros((1 << bits, 4), np.int32),
-        [],
-        list(BASE_CLASSES),
-        np.zeros(classes, np.int64),
-        np.zeros((classes, SETS), np.int64),
-        np.zeros(SETS, np.int64),
-        np.zeros((classes, 2), np.int64),
-        np.zeros((classes, traits, TRAIT_VALUES), np.int64),
-        np.zeros((classes, numbers), np.int64),
-        np.zeros((classes, numbers, numbers), np.int64),
-        np.zeros((classes - 1, SETS), np.int64),
-        fusion_weights.copy(),
-        np.zeros(classes - 1, np.int64),
+        bits=bits,
+        rows=np.zeros((1 << bits, 4), np.int32),
+        columns=[],
+        classes=list(BASE_CLASSES),
+        messages=np.zeros(N_BASE, np.int64),
+        totals=np.zeros((N_BASE, N_TOKEN_SETS), np.int64),
+        vocabulary=np.zeros(N_TOKEN_SETS, np.int64),
+        histogram=np.zeros((N_BASE, 2), np.int64),
+        trait_counts=np.zeros((N_BASE, traits, N_TRAIT_VALUES), np.int64),
+        number_sums=np.zeros((N_BASE, numbers), np.int64),
+        number_products=np.zeros((N_BASE, numbers, numbers), np.int64),
+        biases=np.zeros((N_BASE - 1, N_TOKEN_SETS), np.int64),
+        fusion_weights=fusion_weights.copy(),
+        fusion_biases=np.zeros(N_BASE - 1, np.int64),
     )
 
 
-def read_rows(tables: Tables, buckets: Buckets) -> Rows:
+@dataclass(slots=True)
+class BucketRows:
+    """The rows of some buckets: counts int32 (K, n), weights int32 (K-1, n)."""
+
+    counts: NDArray[np.int32]
+    weights: NDArray[np.int32]
+
+
+def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
     """Counts and weights of these buckets: one gather per table."""
-    base = base_columns(tables, buckets, 3)
+    base = read_base_columns(tables, buckets, 3)
     if not tables.columns:
-        return Rows(base[:2], base[2:3])
+        return BucketRows(base[:2], base[2:3])
     others = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in others)])
-    return Rows(counts, np.vstack([base[2:3], *(other[1:] for other in others)]))
+    return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in others)]))
 
 
-def base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
+def read_base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
     """The first columns of these rows, (number, n)."""
-    compiled = kernel.functions()
+    compiled = native.functions()
     if compiled is None:
         return np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:number]
-    found = np.empty((number, len(buckets)), np.int32)
-    compiled.gather(tables.rows, buckets, found, tables.rows.shape[1])
-    return found
+    columns = np.empty((number, len(buckets)), np.int32)
+    compiled.gather(tables.rows, buckets, columns, tables.rows.shape[1])
+    return columns
 
 
 def read_counts(tables: Tables, buckets: Buckets) -> NDArray[np.int32]:
     """Counts of every class in these buckets, (K, n)."""
-    base = base_columns(tables, buckets, len(BASE_CLASSES))
-    return base if not tables.columns else np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
+    base = read_base_columns(tables, buckets, N_BASE)
+    if not tables.columns:
+        return base
+    return np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
 
 
 def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
     """The counts of class `index` in all buckets: a view."""
-    base = len(BASE_CLASSES)
-    return tables.rows[:, index] if index < base else tables.columns[index - base][:, 0]
+    return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
 
 
 def weight_column(tables: Tables, index: int) -> NDArray[np.int32]:
     """The logistic weights of class `index`, any but the first, in all buckets: a view."""
-    base = len(BASE_CLASSES)
-    return tables.rows[:, base] if index < base else tables.columns[index - base][:, 1]
+    return tables.rows[:, N_BASE] if index < N_BASE else tables.columns[index - N_BASE][:, 1]
 
 
-def class_index(tables: Tables, name: str) -> int:
-    """Number of a class; a new one gets a column of its own, in the order of names, whenever it first appears."""
+def ensure_class_index(tables: Tables, name: str) -> int:
+    """Number of a class. A new one gets a column; further classes stand in the order of names."""
     if name in tables.classes:
         return tables.classes.index(name)
-    base = len(BASE_CLASSES)
-    index = base + sum(other < name for other in tables.classes[base:])
+    index = N_BASE + sum(other < name for other in tables.classes[N_BASE:])
     tables.classes.insert(index, name)
-    tables.columns.insert(index - base, np.zeros((len(tables.rows), 2), np.int32))
+    tables.columns.insert(index - N_BASE, np.zeros((len(tables.rows), 2), np.int32))
     for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
         at = index - (attribute in PER_OTHER_CLASS)
         setattr(tables, attribute, np.insert(getattr(tables, attribute), at, 0, axis=0))
@@ -204,59 +314,71 @@ def class_index(tables: Tables, name: str) -> int:
 
 
 def drop_empty_class(tables: Tables, index: int) -> None:
-    """Forget a class (not ham, not spam) that no lesson has any more, so that it is as if it had never been taught."""
-    base = len(BASE_CLASSES)
-    if index < base or tables.messages[index]:
+    """Remove a further class without lessons, so that it is as if it had never been taught."""
+    if index < N_BASE or tables.messages[index]:
         return
-    del tables.classes[index], tables.columns[index - base]
+    del tables.classes[index], tables.columns[index - N_BASE]
     for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
         at = index - (attribute in PER_OTHER_CLASS)
         setattr(tables, attribute, np.delete(getattr(tables, attribute), at, axis=0))
 
 
-def count(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
-    """Count one lesson of class `index` (sign 1) or take it away (-1) in all sums. counts (K, n): `read_counts`, which the caller changes.
+# ---- counting
 
-    TableError, with nothing changed, when any count would become negative: the lesson was never counted here.
+
+def count_lesson(
+    tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int
+) -> None:
+    """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
+
+    The counts of the buckets themselves, (K, n) as by `read_counts`, are changed by the caller.
+
+    Raises
+    ------
+    TableError
+        A count would become negative, so the lesson was never counted; nothing is changed.
     """
-    _refuse_negative(tables, seen, counts, index, sign)
-    _count_vocabulary(tables, seen, counts, index, sign)
+    traits = np.arange(len(seen.traits))
+    if sign < 0 and (
+        counts[index].min(initial=1) < 1
+        or tables.messages[index] < 1
+        or tables.trait_counts[index, traits, seen.traits].min(initial=1) < 1
+        or (tables.totals[index] < seen.sizes).any()
+    ):
+        raise not_counted_error(tables.classes[index])
+    _update_vocabulary(tables, seen, counts, index, sign)
     tables.messages[index] += sign
     tables.totals[index] += sign * seen.sizes
-    tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits] += sign
+    tables.trait_counts[index, traits, seen.traits] += sign
     numbers = seen.numbers.astype(np.int64)
     tables.number_sums[index] += sign * numbers
     tables.number_products[index] += sign * np.multiply.outer(numbers, numbers)
     tables.changes += 1
 
 
-def _refuse_negative(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
-    if sign > 0:
-        return
-    traits = tables.trait_counts[index, np.arange(len(seen.traits)), seen.traits]
-    least = counts[index].min(initial=1)
-    if least < 1 or tables.messages[index] < 1 or traits.min(initial=1) < 1 or (tables.totals[index] < seen.sizes).any():
-        raise not_counted(tables.classes[index])
+def not_counted_error(name: str) -> TableError:
+    """The error of taking away a lesson that is not there."""
+    return TableError(
+        f"a lesson of class {name!r} was never counted here: the tables are damaged, "
+        "run `spamguard rebuild`"
+    )
 
 
-def not_counted(name: str) -> TableError:
-    """What taking away a lesson that is not there deserves."""
-    return TableError(f"a lesson of class {name!r} was never counted here: the tables are damaged, run `spamguard rebuild`")
-
-
-def _count_vocabulary(tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int) -> None:
-    """Keep vocabulary and histogram. counts: those before."""
-    words = int(seen.sizes[0])
-    everybody = np.add.reduce(counts, axis=0)
-    changed = everybody == 0 if sign > 0 else everybody == 1  # new here; or going, since the only one is ours
+def _update_vocabulary(
+    tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int
+) -> None:
+    """Keep vocabulary and histogram. counts are those before the change."""
+    of_all = np.add.reduce(counts, axis=0)
+    changed = of_all == (0 if sign > 0 else 1)  # a first lesson with the feature comes, or goes
     _, first, second, third = seen.starts.tolist()
     parts = (changed[:first], changed[first:second], changed[second:third], changed[third:])
     by_set = [np.count_nonzero(part) for part in parts]
     tables.vocabulary += sign * np.array(by_set)
-    before = counts[index, :words]
+    before = counts[index, : int(seen.sizes[0])]
     width = int(before.max(initial=0)) + 2
-    if width > tables.histogram.shape[1]:
-        tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - tables.histogram.shape[1])))
+    spare = tables.histogram.shape[1]
+    if width > spare:
+        tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - spare)))
     moved = np.bincount(before, minlength=width)
     tables.histogram[index, :width] -= moved
     if sign > 0:
@@ -266,12 +388,15 @@ def _count_vocabulary(tables: Tables, seen: Evidence, counts: NDArray[np.int32],
     tables.histogram[:, 0] += sign * by_set[0]
 
 
-def counted_state(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Every array that is a sum over the lessons, by name, in a form that compares: what must agree bit for bit."""
+def counted_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Every array that is a sum over the lessons, by name: these must agree bit for bit."""
     yield "rows", tables.rows[:, :2]
-    for name, column in zip(tables.classes[len(BASE_CLASSES) :], tables.columns, strict=True):
+    for name, column in zip(tables.classes[N_BASE:], tables.columns, strict=True):
         yield f"column {name}", column[:, 0]
-    for attribute in ("messages", "totals", "vocabulary", "trait_counts", "number_sums", "number_products"):
+    for attribute in (
+        *("messages", "totals", "vocabulary"),
+        *("trait_counts", "number_sums", "number_products"),
+    ):
         yield attribute, getattr(tables, attribute)
     used = np.flatnonzero(tables.histogram.any(axis=0))
     yield "histogram", tables.histogram[:, : used[-1] + 1 if len(used) else 0]

@@ -1,8 +1,14 @@
-"""`evaluate`: how good the filter is on labelled mail. Never touches the user's filter and never judges what it was taught."""
+"""`corpus` and `evaluate`: get public labelled mail, and measure the filter on labelled mail.
+
+`evaluate` teaches a new filter in a temporary directory and judges each message before it is
+taught. Must never touch the user's own filter, and never judge a message that was taught. `corpus`
+is the only command that needs the network.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import cache
@@ -10,163 +16,268 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard import sources
-from spamguard.cli import rim, usage
+from spamguard.cli import arguments, common
 from spamguard.errors import UsageError
-from spamguard.teaching.lesson import is_class
+from spamguard.users import is_class_name
 
 if TYPE_CHECKING:
-    from spamguard.evaluation.metrics import Confusion, Interval, LearningCurve, Measures
-    from spamguard.evaluation.protocols import Trial
-    from spamguard.evaluation.report import Scored
+    from spamguard.engine.evaluate import ScoredMessage, Trial
 
-ABOUT = """Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
+
+# ---- corpus
+
+CORPUS_ABOUT = """Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory with a TREC-style index.
+
+Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. An archive with another SHA-256 than the
+known or given one is not kept. Never send such mail to anybody."""
+CORPUS_EXAMPLE = """  spamguard corpus list
+  spamguard corpus fetch spamassassin /srv/corpora/spamassassin && spamguard evaluate /srv/corpora/spamassassin/index
+  spamguard corpus fetch trec07p /srv/corpora/trec07p --archive trec07p.tgz"""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def add_corpus(commands: arguments.Commands) -> None:
+    """Describe the arguments of `corpus`."""
+    parser = arguments.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
+    actions = arguments.add_actions(parser)
+    arguments.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
+    fetching = arguments.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
+    fetching.add_argument("name", metavar="NAME", help="as `list` has it")
+    about = "the directory to make (default: NAME, here)"
+    fetching.add_argument(
+        "directory", nargs="?", type=arguments.directory, metavar="DIR", help=about
+    )
+    about = "an archive that was fetched already; may be repeated"
+    fetching.add_argument(
+        "--archive", action="append", default=[], type=arguments.file, metavar="FILE", help=about
+    )
+    about = "the checksum that an archive must have; may be repeated"
+    fetching.add_argument("--sha256", action="append", default=[], metavar="HEX", help=about)
+
+
+def run_corpus(options: argparse.Namespace) -> int:
+    """Perform the action."""
+    return int(options.work(options))
+
+
+def _list_corpora(options: argparse.Namespace) -> int:
+    from spamguard.corpus import RECIPES
+
+    width = max(map(len, RECIPES))
+    lines, values = [], []
+    for recipe in RECIPES.values():
+        lines += [f"{recipe.name:{width}}  {recipe.about}", f"{'':{width}}  {recipe.licence}"]
+        values.append(
+            {
+                "name": recipe.name,
+                "about": recipe.about,
+                "licence": recipe.licence,
+                "by_hand": not recipe.archives,
+            }
+        )
+    common.print_answer(options, "\n".join(lines), values)
+    return 0
+
+
+def _fetch_corpus(options: argparse.Namespace) -> int:
+    from spamguard import corpus
+    from spamguard.corpus import RECIPES
+
+    if options.name not in RECIPES:
+        raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
+    recipe, target = RECIPES[options.name], options.directory or Path(options.name)
+    pinned = {checksum.lower() for checksum in options.sha256}
+    if not all(map(_SHA256.fullmatch, pinned)):
+        raise UsageError("--sha256 takes 64 hexadecimal digits")
+    with common.progress(None, "B") as advance:
+        made = corpus.make_corpus(recipe, target, options.archive, pinned, advance)
+    if not made.all_verified:
+        common.say(
+            "note: no checksum of these archives is known, so they were not checked; "
+            "--sha256 pins it the next time"
+        )
+    numbers = ", ".join(
+        f"{common.count_text(number)} of {label}" for label, number in sorted(made.messages.items())
+    )
+    checksums = "".join(f"\n{digest}  {source}" for source, digest in made.digests.items())
+    values = {
+        "directory": str(target),
+        "messages": made.messages,
+        "sha256": made.digests,
+        "checked": made.all_verified,
+    }
+    text = f"{target / 'index'}: {numbers}; {recipe.licence}{checksums}"
+    common.print_answer(options, text, values)
+    return 0
+
+
+# ---- evaluate
+
+EVALUATE_ABOUT = """Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
 
 A new filter in a temporary directory judges every message before it is taught (or not taught at all, `split`). Protocols:
   online       every message is taught right after it was judged
   delayed      every message is taught some messages later
-  corrections  only what was judged wrong or unsure is taught
+  corrections  only messages judged wrong or unsure are taught
   split        the first part is taught, the rest judged
 
-Folders are taken side by side, each in its own order; an index in the order of its lines. It may have classes of its own: they are
-wanted, unless your filter (--state) has been taught them as unwanted."""
-EXAMPLE = """  spamguard evaluate corpus/index
+Folders are read side by side, each in its own order; an index in the order of its lines. An index may have classes of its own: they
+are wanted, unless your filter (--state) knows them as unwanted."""
+EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots pictures
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
   spamguard evaluate corpus/index --against scores.csv"""
 
-Messages = Callable[[], Iterable[sources.Message]]
+MessageSource = Callable[[], Iterable[sources.SourceMessage]]
+"""Returns the labelled messages, from the first one at each call."""
 
 
-def add(commands: usage.Commands) -> None:
-    """The command's arguments."""
-    parser = usage.describe(commands, "evaluate", run, ABOUT, EXAMPLE)
-    usage.add_json(parser)
-    parser.add_argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one")
-    parser.add_argument("--ham", action="append", default=[], metavar="PATH", help="wanted mail (may be given again)")
-    parser.add_argument("--spam", action="append", default=[], metavar="PATH", help="unwanted mail (may be given again)")
-    parser.add_argument("--protocol", choices=("online", "delayed", "corrections", "split"), default="online", help="default: online")
-    parser.add_argument("--delay", type=usage.whole, default=500, metavar="N", help="messages until feedback, in `delayed` (default: 500)")
-    parser.add_argument("--share", type=_share, default=0.7, metavar="X", help="part that is taught first, in `split` (default: 0.7)")
-    parser.add_argument("--scores", type=usage.file, metavar="FILE.csv", help="write n,gold,label,score,trained of every judged message")
-    parser.add_argument(
-        "--against", type=usage.file, metavar="FILE.csv", help="say what is gained over another run on the same mail (its --scores)"
+def add_evaluate(commands: arguments.Commands) -> None:
+    """Describe the arguments of `evaluate`."""
+    parser = arguments.add_command(
+        commands, "evaluate", run_evaluate, EVALUATE_ABOUT, EVALUATE_EXAMPLE
     )
-    parser.add_argument("--plots", type=usage.directory, metavar="DIR", help="draw ROC, calibration, scores and learning curve")
+    arguments.add_json(parser)
+    about = "TREC index, or a directory that holds one"
+    parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)
+    about = "wanted mail (may be given again)"
+    parser.add_argument("--ham", action="append", default=[], metavar="PATH", help=about)
+    about = "unwanted mail (may be given again)"
+    parser.add_argument("--spam", action="append", default=[], metavar="PATH", help=about)
+    protocols = ("online", "delayed", "corrections", "split")
+    parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
+    about = "messages until feedback, in `delayed` (default: 500)"
+    parser.add_argument("--delay", type=arguments.count, default=500, metavar="N", help=about)
+    about = "part that is taught first, in `split` (default: 0.7)"
+    parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
+    about = "write n,gold,label,score,trained of every judged message"
+    parser.add_argument("--scores", type=arguments.file, metavar="FILE.csv", help=about)
+    about = "compare with another run on the same mail (its --scores)"
+    parser.add_argument("--against", type=arguments.file, metavar="FILE.csv", help=about)
+    about = "draw ROC, calibration, scores and learning curve"
+    parser.add_argument("--plots", type=arguments.directory, metavar="DIR", help=about)
 
 
-def _share(text: str) -> float:
+def _share_argument(text: str) -> float:
     with suppress(ValueError):
         if 0 < (share := float(text)) < 1:
             return share
     raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Try it out and report."""
-    from spamguard.evaluation import plots, report
-    from spamguard.policy import unwanted_of
+def run_evaluate(options: argparse.Namespace) -> int:
+    """Run the trial and report."""
+    from spamguard.engine import evaluate, plots
+    from spamguard.engine.policy import unwanted_classes
 
-    # A slip shows before the work, not after it.
-    other = report.read_scores(options.against) if options.against else None
+    # Mistakes in names of files show before the work.
+    other = evaluate.read_scores(options.against) if options.against else None
     if options.scores:
-        report.check_writable(options.scores)
+        evaluate.check_writable(options.scores)
     if options.plots:
         plots.check_drawable(options.plots)
-    unwanted = _unwanted(options)
-    trials = _tried(options, unwanted)
-    _report(options, trials, unwanted_of({label: unwanted(label) for label in _classes(trials)}), other)
+
+    @cache
+    def known_unwanted() -> frozenset[str]:
+        if not common.has_filter(options):
+            return frozenset()
+        with common.open_existing(options, load=False) as spam_filter:
+            return spam_filter.unwanted
+
+    def is_unwanted(label: str) -> bool:
+        return label == "spam" or (label != "ham" and label in known_unwanted())
+
+    trials = _run_trials(options, is_unwanted)
+    labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
+    unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
+    _report(options, trials, unwanted, other)
     return 0
 
 
-def _classes(trials: Iterable[Trial]) -> set[str]:
-    """Those that messages are of, and those that they were taken for."""
-    return {label for trial in trials for label in (trial.row.gold, trial.row.label)} - {"unsure"}
+def _run_trials(options: argparse.Namespace, is_unwanted: Callable[[str], bool]) -> list[Trial]:
+    from spamguard.engine import evaluate
 
-
-def _unwanted(options: argparse.Namespace) -> Callable[[str], bool]:
-    """Whether a class is: of those that come with every filter it is known, others are asked of the one that is there."""
-
-    @cache
-    def there() -> frozenset[str]:
-        if not rim.has_filter(options):
-            return frozenset()
-        with rim.open_existing(options, load=False) as spam_filter:
-            return spam_filter.unwanted
-
-    return lambda label: label == "spam" or (label != "ham" and label in there())
-
-
-def _tried(options: argparse.Namespace, unwanted: Callable[[str], bool]) -> list[Trial]:
-    from spamguard.evaluation import protocols
-
-    settings = protocols.Settings(options.profile, options.delay, options.share, unwanted)
+    settings = evaluate.TrialSettings(options.profile, options.delay, options.share, is_unwanted)
     paths = [*options.paths, *options.ham, *options.spam]
-    with rim.tidying_up(), closing(protocols.run(options.protocol, _messages(options), settings)) as found:
-        trials = list(rim.with_progress(found, rim.expected(paths)))
+    source = _message_source(options)
+    with (
+        common.terminate_cleanly(),
+        closing(evaluate.run_trial(options.protocol, source, settings)) as running,
+    ):
+        trials = list(common.with_progress(running, common.expected_count(paths)))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     return trials
 
 
-def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozenset[str], other: list[Scored] | None) -> None:
-    """On standard output and in files. unwanted: names of classes. other: rows of a run to compare with."""
-    from spamguard.evaluation import comparison, metrics, plots, report
+def _report(
+    options: argparse.Namespace,
+    trials: list[Trial],
+    unwanted: frozenset[str],
+    other: list[ScoredMessage] | None,
+) -> None:
+    """Print the figures and write the files. other: the run to compare with."""
+    from spamguard.engine import evaluate, measures, plots
 
+    name = f"{options.profile}, {options.protocol}"
     rows, probability = [trial.row for trial in trials], [trial.probability for trial in trials]
-    gold, score, labels = [row.gold in unwanted for row in rows], [row.score for row in rows], [row.label for row in rows]
-    measured = metrics.measures(gold, score, labels, probability=probability, unwanted=unwanted)
-    curve = metrics.learning_curve(gold, score, labels, unwanted=unwanted)
+    gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
+    labels = [row.label for row in rows]
+    measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
+    curve = measures.learning_curve(gold, score, labels, unwanted=unwanted)
     gain = None
     try:
         if options.scores:
-            report.write_scores(options.scores, rows)
+            evaluate.write_scores(options.scores, rows)
         if options.plots:
-            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=_name(options))
-        gain = None if other is None else comparison.difference(rows, other, unwanted)
-    finally:  # the work was done: its figures are told even if a disk is full, or the other run was one on other mail
-        _tell(options, measured, metrics.confusion([row.gold for row in rows], labels), curve, gain)
+            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
+        gain = None if other is None else evaluate.roca_difference(rows, other, unwanted)
+    finally:
+        # The work is done: print its figures even if a disk is full, or the other run was on other
+        # mail.
+        matrix = measures.confusion([row.gold for row in rows], labels)
+        if options.json:
+            document = evaluate.report_document({name: measured}, matrix, curve, gain)
+            print(common.to_json(document))
+        else:
+            print(evaluate.measures_table(name, measured))
+            print(f"\n{evaluate.confusion_table(matrix)}")
+            if gain is not None:
+                print(f"\n{evaluate.describe_gain(gain, str(options.against))}")
 
 
-def _tell(options: argparse.Namespace, measured: Measures, matrix: Confusion, curve: LearningCurve, gain: Interval | None) -> None:
-    from spamguard.evaluation import report
-
-    if options.json:
-        print(rim.as_json(report.document({_name(options): measured}, matrix, curve, gain)))
-        return
-    print(report.table(_name(options), measured), report.confusion_table(matrix), sep="\n\n")
-    if gain is not None:
-        print(f"\n{report.gained(gain, str(options.against))}")
-
-
-def _name(options: argparse.Namespace) -> str:
-    return f"{options.profile}, {options.protocol}"
-
-
-def _messages(options: argparse.Namespace) -> Messages:
-    """What gives the labelled messages, anew each time it is called."""
+def _message_source(options: argparse.Namespace) -> MessageSource:
     if options.paths and (options.ham or options.spam):
         raise UsageError("name either an index, or --ham and --spam")
     if options.paths:
-        return lambda: _labelled(options.paths)
+        return lambda: _labelled_messages(options.paths)
     if not (options.ham and options.spam):
         raise UsageError("name a TREC index, or folders with both --ham and --spam")
     for path in (*options.ham, *options.spam):
         if path == "-" or Path(path).is_fifo():
-            raise UsageError(f"{path}: evaluate reads its mail twice, which a pipe cannot give: name a file or a directory")
-    return lambda: _folders(options.ham, options.spam)
+            raise UsageError(
+                f"{path}: evaluate reads its mail twice, which a pipe cannot give: "
+                "name a file or a directory"
+            )
+    return lambda: _folder_messages(options.ham, options.spam)
 
 
-def _labelled(paths: Sequence[str]) -> Iterable[sources.Message]:
-    for message in rim.messages(paths):
+def _labelled_messages(paths: Sequence[str]) -> Iterable[sources.SourceMessage]:
+    for message in common.read_messages(paths):
         if message.label is None:
-            raise UsageError(f"{message.name}: has no label: name a TREC index, or use --ham and --spam")
-        if not is_class(message.label):
-            raise UsageError(f"{message.name}: its class, {message.label!r}, has a name that none may have: write another one in the index")
+            raise UsageError(
+                f"{message.name}: has no label: name a TREC index, or use --ham and --spam"
+            )
+        if not is_class_name(message.label):
+            raise UsageError(
+                f"{message.name}: its class, {message.label!r}, has a name that none may have: "
+                "write another one in the index"
+            )
         yield message
 
 
-def _folders(ham: Sequence[str], spam: Sequence[str]) -> Iterable[sources.Message]:
-    from spamguard.evaluation.protocols import interleaved
+def _folder_messages(ham: Sequence[str], spam: Sequence[str]) -> Iterable[sources.SourceMessage]:
+    from spamguard.engine.evaluate import interleave
 
-    counts = [sum(1 for _ in rim.messages(paths)) for paths in (ham, spam)]
-    return interleaved(rim.messages(ham), counts[0], rim.messages(spam), counts[1])
+    counts = [sum(1 for _ in common.read_messages(paths)) for paths in (ham, spam)]
+    return interleave(common.read_messages(ham), counts[0], common.read_messages(spam), counts[1])

@@ -1,4 +1,9 @@
-"""`quarantine`: look at the messages that are held back, hand them on after all, throw them away. Never the last unless told which."""
+"""Messages that are named by an id, since they have gone on: how commands are told, and tell, of
+them.
+
+`quarantine`: look at the messages that are held back, hand them on after all, throw them away.
+Never the last unless told which.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +12,181 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import remembered, rim, usage
-from spamguard.daemon import desk
+from spamguard.aio import hostname
+from spamguard.cli import common
+from spamguard.daemon import status
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.hostname import hostname
-from spamguard.ids import is_id
-from spamguard.times import moment, rfc3339
+from spamguard.keys import is_id
+from spamguard.log import local_time, rfc3339
 
 if TYPE_CHECKING:
-    from spamguard.engine import Filter
-    from spamguard.quarantine import Entry, Quarantine
-    from spamguard.settings import Endpoint
-    from spamguard.wire.values import Recipient, Reply
+    from spamguard.config.options import Endpoint
+    from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
+    from spamguard.engine.filter import Filter
+    from spamguard.proxy.history_schema import HistoryRow
+    from spamguard.smtp.envelope import Recipient, Reply
 
-ABOUT = """Look after the messages that are held back. They stay until they are released or deleted.
+
+def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
+    """The arguments PATH… and the option --id; `names_messages` looks at them."""
+    parser.add_argument(
+        "--id",
+        action="append",
+        dest="ids",
+        default=[],
+        metavar="ID",
+        help="a message that passed, by the id in X-Spamguard",
+    )
+    common.add_paths(parser, needed=False)
+
+
+def check_paths_or_ids(options: argparse.Namespace) -> None:
+    """Wrong usage unless there are PATHs, or ids instead."""
+    if not options.paths and not options.ids:
+        options.wrong_usage("the following arguments are required: PATH")
+    if options.paths and options.ids:
+        options.wrong_usage("argument --id: not allowed with PATH")
+
+
+def find_rows(options: argparse.Namespace, names: Sequence[str]) -> list[HistoryRow]:
+    """What the history has of these ids; UsageError at the first that it does not have."""
+    if not names:
+        return []
+    from spamguard.config.options import HistorySettings as Limits
+    from spamguard.proxy.history import History
+    from spamguard.proxy.history_schema import HISTORY_FILE
+
+    path = common.state_directory(options) / HISTORY_FILE
+    if not path.exists():
+        raise UsageError(
+            f"{path}: no history there, so {names[0]} is not known: name the state directory of the daemon with --state"
+        )
+    limits = Limits()  # nothing is appended, so they change nothing
+    with History.open(path, limits.size, limits.age) as history:
+        return [_require_row(history.find(name) if is_id(name) else None, name) for name in names]
+
+
+def _require_row(row: HistoryRow | None, name: str) -> HistoryRow:
+    if row is None:
+        raise UsageError(
+            f"{name}: no message with that id in the history: it is another filter's, or too old, or was never judged"
+        )
+    return row
+
+
+# ---- what was said then
+
+
+def row_values(row: HistoryRow) -> dict[str, Any]:
+    """A row for JSON, without features."""
+    from spamguard.web import api_models
+
+    return {**api_models.outcome_json(row), "words": api_models.words_json(row.words)}
+
+
+def row_text(row: HistoryRow, words: int) -> str:
+    """A row for people: who, what was said and done, and the strongest words each way."""
+    return "\n".join(
+        (
+            f"{row.id}, {local_time(row.time)}, from {sender_text(row.author, row.sender)} at {row.client or 'an unknown client'}"
+            f" to {_recipients_text(row)}",
+            f'"{row.subject}", {row.size:,} bytes',
+            *_verdict_lines(row),
+            f"{row.action or 'handed on'}; answered: {row.reply}",
+            *(f"  {word.part:+9.3f}  {word.text}" for word in _strongest_words(row, words)),
+            "",
+        )
+    )
+
+
+def sender_text(author: str, sender: str) -> str:
+    """Who the header's From says has written it (`mail.author`), and the envelope's sender where
+    that is another.
+    """
+    from spamguard.mail.headers import is_sender, split_author
+
+    if author and not is_sender(author, sender):
+        return f"{author}, envelope sender <{sender}>"
+    return author if split_author(author)[0] else f"<{sender}>"
+
+
+def _verdict_lines(row: HistoryRow) -> Sequence[str]:
+    if not row.was_scanned:
+        return (f"then: {row.label}",)
+    told = f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
+    own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
+    return (told, f"by what they have said themselves: {own}") if own else (told,)
+
+
+def _strongest_words(row: HistoryRow, words: int) -> list[Any]:
+    up = [word for word in row.words if word.part > 0][:words]
+    down = [word for word in row.words if word.part < 0][:words]
+    return sorted((*up, *down), key=lambda word: -abs(word.part))
+
+
+def _recipients_text(row: HistoryRow) -> str:
+    first, *others = row.recipients or ("nobody",)
+    return f"<{first}>" + (f" and {len(others)} more" if others else "")
+
+
+QUARANTINE_ABOUT = """Look after the messages that are held back. They stay until they are released or deleted.
 
 Exit status of `release`: 1 when a recipient has still not got a message."""
-EXAMPLE = """  spamguard quarantine list
+QUARANTINE_EXAMPLE = """  spamguard quarantine list
   spamguard quarantine show 0iq5r8jo4c1n2f3g
   spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
   spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
 
-Work = Callable[["Quarantine", Sequence["Entry"], argparse.Namespace], int]
+QuarantineAction = Callable[["Quarantine", Sequence["QuarantineEntry"], argparse.Namespace], int]
 
-_TEXT = 1000  # characters of one that is told
-REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
+_MAX_TEXT = 1000  # characters of one that is told
+EXIT_REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
 
 
-def add(commands: usage.Commands) -> None:
+def add_quarantine(commands: common.Commands) -> None:
     """The command's arguments."""
-    parser = usage.describe(commands, "quarantine", run, ABOUT, EXAMPLE)
-    actions = usage.add_actions(parser)
-    listing = usage.add_action(actions, "list", _list, "the newest 1,000, newest first", usage.ONE_FOR_EACH)
-    listing.add_argument("--before", default="", metavar="ID", help="only messages older than this one")
+    parser = common.add_command(
+        commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
+    )
+    actions = common.add_actions(parser)
+    listing = common.add_action(
+        actions, "list", _list_entries, "the newest 1,000, newest first", common.JSON_LINES_HELP
+    )
+    listing.add_argument(
+        "--before", default="", metavar="ID", help="only messages older than this one"
+    )
     listing.set_defaults(ids=[])
-    _add_ids(usage.add_action(actions, "show", _show, "envelope, header section and file of messages", usage.ONE_FOR_EACH))
+    _add_ids(
+        common.add_action(
+            actions,
+            "show",
+            _show_entries,
+            "envelope, header section and file of messages",
+            common.JSON_LINES_HELP,
+        )
+    )
     about = "hand messages on to those who have not got them yet, and learn them as ham"
-    releasing = usage.add_action(actions, "release", _release, about, usage.ONE_FOR_EACH)
+    releasing = common.add_action(
+        actions, "release", _release_entries, about, common.JSON_LINES_HELP
+    )
     releasing.add_argument(
-        "--next-hop", type=_endpoint, required=True, metavar="ENDPOINT", help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …"
+        "--next-hop",
+        type=_endpoint_argument,
+        required=True,
+        metavar="ENDPOINT",
+        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     )
     releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
     _add_ids(releasing)
-    _add_ids(usage.add_action(actions, "delete", _delete, "throw messages away, for good"))
+    _add_ids(common.add_action(actions, "delete", _delete_entries, "throw messages away, for good"))
 
 
 def _add_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
 
 
-def _endpoint(text: str) -> Endpoint:
-    from spamguard.settings import parse_endpoint
+def _endpoint_argument(text: str) -> Endpoint:
+    from spamguard.config.options import parse_endpoint
 
     try:
         return parse_endpoint(text)
@@ -65,133 +194,176 @@ def _endpoint(text: str) -> Endpoint:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run(options: argparse.Namespace) -> int:
+def run_quarantine(options: argparse.Namespace) -> int:
     """Do what was asked."""
-    from spamguard.quarantine import DIRECTORY, Quarantine
+    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 
-    quarantine = Quarantine(rim.existing_directory(options) / DIRECTORY)
-    entries = [quarantine.entry(name) for name in options.ids]  # a slip is told before anything is done
-    work: Work = options.work
+    quarantine = Quarantine(common.existing_state_directory(options) / DIRECTORY)
+    entries = [
+        quarantine.entry(name) for name in options.ids
+    ]  # a slip is told before anything is done
+    work: QuarantineAction = options.work
     return work(quarantine, entries, options)
 
 
-def _list(quarantine: Quarantine, _: Sequence[Entry], options: argparse.Namespace) -> int:
-    from spamguard.quarantine import MOST
+def _list_entries(
+    quarantine: Quarantine, _: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
+    from spamguard.delivery.quarantine import MAX_ENTRIES
 
     if options.before and not is_id(options.before):
         raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
-    found = list(quarantine.entries(MOST + 1, options.before))
-    for entry in found[:MOST]:
+    found = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
+    for entry in found[:MAX_ENTRIES]:
         header = b""
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
             header = quarantine.header(entry.id)
-        values = _values(entry, header)
-        rim.answer(options, _line(entry, values), values)
+        values = _entry_values(entry, header)
+        common.print_answer(options, _entry_line(entry, values), values)
     if not found:
-        rim.say("note: nothing is held there")
-    if found[MOST:]:
-        rim.say(f"note: there are older ones: --before {found[MOST - 1].id}")
+        common.say("note: nothing is held there")
+    if found[MAX_ENTRIES:]:
+        common.say(f"note: there are older ones: --before {found[MAX_ENTRIES - 1].id}")
     return 0
 
 
-def _show(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+def _show_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
-        values = _values(entry, header) | {"file": str(quarantine.file(entry.id)), "header": header.decode("utf-8", "replace")}
-        rim.answer(options, _text(values | {"time": moment(entry.when)}), values)
+        values = _entry_values(entry, header) | {
+            "file": str(quarantine.file(entry.id)),
+            "header": header.decode("utf-8", "replace"),
+        }
+        common.print_answer(options, _entry_text(values | {"time": local_time(entry.when)}), values)
     return 0
 
 
-def _delete(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+def _delete_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
     for entry in entries:
         quarantine.delete(entry.id)
-    rim.answer(options, f"deleted {rim.counted(len(entries))}", {"deleted": len(entries)})
+    common.print_answer(
+        options, f"deleted {common.count_text(len(entries))}", {"deleted": len(entries)}
+    )
     return 0
 
 
 # ---- releasing
 
 
-def _release(quarantine: Quarantine, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+def _release_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
     import asyncio
 
-    _refuse_to_come_back(options)
+    _refuse_mail_loop(options)
     with ExitStack() as stack:
-        teacher = None if options.no_learn else stack.enter_context(rim.open_filter(options))
+        teacher = None if options.no_learn else stack.enter_context(common.open_filter(options))
         if teacher is not None:
-            teacher.refuse_without_receipts()  # while nothing is done yet
+            teacher.require_receipts()  # while nothing is done yet
         complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
         if teacher is not None:
-            rim.settle_if_due(teacher)
-    return 0 if complete else REFUSED
+            common.settle_if_due(teacher)
+    return 0 if complete else EXIT_REFUSED
 
 
-def _refuse_to_come_back(options: argparse.Namespace) -> None:
+def _refuse_mail_loop(options: argparse.Namespace) -> None:
     """UsageError: the messages would be judged, and held, once more."""
     from spamguard.config.checks import reaches
-    from spamguard.settings import parse_endpoint
+    from spamguard.config.options import parse_endpoint
 
-    told = desk.ask(rim.state_directory(options)) or {}
+    told = status.ask_daemon(common.state_directory(options)) or {}
     for listener in told.get("listeners", ()):
         if reaches(options.next_hop, parse_endpoint(listener["listen"])):
-            where = f"{options.next_hop}: spamguard itself listens there, and would hold them once more"
+            where = (
+                f"{options.next_hop}: spamguard itself listens there, and would hold them once more"
+            )
             raise UsageError(f"{where}: hand them to {listener['next_hop']}")
 
 
-async def _release_all(quarantine: Quarantine, entries: Sequence[Entry], teacher: Filter | None, options: argparse.Namespace) -> bool:
+async def _release_all(
+    quarantine: Quarantine,
+    entries: Sequence[QuarantineEntry],
+    teacher: Filter | None,
+    options: argparse.Namespace,
+) -> bool:
     """Whether every recipient has got its messages."""
-    from spamguard.relay.factory import next_hop
-    from spamguard.settings import Hop
+    from spamguard.config.options import Hop
+    from spamguard.delivery.next_hop import create_next_hop
 
-    hop = next_hop(Hop(options.next_hop), hostname())
+    hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True
     try:
         for entry in entries:
             replies = await quarantine.release(entry.id, hop)
             now = quarantine.entry(entry.id)
-            taught = teacher is not None and bool(now.delivered) and _learn(quarantine, entry.id, teacher)
+            taught = (
+                teacher is not None
+                and bool(now.delivered)
+                and _learn_ham(quarantine, entry.id, teacher)
+            )
             complete &= now.released
-            rim.answer(options, _outcome(now, replies, taught=taught), _released(now, replies, taught=taught))
+            common.print_answer(
+                options,
+                _release_text(now, replies, taught=taught),
+                _release_values(now, replies, taught=taught),
+            )
     finally:
         await hop.close()
     return complete
 
 
-def _learn(quarantine: Quarantine, name: str, teacher: Filter) -> bool:
+def _learn_ham(quarantine: Quarantine, name: str, teacher: Filter) -> bool:
     """Teach a message as ham; whether that was new."""
-    from spamguard.prepare import Preparer
+    from spamguard.engine.prepare import ExampleReader
+    from spamguard.learning.lessons import LessonOutcome, LessonService
 
     with closing(quarantine.open(name).spool) as spool:
-        lesson = Preparer(teacher.key).ready(spool.read())
-    return teacher.learn_ready([lesson], "ham", origin="quarantine")[0]
+        lesson = ExampleReader(teacher.key).read_example(spool.read())
+    outcomes = LessonService(teacher).submit([lesson], "ham", "", "quarantine")
+    return outcomes == [LessonOutcome.LEARNT]
 
 
-def _outcome(entry: Entry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool) -> str:
-    lines = [rim.printable(f"  <{one.address}>: {reply.code} {_told(reply)}") for one, reply in replies if not reply.positive]
+def _release_text(
+    entry: QuarantineEntry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool
+) -> str:
+    lines = [
+        common.printable(f"  <{one.address}>: {reply.code} {_reply_text(reply)}")
+        for one, reply in replies
+        if not reply.is_positive
+    ]
     if not replies:
         what = "had been released before"
     elif entry.released:
-        what = f"released to {rim.counted(len(replies), 'recipient')}"
+        what = f"released to {common.count_text(len(replies), 'recipient')}"
     else:
-        what = f"not released to {rim.counted(len(entry.waiting), 'recipient')}"
+        what = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
     return "\n".join((f"{entry.id} {what}" + (", learned as ham" if taught else ""), *lines))
 
 
-def _released(entry: Entry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool) -> dict[str, Any]:
-    told = [{"address": one.address, "code": reply.code, "reply": _told(reply)} for one, reply in replies]
+def _release_values(
+    entry: QuarantineEntry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool
+) -> dict[str, Any]:
+    told = [
+        {"address": one.address, "code": reply.code, "reply": _reply_text(reply)}
+        for one, reply in replies
+    ]
     return {"id": entry.id, "released": entry.released, "recipients": told, "taught": taught}
 
 
-def _told(reply: Reply) -> str:
+def _reply_text(reply: Reply) -> str:
     return b" ".join(reply.lines).decode("utf-8", "replace")
 
 
 # ---- what is shown
 
 
-def _values(entry: Entry, header: bytes) -> dict[str, Any]:
-    from spamguard.history.row import readable
-    from spamguard.proxy.journal import author_of
+def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
+    from spamguard.proxy.delivery_log import decode_author
+    from spamguard.proxy.history_schema import readable
 
     return {
         "id": entry.id,
@@ -200,21 +372,40 @@ def _values(entry: Entry, header: bytes) -> dict[str, Any]:
         "size": entry.size,
         "client": entry.envelope.client.address,
         "from": entry.envelope.sender.address,
-        "author": readable(author_of(header), _TEXT),
+        "author": readable(decode_author(header), _MAX_TEXT),
         "to": [one.address for one in entry.envelope.recipients],
         "waiting": [entry.envelope.recipients[number].address for number in entry.waiting],
         "released": entry.released,
     }
 
 
-def _line(entry: Entry, values: dict[str, Any]) -> str:
+def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
     first, *others = values["to"] or [""]
     more = f" and {len(others)} more" if others else ""
-    state = "released" if entry.released else "held" if not entry.delivered else f"waits for {len(entry.waiting)}"
-    whence = remembered.whence(values["author"], values["from"])
-    return rim.printable(f"{entry.id}  {moment(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  {whence} to <{first}>{more}")
+    state = (
+        "released"
+        if entry.released
+        else "held"
+        if not entry.delivered
+        else f"waits for {len(entry.waiting)}"
+    )
+    whence = sender_text(values["author"], values["from"])
+    return common.printable(
+        f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  {whence} to <{first}>{more}"
+    )
 
 
-def _text(values: dict[str, Any]) -> str:
-    facts = [f"{name:9} {', '.join(value) if isinstance(value, list) else value}" for name, value in values.items() if name != "header"]
-    return "\n".join((*map(rim.printable, facts), "", *(rim.printable(line.expandtabs()) for line in values["header"].splitlines()), ""))
+def _entry_text(values: dict[str, Any]) -> str:
+    facts = [
+        f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if name != "header"
+    ]
+    return "\n".join(
+        (
+            *map(common.printable, facts),
+            "",
+            *(common.printable(line.expandtabs()) for line in values["header"].splitlines()),
+            "",
+        )
+    )

@@ -1,6 +1,9 @@
-"""Listening sockets: opened, or taken over from systemd, once for each address, and shared by all workers.
+"""Listening sockets, one for each address, shared by all workers.
 
-Must never close a socket that is still wanted: what waits in its queue would be reset.
+A socket is opened here or taken over from systemd (socket activation, sd_listen_fds(3)). Its
+`Address` identifies it, so that a reload keeps the sockets that the new settings still name.
+
+Must never close a socket that is still wanted: connections that wait in its queue would be reset.
 """
 
 from __future__ import annotations
@@ -13,167 +16,215 @@ import time
 from collections.abc import Collection, Iterable, MutableMapping
 from ipaddress import ip_address
 
-from spamguard import unixsocket
+from spamguard import aio
+from spamguard.config.options import Endpoint
 from spamguard.errors import ConfigError, StartError
-from spamguard.settings import Endpoint
+
+_log = logging.getLogger("spamguard.daemon")
 
 BACKLOG = 1024
 _FIRST_INHERITED = 3  # sd_listen_fds(3)
-_MODE = 0o666  # of a socket in the file system: as on loopback, anybody on this machine; its directory may say otherwise
-_PATIENCE = 3.0  # seconds: workers of a daemon that was killed may still hold the address
-_REMEDIES = {
-    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
-    errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
-    errno.EADDRNOTAVAIL: "this machine does not have that address",
-}
-_TAKEN_PATH = "remove it, or choose another path"
-_SERVED_PATH = "another program listens there: stop it, or choose another path"
-_NO_PATH = "make its directory, which must belong to us"
+_MAX_INHERITED = 256
+# Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
+# its directory may restrict that.
+_SOCKET_MODE = 0o666
+_BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
 
 Address = tuple[str, int]
 """An IP address and a port, or the path of a socket and 0."""
 
-_log = logging.getLogger("spamguard.daemon")
 
-
-def address(endpoint: Endpoint) -> Address:
-    """What tells one listening socket from another."""
-    return (_written(endpoint.host), endpoint.port) if endpoint.path is None else (str(endpoint.path), 0)
-
-
-def _bound(one: socket.socket) -> Address:
-    name = one.getsockname()
-    return (name, 0) if one.family == socket.AF_UNIX else (_written(name[0]), name[1])
-
-
-def place(endpoint: Endpoint, one: socket.socket) -> str:
-    """Where an endpoint's socket listens, for people: port 0 is any free one."""
-    return str(endpoint.path or text(_bound(one)))
-
-
-def opened(
-    endpoints: Iterable[Endpoint], known: dict[Address, socket.socket], *, patience: float = _PATIENCE
-) -> dict[Address, socket.socket]:
-    """A listening socket for each endpoint: the one that is known, or a new one. StartError: none of the new ones is left open."""
-    found: dict[Address, socket.socket] = {}
-    until = time.monotonic() + patience
-    try:
-        for endpoint in endpoints:
-            found[address(endpoint)] = known.get(address(endpoint)) or _open(endpoint, until, {*known, *found})
-    except StartError:
-        close(one for name, one in found.items() if name not in known)
-        raise
-    return found
-
-
-def _open(endpoint: Endpoint, until: float, ours: Collection[Address]) -> socket.socket:
-    """ours: where we listen already."""
-    while True:
-        try:
-            return _listening(endpoint)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                raise StartError(f"cannot listen on {endpoint} ({error.strerror}): {_remedy(endpoint, error.errno, ours)}") from error
-        time.sleep(0.1)
-
-
-def _remedy(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
+def endpoint_address(endpoint: Endpoint) -> Address:
+    """Return the address that identifies the listening socket of an endpoint."""
     if endpoint.path is not None:
-        return {errno.EEXIST: _TAKEN_PATH, errno.EADDRINUSE: _SERVED_PATH}.get(number or 0, _NO_PATH)
-    ourselves = [text(one) for one in ours if _overlap(one, address(endpoint))] if number == errno.EADDRINUSE else []
-    if ourselves:
-        return f"this daemon has that port itself, at {ourselves[0]}: restart if that is to go, or choose another port"
-    return _REMEDIES.get(number or 0, "check the address")
+        return str(endpoint.path), 0
+    return _canonical_host(endpoint.host), endpoint.port
 
 
-def _overlap(one: Address, other: Address) -> bool:
-    """Whether two addresses of the network exclude each other: one of all, such as 0.0.0.0, is in use where any of them is."""
-    hosts = {one[0], other[0]}
-    same_family = (":" in one[0]) == (":" in other[0])
-    return one[1] == other[1] != 0 and same_family and not hosts.isdisjoint(("0.0.0.0", "::"))  # noqa: S104
+def _bound_address(listening: socket.socket) -> Address:
+    name = listening.getsockname()
+    return (name, 0) if listening.family == socket.AF_UNIX else (_canonical_host(name[0]), name[1])
 
 
-def _listening(endpoint: Endpoint) -> socket.socket:
-    if endpoint.path is not None:
-        if unixsocket.is_served(endpoint.path):
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        found = unixsocket.listening(endpoint.path, _MODE)
-        found.setblocking(False)
-        return found
-    return listening(endpoint.host, endpoint.port)
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A new socket at an IP address, which of IPv6 takes nothing of IPv4. OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((host, port))
-        found.listen(BACKLOG)
-        found.setblocking(False)
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
-    """The sockets that systemd has opened for this process; taken out of the environment, as they are not meant for children."""
-    process, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
-    names = environment.pop("LISTEN_FDNAMES", "").split(":")
-    if process != str(os.getpid()) or not number.isdecimal():
-        return {}
-    found: dict[Address, socket.socket] = {}
-    for position in range(min(int(number), 256)):
-        name = names[position] if position < len(names) else "unknown"
-        _take_over(_FIRST_INHERITED + position, name, found)
-    return found
-
-
-def _take_over(descriptor: int, name: str, found: dict[Address, socket.socket]) -> None:
-    try:
-        one = socket.socket(fileno=descriptor)
-    except OSError as error:
-        _log.warning("the inherited file %d (%s) is no socket: %s", descriptor, name, error)
-        return
-    one.set_inheritable(False)
-    one.setblocking(False)
-    streams = one.family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX) and one.type == socket.SOCK_STREAM
-    if not streams or not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        _log.warning("the inherited socket %d (%s) does not listen for connections: not used", descriptor, name)
-        one.close()
-        return
-    found[_bound(one)] = one
-
-
-def _written(host: str) -> str:
-    """An IP address as the kernel writes it: of IPv6 there are many ways."""
+def _canonical_host(host: str) -> str:
+    """Write an IP address as the kernel does: there are many ways to write one of IPv6."""
     return str(ip_address(host.partition("%")[0]))
 
 
-def check_inherited(found: dict[Address, socket.socket], endpoints: Iterable[Endpoint]) -> None:
-    """ConfigError when none of what systemd has opened is a listener's: it would hold connections that nobody ever answers."""
-    wanted = {address(endpoint): endpoint for endpoint in endpoints}
-    others = [text(one) for one in found if one not in wanted]
-    if not others:
-        return
-    told = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
-    remedy = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
-    if len(others) == len(found):
-        raise ConfigError(f"{told} ({', '.join(map(str, wanted.values()))}): {remedy}, or mask spamguard.socket (systemctl mask --now)")
-    _log.warning("%s: whoever connects there is never answered: %s", told, remedy)
+def format_address(address: Address) -> str:
+    """Write an address for people.
 
-
-def text(address: Address) -> str:
-    """An address for people."""
+    >>> format_address(("::1", 25))
+    '[::1]:25'
+    """
     host, port = address
     return host if host.startswith("/") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def close(found: Iterable[socket.socket]) -> None:
-    """Close them."""
-    for one in found:
-        one.close()
+def describe_listener(endpoint: Endpoint, listening: socket.socket) -> str:
+    """Say where the socket of an endpoint listens: for port 0 the kernel has chosen the port."""
+    return str(endpoint.path or format_address(_bound_address(listening)))
+
+
+# ---- opening
+
+
+def open_all(
+    endpoints: Iterable[Endpoint],
+    open_sockets: dict[Address, socket.socket],
+    *,
+    timeout: float = _BIND_TIMEOUT,
+) -> dict[Address, socket.socket]:
+    """Return a listening socket for each endpoint: an open one, or else a new one.
+
+    Raises
+    ------
+    StartError
+        One cannot be opened; none of the new ones is left open.
+    """
+    listening: dict[Address, socket.socket] = {}
+    deadline = time.monotonic() + timeout
+    try:
+        for endpoint in endpoints:
+            address = endpoint_address(endpoint)
+            listening[address] = open_sockets.get(address) or _open_endpoint(
+                endpoint, deadline, {*open_sockets, *listening}
+            )
+    except StartError:
+        close_all(new for address, new in listening.items() if address not in open_sockets)
+        raise
+    return listening
+
+
+def _open_endpoint(endpoint: Endpoint, deadline: float, ours: Collection[Address]) -> socket.socket:
+    """Open a socket; try again while the address is in use. ours: addresses of our own sockets."""
+    while True:
+        try:
+            if endpoint.path is None:
+                return listen(endpoint.host, endpoint.port)
+            if aio.is_listening(endpoint.path):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            listening = aio.listen_at(endpoint.path, _SOCKET_MODE)
+            listening.setblocking(False)
+            return listening
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                remedy = _remedy(endpoint, error.errno, ours)
+                raise StartError(
+                    f"cannot listen on {endpoint} ({error.strerror}): {remedy}"
+                ) from error
+        time.sleep(0.1)
+
+
+_PATH_REMEDIES = {
+    errno.EEXIST: "remove it, or choose another path",
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another path",
+}
+_PORT_REMEDIES = {
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
+    errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
+    errno.EADDRNOTAVAIL: "this machine does not have that address",
+}
+
+
+def _remedy(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
+    if endpoint.path is not None:
+        return _PATH_REMEDIES.get(number or 0, "make its directory, which must belong to us")
+    if number == errno.EADDRINUSE:
+        for address in ours:
+            if _overlaps(address, endpoint_address(endpoint)):
+                return (
+                    f"this daemon has that port itself, at {format_address(address)}: "
+                    "restart if that is to go, or choose another port"
+                )
+    return _PORT_REMEDIES.get(number or 0, "check the address")
+
+
+def _overlaps(first: Address, second: Address) -> bool:
+    """Whether two addresses exclude each other, as 0.0.0.0 and any address of IPv4 do."""
+    hosts = {first[0], second[0]}
+    same_family = (":" in first[0]) == (":" in second[0])
+    return first[1] == second[1] != 0 and same_family and not hosts.isdisjoint(("0.0.0.0", "::"))  # noqa: S104
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket at an IP address; one of IPv6 takes no connections of IPv4. OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def close_all(listening: Iterable[socket.socket]) -> None:
+    """Close all of these sockets."""
+    for each in listening:
+        each.close()
+
+
+# ---- sockets of systemd
+
+
+def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
+    """Return the sockets that systemd has opened for this process.
+
+    LISTEN_… is taken out of the environment: it is not for children.
+    """
+    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()) or not number.isdecimal():
+        return {}
+    inherited: dict[Address, socket.socket] = {}
+    for position in range(min(int(number), _MAX_INHERITED)):
+        descriptor = _FIRST_INHERITED + position
+        name = names[position] if position < len(names) else "unknown"
+        try:
+            listening = socket.socket(fileno=descriptor)
+        except OSError as error:
+            _log.warning("the inherited file %d (%s) is no socket: %s", descriptor, name, error)
+            continue
+        listening.set_inheritable(False)
+        listening.setblocking(False)
+        families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+        if (
+            listening.family in families
+            and listening.type == socket.SOCK_STREAM
+            and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        ):
+            inherited[_bound_address(listening)] = listening
+        else:
+            text = "the inherited socket %d (%s) does not listen for connections: not used"
+            _log.warning(text, descriptor, name)
+            listening.close()
+    return inherited
+
+
+def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint]) -> None:
+    """Check that the sockets of systemd belong to listeners of the configuration.
+
+    Raises
+    ------
+    ConfigError
+        None does: they would hold connections that nobody ever answers. Some of several are only
+        logged.
+    """
+    wanted = {endpoint_address(endpoint): endpoint for endpoint in endpoints}
+    others = [format_address(address) for address in inherited if address not in wanted]
+    if not others:
+        return
+    problem = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
+    remedy = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
+    if len(others) == len(inherited):
+        raise ConfigError(
+            f"{problem} ({', '.join(map(str, wanted.values()))}): {remedy}, "
+            "or mask spamguard.socket (systemctl mask --now)"
+        )
+    _log.warning("%s: connections there are never answered: %s", problem, remedy)

@@ -14,6 +14,6 @@
     once, notes, refusals: what people are told ◄───────────────┤
     the ledger, by `engine` ◄───────────────────────────────────┘
 
-`reach` finds the way to the mailboxes that the settings say. `renewing` reads anew what an older version has taught; `first` is what
-somebody asks for who wants taught what they filed before.
+`reach` finds the way to the mailboxes that the settings say. `renewing` reads anew what an older
+version has taught; `first` is what somebody asks for who wants taught what they filed before.
 """

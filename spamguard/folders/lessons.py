@@ -1,222 +1,395 @@
-"""Teaches the lessons of a look at a mailbox, so that a crash at any point loses none and repeats none.
+"""How folders teach: the lessons of a look at a mailbox become votes, and a crash at any point
+loses none and repeats none.
 
 Sightings and ledger are two files, so no transaction covers both. The order of writes is:
 
-1. One transaction in the file of the sightings brings them up to date and adds the votes that follow from this, features included,
-   as pending votes.
+1. One transaction in the file of the sightings brings them up to date and adds the votes that
+   follow from this, features included, as pending votes.
 2. One transaction in the ledger casts the pending votes.
 3. The pending votes are dropped from the file of the sightings.
 
-A crash before 1 has written nothing: the next look sees the same change again. After 1 the message may go where it likes, the vote needs
-it no longer, and the next look starts from where the message was seen. Whatever ends the process between 1 and 3, or fails there, such
-as a full disk, every look begins with steps 2 and 3 for what is pending, and no vote becomes pending before they have succeeded. Step 2
-is safe to repeat: a pending vote gives way to every vote of the same user on the same message that the ledger has got since it was
-decided, be it the same vote or a newer one by another door. Both files wait for the disk, so a power cut changes nothing about this.
+A crash before 1 has written nothing: the next look sees the same change again. After 1 the message
+may go where it likes, the vote needs it no longer, and the next look starts from where the message
+was seen. Whatever ends the process between 1 and 3, or fails there, such as a full disk, every look
+begins with steps 2 and 3 for what is pending, and no vote becomes pending before they have
+succeeded. Step 2 is safe to repeat: a pending vote gives way to every vote of the same user on the
+same message that the ledger has got since it was decided, be it the same vote or a newer one by
+another door. Both files wait for the disk, so a power cut changes nothing about this. For this
+order folders take the steps of `LessonService` one by one.
 
-What evidence says needs no pending votes: such a vote gives way to whatever its user ever said, and the ledger is asked before each.
+Evidence needs no pending votes: such a vote gives way to whatever its user ever said, and the
+ledger is asked before each.
+
+The second part finds what people filed before anybody watched (`teach-folders`). A message in a
+folder of a class is a lesson for it, except that in INBOX only what was read and not marked as
+deleted teaches, and never what we filed ourselves, as our signature tells. A message that lies in
+several classes is of the first. It writes nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard import log
-from spamguard.batches import batches
-from spamguard.engine import Filter
-from spamguard.folders.allowance import Allowance
-from spamguard.folders.contract import Mailbox, Place
-from spamguard.folders.names import display
-from spamguard.folders.reconcile import Outcome
-from spamguard.folders.scan import Found, Looked, Scanner
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example, batch_by_size
+from spamguard.folders import maildir
+from spamguard.folders.mailboxes import (
+    EVIDENCE_ORIGIN,
+    MOVE_ORIGIN,
+    FileKey,
+    Folder,
+    FolderKind,
+    FolderLesson,
+    Mailbox,
+    Mailboxes,
+    MessageFile,
+    Sighting,
+    iter_files,
+)
+from spamguard.folders.maildir import display_folder
+from spamguard.folders.reconcile import Reconciliation
+from spamguard.folders.roles import RoleLookup
+from spamguard.folders.scan import (
+    FolderScan,
+    FolderScanner,
+    FoundFile,
+    StoredMessage,
+    describe_folder,
+)
 from spamguard.folders.sightings import PendingVote, Sightings
-from spamguard.folders.values import EVIDENCE_ORIGIN, ORIGIN, Copy, Key, Lesson
-from spamguard.ledger import NewVote
-from spamguard.prepare import Teaching, chunks
-
-STEP_SECONDS = 0.5  # after which a step is over: a message that is large once it is unpacked takes a second
-_LEFT_OVER = "lessons that were decided before a stop or a failure, and are taught now: %d"
+from spamguard.folders.status_file import StatusFile
+from spamguard.learning.lessons import LessonService
+from spamguard.ledger.votes import NewVote
+from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
+STEP_SECONDS = 0.5
+"""After which a step is over: a message that is large once it is unpacked takes a second."""
 
-class _Taught(NamedTuple):
-    """A lesson and its message."""
-
-    lesson: Lesson
-    raw: bytes
+_batch_key = attrgetter("label", "folder", "evidence")  # votes with the same are made together
 
 
-class Teacher:
-    """Casts votes in the name of the users of mailboxes."""
+class FolderTeacher:
+    """Casts votes in the name of the users of mailboxes.
 
-    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: Scanner, allowance: Allowance) -> None:
+    quotas: lessons per user within 24 hours, for each entry of `watch:`; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        spam_filter: Filter,
+        service: LessonService,
+        sightings: Sightings,
+        scanner: FolderScanner,
+        quotas: Sequence[int],
+        status_file: StatusFile,
+    ) -> None:
         self._filter = spam_filter
-        self._allowance = allowance
+        self._service = service
         self._sightings = sightings
         self._scanner = scanner
-        self.votes = 0  # that changed anything, so far
+        self._quotas = quotas
+        self._status_file = status_file
 
     def teach(
         self,
         mailbox: Mailbox,
-        outcome: Outcome,
-        looked: Looked,
-        before: Sequence[Copy],
+        outcome: Reconciliation,
+        looked: FolderScan,
+        before: Sequence[Sighting],
         done: Collection[bytes],
         *,
         first: bool = False,
     ) -> Generator[None, None, None]:
-        """Everything that follows from one look, some lessons at a step; `looked` gets whether messages have moved on.
+        """Everything that follows from one look, some lessons at a step. Sets `looked.retry_soon`
+        if messages have moved on.
 
-        before: what was remembered of these messages. done: as of `Sightings.update`. first: of the first look, which may be one at a
-        mailbox that has moved: what it tells is older than whatever its user has said, or has taken back.
-        LedgerError, SightingsError: what was not taught is taught before the next look, or found by it.
+        Parameters
+        ----------
+        before
+            The sightings of these messages up to now.
+        done
+            As of `Sightings.update`.
+        first
+            Of the first look, which may be one at a mailbox that has moved: its lessons are older
+            than whatever the user has said, or has taken back.
+
+        Raises
+        ------
+        LedgerError, SightingsError
+            What was not taught is taught before the next look, or found by it.
         """
-        changes = _Changes(outcome, before)
-        admitted = sorted(self._allowance.admitted(mailbox, outcome.lessons), key=_into)
+        changes = _SightingUpdates(outcome, before)
+        admitted = sorted(self._admit(mailbox, outcome.lessons), key=_batch_key)
         teaches_nothing = changes.digests - {lesson.digest for lesson in admitted}
-        self._sightings.update(mailbox.path, *changes.of(teaches_nothing), done=done)
-        messages = self._messages(mailbox, admitted, looked)
-        while ready := self._ready(messages):
-            self.cast_pending()  # those of another mailbox, which the ledger may have refused meanwhile
+        self._sightings.update(mailbox.path, *changes.select(teaches_nothing), done=done)
+        messages = self._read_messages(mailbox, admitted, looked)
+        while ready := self._extract(messages):
+            # those of another mailbox, which the ledger may have refused meanwhile
+            self.cast_pending()
             decided_at = 0 if first else self._filter.ledger.last_seq()
             pending = [
-                PendingVote(vote, decided_at, changes.came_from(lesson.digest), display(lesson.folder), lesson.why)
-                for lesson, vote in self._votes(mailbox.user, ready)
+                PendingVote(
+                    vote,
+                    decided_at,
+                    changes.previous_folder(lesson.digest),
+                    display_folder(lesson.folder),
+                    lesson.why,
+                )
+                for lesson, vote in self._make_votes(mailbox.user, ready)
             ]
-            digests = [one.vote.digest for one in pending]
-            self._sightings.update(mailbox.path, *changes.of(digests), done=done, votes=pending)
+            digests = [waiting.vote.digest for waiting in pending]
+            self._sightings.update(mailbox.path, *changes.select(digests), done=done, votes=pending)
             self.cast_pending()
             yield
 
-    def cast_left_over(self) -> None:
-        """Cast the votes that a stop or a failure left pending, and tell how many that were."""
+    def cast_leftovers(self) -> None:
+        """Cast the votes that a stop or a failure left pending, and log how many that were."""
         if taught := self.cast_pending():
-            _log.info(_LEFT_OVER, taught)
+            _log.info(
+                "lessons that were decided before a stop or a failure, and are taught now: %d",
+                taught,
+            )
 
     def cast_pending(self) -> int:
         """Cast the pending votes, if there are any; how many of them changed anything."""
-        pending = self._sightings.pending()
+        pending = self._sightings.pending_votes()
         if not pending:
             return 0
-        changed = self._filter.cast([one.vote for one in pending], unless_voted_since=pending[0].decided_at)
-        self.votes += sum(changed)
-        for one in compress(pending, changed):
-            _tell(one.vote, one.came_from, one.came_to, one.why)
+        changed = self._service.cast(
+            [waiting.vote for waiting in pending], unless_voted_since=pending[0].decided_at
+        )
+        for waiting in compress(pending, changed):
+            _log_lesson(waiting.vote, waiting.came_from, waiting.came_to, waiting.why)
         self._sightings.drop_pending()
         return sum(changed)
 
-    def _messages(self, mailbox: Mailbox, lessons: Iterable[Lesson], looked: Looked) -> Iterator[_Taught]:
-        """Those that can still be read; `looked` gets whether there are others."""
-        for lesson in lessons:
-            place, new = Place(mailbox, lesson.folder), looked.new.get(lesson.key)
-            file = new.file if new else self._scanner.files(place, (lesson.name,)).get(lesson.name)
-            raw = self._scanner.message(place, file, lesson.digest) if file else None
-            if raw is not None:
-                yield _Taught(lesson, raw)
-            else:
-                looked.again = True
+    def teach_evidence(
+        self, mailbox: Mailbox, lessons: Sequence[tuple[FolderLesson, FoundFile]]
+    ) -> Generator[None, None, set[bytes]]:
+        """Teach what evidence says, some lessons at a step. Returns the messages that need no other
+        look, because they are taught or over quota.
 
-    def weigh(self, mailbox: Mailbox, lessons: Sequence[tuple[Lesson, Found]]) -> Generator[None, None, set[bytes]]:
-        """Teach what evidence says; of which messages that is done with, because it is taught or beyond what this user may teach.
-
-        A mail program may have taken our own word for it: evidence that what we called spam is spam teaches nothing.
+        A mail program may have acted on our own verdict: evidence that spam by our verdict is spam
+        teaches nothing.
         """
-        places = {lesson.digest: found for lesson, found in lessons}
+        files = {lesson.digest: file for lesson, file in lessons}
         done: set[bytes] = set()
-        for batch in _batches(lesson for lesson, _ in lessons):
-            admitted = self._allowance.admitted(mailbox, batch)
-            done |= {lesson.digest for lesson in batch} - {lesson.digest for lesson in admitted}
-            messages = self._not_our_own(admitted, places, done)
-            while ready := self._ready(messages):
-                votes = self._votes(mailbox.user, ready)
-                changed = self._filter.cast([vote for _, vote in votes], unless_voted_since=0)
-                self.votes += sum(changed)
-                for lesson, vote in compress(votes, changed):
-                    _tell(vote, display(places[lesson.digest].place.directory), display(lesson.folder), lesson.why)
-                done.update(vote.digest for _, vote in votes)
-                yield
+        for _, same in groupby(
+            sorted((lesson for lesson, _ in lessons), key=_batch_key), _batch_key
+        ):
+            for batch in batches(same):
+                admitted = self._admit(mailbox, batch)
+                done |= {lesson.digest for lesson in batch}
+                done -= {lesson.digest for lesson in admitted}
+                messages = self._read_evidence(admitted, files, done)
+                while ready := self._extract(messages):
+                    self._cast_evidence(mailbox, ready, files)
+                    done.update(lesson.digest for lesson, _ in ready)
+                    yield
         return done
 
-    def _not_our_own(self, lessons: Iterable[Lesson], places: Mapping[bytes, Found], ours: set[bytes]) -> Iterator[_Taught]:
-        """Those that can be read and do not only repeat our own verdict. ours: gets the digests of those that do."""
+    def _cast_evidence(
+        self,
+        mailbox: Mailbox,
+        ready: Sequence[tuple[FolderLesson, Example]],
+        files: Mapping[bytes, FoundFile],
+    ) -> None:
+        votes = self._make_votes(mailbox.user, ready)
+        changed = self._service.cast([vote for _, vote in votes], unless_voted_since=0)
+        for lesson, vote in compress(votes, changed):
+            came_from = display_folder(files[lesson.digest].folder.directory)
+            _log_lesson(vote, came_from, display_folder(lesson.folder), lesson.why)
+
+    def _admit(self, mailbox: Mailbox, lessons: list[FolderLesson]) -> list[FolderLesson]:
+        """Those within the quota. The others are not taken up later by themselves: they go into
+        the status file, and the first of a day into the log, with the command that teaches them.
+        """
+        quota = self._quotas[mailbox.watch]
+        admitted, refused = self._service.admit(
+            lessons,
+            mailbox.user,
+            quota,
+            (MOVE_ORIGIN, EVIDENCE_ORIGIN),
+            attrgetter("digest", "label"),
+        )
+        folder_and_label = attrgetter("folder", "label")
+        for (folder, label), same in groupby(
+            sorted(refused, key=folder_and_label), folder_and_label
+        ):
+            shown = display_folder(folder)
+            if self._status_file.add_refused(mailbox.user, shown, len(list(same))):
+                state, path = str(self._filter.directory), f"{mailbox.path}/{folder}"
+                command = ("spamguard", "--state", state, "learn", "--user", mailbox.user)
+                _log.warning(
+                    "%s: has taught %d messages within 24 hours (lessons_per_day): "
+                    "what is moved beyond that teaches nothing, such as what came into %s now. "
+                    "To teach it all the same: %s",
+                    mailbox.user,
+                    quota,
+                    shown,
+                    shlex.join((*command, "--as", label, path)),
+                )
+        return admitted
+
+    def _read_messages(
+        self, mailbox: Mailbox, lessons: Iterable[FolderLesson], looked: FolderScan
+    ) -> Iterator[tuple[FolderLesson, bytes]]:
+        """Lessons with their messages, where these can still be read."""
         for lesson in lessons:
-            message = self._scanner.read_signed(places[lesson.digest].place, places[lesson.digest].file)
+            place, new = Folder(mailbox, lesson.folder), looked.new.get(lesson.key)
+            file = (
+                new.file
+                if new
+                else self._scanner.find_files(place, (lesson.name,)).get(lesson.name)
+            )
+            raw = self._scanner.read_message(place, file, lesson.digest) if file else None
+            if raw is not None:
+                yield lesson, raw
+            else:
+                looked.retry_soon = True
+
+    def _read_evidence(
+        self, lessons: Iterable[FolderLesson], files: Mapping[bytes, FoundFile], ours: set[bytes]
+    ) -> Iterator[tuple[FolderLesson, bytes]]:
+        """Lessons with their messages, where these can still be read and the lesson does not only
+        repeat our own verdict. ours: gets the digests of those that do.
+        """
+        for lesson in lessons:
+            file = files[lesson.digest]
+            message = self._scanner.read_signed(file.folder, file.file)
             if message is None or message.digest != lesson.digest:
                 continue
-            if message.is_our_own(lesson.label, self._filter.unwanted):
+            if message.repeats_our_verdict(lesson.label, self._filter.unwanted):
                 ours.add(lesson.digest)
             else:
-                yield _Taught(lesson, message.raw)
+                yield lesson, message.raw
 
-    def _ready(self, messages: Iterator[_Taught]) -> list[tuple[Lesson, Teaching]]:
-        """Lessons with the features of their messages, as many as a step has time for."""
+    def _extract(
+        self, messages: Iterator[tuple[FolderLesson, bytes]]
+    ) -> list[tuple[FolderLesson, Example]]:
+        """Lessons with the features of their messages, as many as a step has time for. Few messages
+        are in memory at once, however large they are.
+        """
         until = time.monotonic() + STEP_SECONDS
-        ready: list[tuple[Lesson, Teaching]] = []
-        for chunk in chunks(messages, attrgetter("raw")):  # few are held at once, however large they are
-            prepared = self._scanner.preparer.all_ready([one.raw for one in chunk])
-            ready += zip((one.lesson for one in chunk), prepared, strict=True)
+        ready: list[tuple[FolderLesson, Example]] = []
+        for chunk in batch_by_size(messages, lambda message: message[1]):
+            examples = self._scanner.extractor.read_examples([raw for _, raw in chunk])
+            ready += zip((lesson for lesson, _ in chunk), examples, strict=True)
             if time.monotonic() > until:
                 break
         return ready
 
-    def _votes(self, user: str, ready: Iterable[tuple[Lesson, Teaching]]) -> list[tuple[Lesson, NewVote]]:
-        """The lessons with their votes."""
-        votes: list[tuple[Lesson, NewVote]] = []
-        for (label, *_), some in groupby(ready, lambda one: _into(one[0])):
-            lessons, teachings = zip(*some, strict=True)
-            cast = self._filter.new_votes(teachings, label, user=user, origin=_origin(lessons[0]))
-            votes += zip(lessons, cast, strict=True)
+    def _make_votes(
+        self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
+    ) -> list[tuple[FolderLesson, NewVote]]:
+        votes: list[tuple[FolderLesson, NewVote]] = []
+        for (label, folder, evidence), same in groupby(ready, lambda pair: _batch_key(pair[0])):
+            lessons, examples = zip(*same, strict=True)
+            origin = f"{EVIDENCE_ORIGIN} {evidence}" if evidence else MOVE_ORIGIN
+            made = self._service.make_votes(
+                examples, label, user, f"{origin} {display_folder(folder)}"
+            )
+            votes += zip(lessons, made, strict=True)
         return votes
 
 
-class _Changes:
-    """What is to be remembered, and what no longer, by digest."""
+class _SightingUpdates:
+    """Which sightings to store and which to drop, by digest."""
 
-    def __init__(self, outcome: Outcome, before: Sequence[Copy]) -> None:
-        self._kept: dict[bytes, list[Copy]] = {}
-        self._removed: dict[bytes, list[Copy]] = {}
-        self._last: dict[bytes, Copy] = {}
-        for copy in outcome.kept:
-            self._kept.setdefault(copy.digest, []).append(copy)
-        for copy in outcome.removed:
-            self._removed.setdefault(copy.digest, []).append(copy)
-        for copy in sorted(before, key=attrgetter("gone", "seen")):
-            self._last[copy.digest] = copy
-        self.digests = self._kept.keys() | self._removed.keys()
+    def __init__(self, outcome: Reconciliation, before: Sequence[Sighting]) -> None:
+        self._updated: dict[bytes, list[Sighting]] = {}
+        self._removed: dict[bytes, list[Sighting]] = {}
+        for sighting in outcome.updated:
+            self._updated.setdefault(sighting.digest, []).append(sighting)
+        for sighting in outcome.removed:
+            self._removed.setdefault(sighting.digest, []).append(sighting)
+        self._last = {
+            sighting.digest: sighting for sighting in sorted(before, key=attrgetter("gone", "seen"))
+        }
+        self.digests = self._updated.keys() | self._removed.keys()
 
-    def of(self, digests: Iterable[bytes]) -> tuple[list[Copy], list[Key]]:
+    def select(self, digests: Iterable[bytes]) -> tuple[list[Sighting], list[FileKey]]:
         """Those of some messages."""
-        some = list(digests)
-        kept = [copy for digest in some for copy in self._kept.get(digest, ())]
-        return kept, [copy.key for digest in some for copy in self._removed.get(digest, ())]
+        chosen = list(digests)
+        updated = [copy for digest in chosen for copy in self._updated.get(digest, ())]
+        return updated, [copy.key for digest in chosen for copy in self._removed.get(digest, ())]
 
-    def came_from(self, digest: bytes) -> str:
+    def previous_folder(self, digest: bytes) -> str:
         """The folder a message was in before, for people."""
-        return display(self._last[digest].folder) if digest in self._last else "-"
+        return display_folder(self._last[digest].folder) if digest in self._last else "-"
 
 
-def _tell(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
-    """One line for each lesson."""
-    log.lesson(_log, vote.user, {"from": came_from, "to": came_to}, vote.label or "", vote.digest, why)
+def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
+    way = {"from": came_from, "to": came_to}
+    log.log_lesson(_log, vote.user, way, vote.label or "", vote.digest, why)
 
 
-def _into(lesson: Lesson) -> tuple[str, str, str]:
-    """What the lessons of one call of `Filter.new_votes` have in common."""
-    return lesson.label, lesson.folder, lesson.evidence
+# ---- what was filed before anybody watched
 
 
-def _origin(lesson: Lesson) -> str:
-    where = display(lesson.folder)
-    return f"{EVIDENCE_ORIGIN} {lesson.evidence} {where}" if lesson.evidence else f"{ORIGIN} {where}"
+class FiledMessage(NamedTuple):
+    """A message where somebody has put it. label: the class of that folder."""
+
+    folder: Folder
+    file: MessageFile
+    label: str
 
 
-def _batches(lessons: Iterable[Lesson]) -> Iterator[list[Lesson]]:
-    """Those of one folder and kind, some at a time."""
-    for _, same in groupby(sorted(lessons, key=_into), _into):
-        yield from batches(same)
+def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
+    """All messages that may teach, those of ham folders last.
+
+    A folder that is deleted meanwhile has none, nor has one that cannot be read, which is logged.
+    """
+    filed: list[FiledMessage] = []
+    with suppress(FileNotFoundError):
+        for folder in mailboxes.list_folders(mailbox):
+            if (folder_role := role(folder.directory)).kind is not FolderKind.CLASS:
+                continue
+            try:
+                filed += [
+                    FiledMessage(folder, file, folder_role.label)
+                    for file in iter_files(mailboxes.list_files(folder))
+                    if _may_teach(folder, file)
+                ]
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _log.warning(
+                    "%s: cannot be looked at (%s): it teaches nothing",
+                    describe_folder(folder),
+                    error.strerror,
+                )
+    return sorted(filed, key=lambda one: (one.label == "ham", one.folder.directory, one.file.name))
+
+
+def _may_teach(folder: Folder, file: MessageFile) -> bool:
+    """What nobody has looked at in INBOX says nothing."""
+    name = maildir.parse_file_name(file.name)
+    if name is None or maildir.folder_parts(folder.directory) != maildir.INBOX_NAME:
+        return name is not None
+    return "S" in name.flags and "T" not in name.flags
+
+
+def initial_lessons(
+    scanner: FolderScanner, filed: Collection[FiledMessage], unwanted: Collection[str]
+) -> Iterator[tuple[FiledMessage, StoredMessage | None]]:
+    """Each with its message, in the same order; None: it teaches nothing, or cannot be read."""
+    labels: dict[bytes, str] = {}
+    for one in filed:
+        message = scanner.read_signed(one.folder, one.file)
+        if message is not None and (
+            labels.setdefault(message.digest, one.label) != one.label
+            or message.repeats_our_verdict(one.label, unwanted)
+        ):
+            message = None
+        yield one, message

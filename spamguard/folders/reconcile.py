@@ -1,231 +1,382 @@
-"""What people said by moving mail: from the sightings of before and what came and went since, lessons and the sightings of now. Pure.
+"""What teaches: by where a message was and where it came, and by what was done to it. Tables, which
+the manual shows as they are.
 
-Only what lies where counts, never what an event said: a move, a copy whose original is removed before or after, and a rename come
-out the same, in whatever order the folders are looked at. A message that went without appearing elsewhere teaches nothing, but is
-remembered, so that it may yet appear. Must never teach what nobody did: doubt (two classes at once) waits.
+What people said by moving mail: from the sightings of before and what came and went since, lessons
+and the sightings of now. Pure.
 
-Copies of one delivered message, as far as our signature or the server that received it tells, are looked at together: a message that is
-delivered twice is no copy.
+Only what lies where counts, never what an event said: a move, a copy whose original is removed
+before or after, and a rename come out the same, in whatever order the folders are looked at. A
+message that went without appearing elsewhere teaches nothing, but is remembered, so that it may yet
+appear. Must never teach what nobody did: doubt (two classes at once) waits.
+
+Copies of one delivered message, as far as our signature or the server that received it tells, are
+looked at together: a message that is delivered twice is no copy.
+
+Whether what we call spam really is put into Junk on delivery, as `we_file` says. Pure.
+
+Where it is not, all spam would pass for what a person has taken out of Junk. So that is believed of
+what is first seen in INBOX only as long as most of it is first seen in Junk.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from spamguard.config.options import Action
+from spamguard.folders.mailboxes import Arrival, FileKey, FolderLesson, Role, Sighting
 
-from spamguard.folders.teaches import HAM, TEACHES, Before, Into
-from spamguard.folders.values import Arrival, Copy, Key, Lesson, Role
-from spamguard.settings import Action
+if TYPE_CHECKING:  # the mailbox broker imports this module, and never numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+HAM_LABEL, _SPAM_LABEL = "ham", "spam"
 
 
-class Rules(NamedTuple):
+class MoveSource(StrEnum):
+    """Where a message was before it came into a folder."""
+
+    ANOTHER_CLASS = "in a folder of another class, whatever lay between"
+    SAME_CLASS = "in another folder of the same class"
+    NO_CLASS = "in a neutral folder or trash, and in none of another class before that"
+    FILED_AS_SPAM = "nowhere, and we filed it as spam"
+    NOT_FILED = "nowhere, and we did not file it as spam"
+    SAME_FOLDER = "in this folder, or delivered twice"
+    UNKNOWN = "nowhere"
+
+
+class MoveTarget(StrEnum):
+    """What kind of folder it came into."""
+
+    HAM = "ham: INBOX, Archive"
+    UNWANTED = "an unwanted class: Junk"
+    OTHER_CLASS = "another class"
+    NO_CLASS = "neutral or trash"
+
+
+class EvidenceSign(StrEnum):
+    """What people do to a message without moving it."""
+
+    ANSWERED = "answered"
+    FLAGGED = "flagged"
+    READ = "read"
+    KEYWORD = "keyword"
+
+
+MOVE_LESSONS: dict[tuple[MoveSource, MoveTarget], str] = {
+    (MoveSource.ANOTHER_CLASS, MoveTarget.HAM): "moved from another class",
+    (MoveSource.ANOTHER_CLASS, MoveTarget.UNWANTED): "moved from another class",
+    (MoveSource.ANOTHER_CLASS, MoveTarget.OTHER_CLASS): "moved from another class",
+    (MoveSource.SAME_CLASS, MoveTarget.HAM): "kept in another folder",
+    (MoveSource.NO_CLASS, MoveTarget.UNWANTED): "moved from a folder of no class",
+    (MoveSource.NO_CLASS, MoveTarget.OTHER_CLASS): "moved from a folder of no class",
+    (MoveSource.FILED_AS_SPAM, MoveTarget.HAM): "we had filed it as spam",
+    (MoveSource.NOT_FILED, MoveTarget.UNWANTED): "we had not filed it as spam",
+}
+"""What teaches the class of the folder that a message came into, and why. A pair that is missing
+teaches nothing and leaves the lesson there was. A message that went from a folder teaches nothing;
+one that came into folders of two classes at once waits for one of them to go. Ignored folders are
+not looked at: what lies there is nowhere.
+"""
+
+EVIDENCE_LABELS: dict[tuple[EvidenceSign, MoveTarget], str] = {
+    (EvidenceSign.ANSWERED, MoveTarget.HAM): HAM_LABEL,
+    (EvidenceSign.FLAGGED, MoveTarget.HAM): HAM_LABEL,
+    (EvidenceSign.READ, MoveTarget.HAM): HAM_LABEL,
+    (EvidenceSign.KEYWORD, MoveTarget.HAM): _SPAM_LABEL,
+    (EvidenceSign.KEYWORD, MoveTarget.OTHER_CLASS): _SPAM_LABEL,
+    (EvidenceSign.KEYWORD, MoveTarget.NO_CLASS): _SPAM_LABEL,
+}
+"""What teaches which class where the operator asks for it, once, a message about which its user has
+never said anything. A pair that is missing teaches nothing; so does the opposite, and what was
+there when the operator began to ask.
+"""
+
+
+class ReconcileRules(NamedTuple):
     """role: of a folder, by its directory. unwanted: names of classes.
 
-    we_file: what we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or by a Sieve rule on our header.
-    filing: that was seen to work.
+    we_file: what we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or
+    by a Sieve rule on our header. filing: that was seen to work.
     """
 
-    role: Callable[[str], Role]
+    role_of: Callable[[str], Role]
     unwanted: Collection[str] = frozenset(("spam",))
     we_file: bool = False
-    filing: bool = True
+    filing_works: bool = True
 
     def label(self, folder: str | None) -> str:
         """The class of a folder, empty if it has none."""
-        return "" if folder is None else self.role(folder).label
+        return "" if folder is None else self.role_of(folder).label
 
-    def into(self, folder: str) -> Into:
+    def target(self, folder: str) -> MoveTarget:
         """What kind of folder it is."""
         label = self.label(folder)
         if label in self.unwanted:
-            return Into.UNWANTED
-        return {"": Into.OUTSIDE, HAM: Into.HAM}.get(label, Into.OTHER)
+            return MoveTarget.UNWANTED
+        return {"": MoveTarget.NO_CLASS, HAM_LABEL: MoveTarget.HAM}.get(
+            label, MoveTarget.OTHER_CLASS
+        )
 
 
-class Outcome(NamedTuple):
-    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed. removed: those to be
-    forgotten, as they were."""
+class Reconciliation(NamedTuple):
+    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed.
+    removed: those to be forgotten, as they were.
+    """
 
-    lessons: list[Lesson]
-    kept: list[Copy]
-    removed: list[Copy]
+    lessons: list[FolderLesson]
+    updated: list[Sighting]
+    removed: list[Sighting]
 
 
-def compare(known: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+def compare_listing(
+    known: NDArray[np.int64], keys: NDArray[np.int64]
+) -> tuple[list[int], list[int]]:
     """What is new and what has gone in a folder: indices into `keys`, and keys of base names.
 
-    known: keys of the base names that were there, sorted. keys: `names.key_of` of the files that are.
+    known: keys of the base names that were there, sorted. keys: `names.key_of` of the files that
+    are.
     """
+    import numpy as np  # noqa: PLC0415  see above
+
     messages = np.flatnonzero(keys)
     present, first = np.unique(keys[messages], return_index=True)
-    new = np.sort(messages[first[~among(present, known)]])
-    return new.tolist(), known[~among(known, present)].tolist()
+    new = np.sort(messages[first[~is_known(present, known)]])
+    return new.tolist(), known[~is_known(known, present)].tolist()
 
 
-def among(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the values are known. known: sorted, which makes this three times as fast as `np.isin`."""
+def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the values are known. known: sorted, which makes this three times as fast as
+    `np.isin`.
+    """
+    import numpy as np  # noqa: PLC0415  see above
+
     if not len(known):
         return np.zeros(len(values), np.bool_)
     return np.equal(known[np.minimum(np.searchsorted(known, values), len(known) - 1)], values)
 
 
 def reconcile(
-    remembered: Iterable[Copy], arrivals: Iterable[Arrival], gone: Collection[Key], rules: Rules, now: int, *, first: bool = False
-) -> Outcome:
-    """What follows from one scan of some of a mailbox's folders; all its arrivals at once, as their order is not known.
+    remembered: Iterable[Sighting],
+    arrivals: Iterable[Arrival],
+    gone: Collection[FileKey],
+    rules: ReconcileRules,
+    now: int,
+    *,
+    first: bool = False,
+) -> Reconciliation:
+    """What follows from one scan of some of a mailbox's folders; all its arrivals at once, as their
+    order is not known.
 
     remembered: all sightings of the digests that came or went. gone: files that are no longer where they were; a set. now: seconds since
     1970. first: of the first scan of a mailbox, in which nothing moved. The order of what is given makes no difference, and giving
     it again with the outcome applied changes nothing.
     """
-    copies: defaultdict[tuple[bytes, int], list[Copy]] = defaultdict(list)  # of each delivered message, as everywhere below
+    copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(
+        list
+    )  # of each delivered message, as everywhere below
     for copy in remembered:
         copies[copy.digest, copy.delivery].append(copy)
     came: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
-        came[arrival.digest, _delivery(arrival, copies)].append(arrival)
+        came[arrival.digest, _delivery_hash(arrival, copies)].append(arrival)
     delivered = sorted(copies.keys() | came.keys())
-    lineages = [_Lineage(rules, now, message, copies[message], came[message], gone) for message in delivered]
+    lineages = [
+        _Lineage(rules, now, message, copies[message], came[message], gone) for message in delivered
+    ]
     for lineage in lineages:
         lineage.decide(first=first)
-    return _outcome(lineages)
+    return _collect_outcome(lineages)
 
 
 class _Lineage:
     """All copies of one delivered message in one mailbox."""
 
     def __init__(
-        self, rules: Rules, now: int, message: tuple[bytes, int], copies: Iterable[Copy], came: Iterable[Arrival], gone: Collection[Key]
+        self,
+        rules: ReconcileRules,
+        now: int,
+        message: tuple[bytes, int],
+        copies: Iterable[Sighting],
+        came: Iterable[Arrival],
+        gone: Collection[FileKey],
     ) -> None:
         """message: digest and delivery."""
         self._rules = rules
         self._now = now
         self._digest, self._delivery = message
-        self._was = {copy.key: copy for copy in copies}
-        self._missed = {key for key, copy in self._was.items() if key in gone and not copy.gone}  # went since the last scan
-        self._is = {key: copy._replace(gone=now) if key in self._missed else copy for key, copy in self._was.items()}
-        here = {key for key, copy in self._is.items() if not copy.gone}
+        self._old = {copy.key: copy for copy in copies}
+        self._newly_gone = {
+            key for key, copy in self._old.items() if key in gone and not copy.gone
+        }  # went since the last scan
+        self._current = {
+            key: copy._replace(gone=now) if key in self._newly_gone else copy
+            for key, copy in self._old.items()
+        }
+        here = {key for key, copy in self._current.items() if not copy.gone}
         self._new = {arrival.key: arrival.signed for arrival in came if arrival.key not in here}
-        self.lessons: list[Lesson] = []
+        self.lessons: list[FolderLesson] = []
 
     def decide(self, *, first: bool) -> None:
         """What the new copies mean: where the message came from, and whether that teaches."""
-        waited = {key for key, copy in self._is.items() if copy.waiting}
-        if not self._new and not waited & self._missed:
+        waited = {key for key, copy in self._current.items() if copy.waiting}
+        if not self._new and not waited & self._newly_gone:
             return
         for key in waited:
-            self._is[key] = self._is[key]._replace(waiting=False)
-        new = self._arrived() if self._new else [self._is.pop(key) for key in sorted(waited - self._missed)]
-        undecided = self._digest != b"" and len({self._rules.label(copy.folder) for copy in new} - {""}) > 1
-        sources = list(zip(new, self._sources(new), strict=True))
+            self._current[key] = self._current[key]._replace(waiting=False)
+        new = (
+            self._new_sightings()
+            if self._new
+            else [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
+        )
+        undecided = (
+            self._digest != b"" and len({self._rules.label(copy.folder) for copy in new} - {""}) > 1
+        )
+        sources = list(zip(new, self._find_sources(new), strict=True))
         if not undecided:
             self._teach(sources, first=first)
-            self._follow(sources)
+            self._update_sources(sources)
         for copy, source in sources:
-            self._is[copy.key] = copy._replace(waiting=undecided and not first, origin=self._origin(copy, source))
+            self._current[copy.key] = copy._replace(
+                waiting=undecided and not first, origin=self._find_origin(copy, source)
+            )
 
-    def changes(self) -> tuple[list[Copy], list[Copy]]:
+    def changes(self) -> tuple[list[Sighting], list[Sighting]]:
         """Sightings to be kept, and those of which nothing is left to know."""
-        here = {key: copy for key, copy in self._is.items() if copy.digest or not copy.gone}
-        over = [copy for key, copy in sorted(self._was.items()) if key not in here]
-        return [copy for key, copy in sorted(here.items()) if self._was.get(key) != copy], over
+        here = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
+        over = [copy for key, copy in sorted(self._old.items()) if key not in here]
+        return [copy for key, copy in sorted(here.items()) if self._old.get(key) != copy], over
 
-    def _arrived(self) -> list[Copy]:
+    def _new_sightings(self) -> list[Sighting]:
         """Seen after all others, whatever the clock says."""
-        seen = max([self._now, *(copy.seen + 1 for copy in self._was.values())])
-        return [Copy(folder, name, self._digest, self._delivery, seen=seen) for folder, name in sorted(self._new)]
+        seen = max([self._now, *(copy.seen + 1 for copy in self._old.values())])
+        return [
+            Sighting(folder, name, self._digest, self._delivery, seen=seen)
+            for folder, name in sorted(self._new)
+        ]
 
-    def _sources(self, new: Iterable[Copy]) -> Iterator[Copy | None]:
+    def _find_sources(self, new: Iterable[Sighting]) -> Iterator[Sighting | None]:
         """What each new copy is most likely a copy of, None for the first of a message.
 
-        Best a copy of the same file name elsewhere, seen last; else by `_likeness` one from another folder; only then one from the same.
-        The likeliest is looked for once for each folder, not for each copy: somebody may have 100,000 copies of a message.
+        Best a copy of the same file name elsewhere, seen last; else by `_likeness` one from another
+        folder; only then one from the same. The likeliest is looked for once for each folder, not
+        for each copy: somebody may have 100,000 copies of a message.
         """
-        others = sorted(self._is.values(), key=self._likeness, reverse=True) if self._digest else []
-        named: defaultdict[int, list[Copy]] = defaultdict(list)
+        others = (
+            sorted(self._current.values(), key=self._likeness, reverse=True) if self._digest else []
+        )
+        named: defaultdict[int, list[Sighting]] = defaultdict(list)
         for other in others:
             named[other.name].append(other)
-        likeliest: dict[str, Copy | None] = {}
+        likeliest: dict[str, Sighting | None] = {}
         for copy in new:
             if copy.folder not in likeliest:
-                likeliest[copy.folder] = next(_elsewhere(others, copy.folder), others[0] if others else None)
-            yield max(_elsewhere(named.get(copy.name, ()), copy.folder), key=attrgetter("seen"), default=likeliest[copy.folder])
+                likeliest[copy.folder] = next(
+                    _not_in_folder(others, copy.folder), others[0] if others else None
+                )
+            yield max(
+                _not_in_folder(named.get(copy.name, ()), copy.folder),
+                key=attrgetter("seen"),
+                default=likeliest[copy.folder],
+            )
 
-    def _likeness(self, copy: Copy) -> tuple[object, ...]:
-        """Greater is likelier: not copied from before, gone since the last look, seen last, in a folder of a class; the key only
-        decides ties.
+    def _likeness(self, copy: Sighting) -> tuple[object, ...]:
+        """Greater is likelier: not copied from before, gone since the last look, seen last, in a
+        folder of a class; the key only decides ties.
 
-        A move may be seen in two looks, as gone in one and as new in the next. Then the copy that was seen last is where it came from.
+        A move may be seen in two looks, as gone in one and as new in the next. Then the copy that
+        was seen last is where it came from.
         """
-        return not copy.followed, copy.key in self._missed, copy.seen, self._rules.label(copy.folder) != "", copy.key
+        return (
+            not copy.followed,
+            copy.key in self._newly_gone,
+            copy.seen,
+            self._rules.label(copy.folder) != "",
+            copy.key,
+        )
 
-    def _teach(self, sources: Sequence[tuple[Copy, Copy | None]], *, first: bool) -> None:
+    def _teach(self, sources: Sequence[tuple[Sighting, Sighting | None]], *, first: bool) -> None:
         for copy, source in sources:
             if first and source:
                 continue
-            before = self._before(source, copy) if source else self._at_first(copy)
-            why = TEACHES.get((before, self._rules.into(copy.folder)))
+            before = (
+                self._classify_source(source, copy) if source else self._classify_first_sight(copy)
+            )
+            why = MOVE_LESSONS.get((before, self._rules.target(copy.folder)))
             if why is not None:
-                self.lessons.append(Lesson(copy.digest, self._rules.label(copy.folder), copy.folder, copy.name, why))
+                self.lessons.append(
+                    FolderLesson(
+                        copy.digest, self._rules.label(copy.folder), copy.folder, copy.name, why
+                    )
+                )
 
-    def _before(self, source: Copy, copy: Copy) -> Before:
+    def _classify_source(self, source: Sighting, copy: Sighting) -> MoveSource:
         came = self._rules.label(source.folder) or self._rules.label(source.origin)
         if came not in ("", self._rules.label(copy.folder)):
-            return Before.ANOTHER_CLASS
+            return MoveSource.ANOTHER_CLASS
         if not self._rules.label(source.folder):
-            return Before.OUTSIDE
-        return Before.HERE if source.folder == copy.folder else Before.SAME_CLASS
+            return MoveSource.NO_CLASS
+        return MoveSource.SAME_FOLDER if source.folder == copy.folder else MoveSource.SAME_CLASS
 
-    def _at_first(self, copy: Copy) -> Before:
+    def _classify_first_sight(self, copy: Sighting) -> MoveSource:
         """What our own action, if it is known, says about a first sight."""
         signed = self._new.get(copy.key)
         if signed is None or not self._rules.we_file:
-            return Before.NOWHERE
+            return MoveSource.UNKNOWN
         if signed.label not in self._rules.unwanted:
-            return Before.LEFT
-        return Before.FILED if signed.action is Action.TAG and self._rules.filing else Before.NOWHERE
+            return MoveSource.NOT_FILED
+        return (
+            MoveSource.FILED_AS_SPAM
+            if signed.action is Action.TAG and self._rules.filing_works
+            else MoveSource.UNKNOWN
+        )
 
-    def _follow(self, sources: Sequence[tuple[Copy, Copy | None]]) -> None:
-        """A source that has gone was moved: forget it. One that stays was copied: the next copy is likelier one of the new copy."""
+    def _update_sources(self, sources: Sequence[tuple[Sighting, Sighting | None]]) -> None:
+        """A source that has gone was moved: forget it. One that stays was copied: the next copy is
+        likelier one of the new copy.
+        """
         for copy, source in sources:
             if source and source.gone:
-                self._is.pop(source.key, None)
+                self._current.pop(source.key, None)
             elif source and source.folder != copy.folder:
-                self._is[source.key] = source._replace(followed=True)
+                self._current[source.key] = source._replace(followed=True)
 
-    def _origin(self, copy: Copy, source: Copy | None) -> str | None:
+    def _find_origin(self, copy: Sighting, source: Sighting | None) -> str | None:
         if source is None or self._rules.label(copy.folder):
             return None
         return source.folder if self._rules.label(source.folder) else source.origin
 
 
-def _elsewhere(copies: Iterable[Copy], folder: str) -> Iterator[Copy]:
+def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting]:
     """Those that do not lie in a folder."""
     return (copy for copy in copies if copy.gone or copy.folder != folder)
 
 
-def _outcome(lineages: Iterable[_Lineage]) -> Outcome:
+def _collect_outcome(lineages: Iterable[_Lineage]) -> Reconciliation:
     """A digest about which its copies say different things at once teaches nothing."""
-    lessons: dict[bytes, dict[str, Lesson]] = {}
-    kept: list[Copy] = []
-    removed: list[Copy] = []
+    lessons: dict[bytes, dict[str, FolderLesson]] = {}
+    kept: list[Sighting] = []
+    removed: list[Sighting] = []
     for lineage in lineages:
         for lesson in lineage.lessons:
             lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)
         changed, over = lineage.changes()
         kept += changed
         removed += over
-    return Outcome([lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()], kept, removed)
+    return Reconciliation(
+        [lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()],
+        kept,
+        removed,
+    )
 
 
-def _delivery(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
-    """Of the id of a judgement, which is never given twice; else of who received it, and when, unless it was remembered without that.
+def _delivery_hash(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
+    """Of the id of a judgement, which is never given twice; else of who received it, and when,
+    unless it was remembered without that.
 
     known: digests and deliveries that are remembered.
     """
@@ -238,3 +389,45 @@ def _delivery(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
 def short_hash(delivery: bytes) -> int:
     """As deliveries are told apart by: `Copy.delivery`, `Arrival.received`."""
     return int.from_bytes(blake2b(delivery, digest_size=4).digest(), "big")
+
+
+# messages that count: until it is seen that a rule fails, what that leaves in INBOX is taught as
+# ham
+_WINDOW = 5
+
+
+def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:
+    """Those that we called spam, and left to others to put into Junk."""
+    return [
+        one
+        for one in arrivals
+        if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG
+    ]
+
+
+class FilingDetector:
+    """What was seen of it in one mailbox."""
+
+    def __init__(self) -> None:
+        self._filed: deque[bool] = deque(maxlen=_WINDOW)
+
+    def observe(self, spam: Iterable[Arrival], rules: ReconcileRules) -> None:
+        """Where spam is seen for the first time. Of one look, what was filed counts as the last."""
+        found = [rules.target(one.folder) for one in spam]
+        self._filed.extend(
+            sorted(
+                into is MoveTarget.UNWANTED
+                for into in found
+                if into in (MoveTarget.UNWANTED, MoveTarget.HAM)
+            )
+        )
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it was seen to, and most of the time."""
+        return 0 < len(self._filed) <= 2 * sum(self._filed)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether that is more than a person's doing."""
+        return len(self._filed) - sum(self._filed) > 2 and not self.is_working

@@ -1,7 +1,9 @@
-"""The loop that learns from folders: something has changed, so look; what a person moved becomes a vote.
+"""The loop that learns from folders: something has changed, so look; what a person moved becomes a
+vote.
 
-Events only say where to look, and not even that is needed: everything is looked at now and then. Must never write into a mailbox,
-and never let one wait long while another is looked at: every look is taken in small steps.
+Events only say where to look, and not even that is needed: everything is looked at now and then.
+Must never write into a mailbox, and never let one wait long while another is looked at: every look
+is taken in small steps.
 """
 
 from __future__ import annotations
@@ -13,80 +15,108 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from spamguard.engine import Filter
+from spamguard.config.options import Settings
+from spamguard.engine.filter import Filter
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, roles
-from spamguard.folders.allowance import Allowance
-from spamguard.folders.contract import CLOSED, Changes, Mailbox, Mailboxes, lies_below
-from spamguard.folders.lessons import Teacher
-from spamguard.folders.looking import OURS, Looker
-from spamguard.folders.notes import Notes
-from spamguard.folders.once import Matter, Once
-from spamguard.folders.renewing import Renewer
-from spamguard.folders.rules import entries, idle
-from spamguard.folders.scan import Scanner
-from spamguard.folders.schedule import Box, Schedule, longer
-from spamguard.folders.sightings import FILE, BegunAnewError, Sightings
-from spamguard.folders.values import Kind
-from spamguard.settings import Settings
+from spamguard.folders.changes import MailboxState, Schedule, next_pause
+from spamguard.folders.lessons import FolderTeacher
+from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner
+from spamguard.folders.mailboxes import (
+    CLOSED_WARNING,
+    Changes,
+    FolderKind,
+    Mailbox,
+    Mailboxes,
+    is_below,
+)
+from spamguard.folders.reextract import Reextractor
+from spamguard.folders.roles import find_unmatched_watches, watch_rules
+from spamguard.folders.scan import FolderScanner
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
+from spamguard.folders.status_file import Issue, StatusFile, WarnOnce
+from spamguard.learning.lessons import LessonService, NewClass
 
-RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
-SETTLE_SECONDS = 60.0  # between two wishes to settle
-_RENEWING = "lessons of an older version"
-_OTHERS = "whoever opens mailboxes"
 _log = logging.getLogger("spamguard.folders")
 
 
-class Watcher:
-    """Watches all mailboxes of the settings. settle: called when lessons wait for settling, not too often.
+RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
+_REEXTRACT_ISSUE = "lessons of an older version"
+_BROKER_ISSUE = "whoever opens mailboxes"
 
-    A mailbox that was never seen before teaches nothing at first, except where our own signature tells what a person has undone.
+
+class Watcher:
+    """Watches all mailboxes of the settings. settle: called when lessons wait for settling, not too
+    often.
+
+    A mailbox that was never seen before teaches nothing at first, except where our own signature
+    tells what a person has undone.
     """
 
-    def __init__(self, spam_filter: Filter, settings: Settings, mailboxes: Mailboxes, settle: Callable[[], object]) -> None:
-        self._filter = spam_filter
+    def __init__(
+        self,
+        spam_filter: Filter,
+        settings: Settings,
+        mailboxes: Mailboxes,
+        settle: Callable[[], object],
+    ) -> None:
         self._mailboxes = mailboxes
-        self._settle = settle
-        self._once = Once()
-        self._sightings = Sightings.open(settings.state / FILE, mend=True)
-        self._damaged = 0
-        self._scanner = Scanner(mailboxes, spam_filter.key, self._once)
-        self._notes = Notes(settings.state, self._once)
-        allowance = Allowance(spam_filter.ledger, [watch.lessons_per_day for watch in settings.watch], self._notes)
-        self._teacher = Teacher(spam_filter, self._sightings, self._scanner, allowance)
-        self._renewer = Renewer(spam_filter, self._sightings, self._scanner)
+        self._warnings = WarnOnce()
+        self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
+        self._reset_count = 0
+        self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
+        self._status_file = StatusFile(settings.state, self._warnings)
+        self._lessons = LessonService(spam_filter, settle)
+        self._teacher = FolderTeacher(
+            spam_filter,
+            self._lessons,
+            self._sightings,
+            self._scanner,
+            [watch.lessons_per_day for watch in settings.watch],
+            self._status_file,
+        )
+        self._reextractor = Reextractor(spam_filter, self._sightings, self._scanner)
         server = doveconf.read()
-        for note in doveconf.hindrances(server, settings, mailboxes):
+        for note in doveconf.find_obstacles(server, settings, mailboxes):
             _log.info("%s", note)
-        self._entries = entries(settings, server.special)
-        self._idle = partial(idle, settings)
-        self._looker = Looker(
-            spam_filter, self._entries, mailboxes, self._sightings, self._scanner, self._teacher, self._once, self._find_soon
+        self._rules = watch_rules(settings, server.special_uses)
+        self._find_unmatched = partial(find_unmatched_watches, settings)
+        self._mailbox_scanner = MailboxScanner(
+            spam_filter,
+            self._rules,
+            mailboxes,
+            self._sightings,
+            self._scanner,
+            self._teacher,
+            self._warnings,
+            self._search_soon,
         )
         self._schedule = Schedule()
-        self._users_due = 0.0
-        self._closed: set[str] = set()  # directories on the way to mailboxes that cannot be looked at
+        self._search_due = 0.0
+        self._unreadable: set[str] = (
+            set()
+        )  # directories on the way to mailboxes that cannot be looked at
         self._pause = 0.0  # before that is tried again
-        self._settled = -inf
-        self._votes = 0
         self._define_classes()
 
-    def turn(self, timeout: float) -> bool:
-        """Wait until something is to be done, for so many seconds at most, and do that; whether there was anything."""
+    def run_once(self, timeout: float) -> bool:
+        """Wait until something is to be done, for so many seconds at most, and do that; whether
+        there was anything.
+        """
         waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
-        self._note(self._mailboxes.changes(min(waiting, 3600.0)))
+        self._take_changes(self._mailboxes.wait_for_changes(min(waiting, 3600.0)))
         now = time.monotonic()
-        busy = self._users_due <= now
+        busy = self._search_due <= now
         if busy:
             self._find_mailboxes(now)
-        for box in self._schedule.in_turn(now):
-            self._tend(box, now)
+        for box in self._schedule.take_due(now):
+            self._step_mailbox(box, now)
             busy = True
-        busy = busy or self._renew()
-        if self._damaged != self._sightings.damaged:
-            self._look_at_all_anew()
-        self._settle_now_and_then()
-        self._notes.beat(len(self._schedule.boxes))
+        busy = busy or self._reextract()
+        if self._reset_count != self._sightings.reset_count:
+            self._restart_all()
+        self._lessons.request_settling()
+        self._status_file.beat(len(self._schedule.mailboxes))
         return busy
 
     def close(self) -> None:
@@ -96,148 +126,180 @@ class Watcher:
     # ---- when to look
 
     def _next_due(self) -> float:
-        settle = self._settled + SETTLE_SECONDS if self._votes != self._teacher.votes else inf
-        renew = self._renewer.due if self._schedule.boxes else inf
-        return min(self._users_due, settle, renew, self._notes.due, self._schedule.next())
+        renew = self._reextractor.due if self._schedule.mailboxes else inf
+        return min(
+            self._search_due,
+            self._lessons.settling_due,
+            renew,
+            self._status_file.next_beat,
+            self._schedule.next_due(),
+        )
 
-    def _note(self, changes: Changes) -> None:
+    def _take_changes(self, changes: Changes) -> None:
         """Something may have changed: look after the debounce."""
         now = time.monotonic()
-        boxes = self._schedule.boxes
+        boxes = self._schedule.mailboxes
         if changes.everything:
             _log.info("events were lost: looking at everything")
-            self._users_due = now
+            self._search_due = now
             for box in boxes.values():
                 box.next_rescan = now
                 self._schedule.plan(box)
         if changes.users:
-            self._users_due = min(self._users_due, now + min(entry.watch.debounce_seconds for entry in self._entries))
-        told: dict[Mailbox, Box] = {}
+            self._search_due = min(
+                self._search_due, now + min(entry.watch.debounce for entry in self._rules)
+            )
+        told: dict[Mailbox, MailboxState] = {}
         for mailbox in changes.mailboxes & boxes.keys():
             box = told[mailbox] = boxes[mailbox]
-            box.folders_due = min(box.folders_due, now + self._entries[mailbox.watch].watch.debounce_seconds)
+            box.folders_due = min(box.folders_due, now + self._rules[mailbox.watch].watch.debounce)
         for place in changes.folders:
-            entry = self._entries[place.mailbox.watch] if place.mailbox in boxes else None
-            if entry is not None and entry.role(place.directory).kind is not Kind.IGNORED:
+            entry = self._rules[place.mailbox.watch] if place.mailbox in boxes else None
+            if entry is not None and entry.role(place.directory).kind is not FolderKind.IGNORED:
                 box = told[place.mailbox] = boxes[place.mailbox]
-                box.soon(place, now + entry.watch.debounce_seconds)
+                box.schedule_folder(place, now + entry.watch.debounce)
         for box in told.values():
-            self._schedule.tell(box)
+            self._schedule.note_change(box)
 
     def _find_mailboxes(self, now: float) -> None:
-        """Take in new mailboxes; those that went are not looked at any more, what was learnt from them stays."""
-        self._users_due = now + min((entry.watch.rescan_seconds for entry in self._entries), default=inf)
+        """Take in new mailboxes; those that went are not looked at any more, what was learnt from
+        them stays.
+        """
+        self._search_due = now + min((entry.watch.rescan for entry in self._rules), default=inf)
         try:
-            found, closed = set(self._mailboxes.users()), self._mailboxes.closed()
+            found, closed = (
+                set(self._mailboxes.find_mailboxes()),
+                self._mailboxes.unreadable_directories(),
+            )
         except (SpamguardError, OSError) as error:
-            self._once.warn(_OTHERS, "%s; what is moved meanwhile is found when that is mended", error)
-            self._users_due = now + RETRY_SECONDS
+            self._warnings.warn(
+                _BROKER_ISSUE, "%s; what is moved meanwhile is found when that is mended", error
+            )
+            self._search_due = now + RETRY_SECONDS
             return
-        self._once.over(_OTHERS)
-        self._try_again(closed, now)
-        for text in self._idle(found):
-            self._once.warn(("idle", text), "%s", text)
-        known = set(self._schedule.boxes)
+        self._warnings.clear(_BROKER_ISSUE)
+        self._retry_unreadable(closed, now)
+        for text in self._find_unmatched(found):
+            self._warnings.warn(("idle", text), "%s", text)
+        known = set(self._schedule.mailboxes)
         gone = known - found
         for mailbox in gone:
             self._schedule.remove(mailbox)
-            self._scanner.forget(mailbox)
-        self._once.over_where(lambda matter: matter.mailbox in gone)
+            self._scanner.forget_mailbox(mailbox)
+        self._warnings.clear_where(lambda matter: matter.mailbox in gone)
         for mailbox in sorted(found - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
             self._sightings.prune(int(time.time()))
-            for path in self._sightings.miss({mailbox.path for mailbox in found}, int(time.time()), closed):
-                _log.info("%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays", path)
+            for path in self._sightings.forget_missing(
+                {mailbox.path for mailbox in found}, int(time.time()), closed
+            ):
+                _log.info(
+                    "%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays",
+                    path,
+                )
 
-    def _try_again(self, closed: Mapping[str, str], now: float) -> None:
-        """What cannot be looked at soon, and ever later while nothing else joins it; the mailboxes below as soon as it can be."""
-        for path in self._closed - closed.keys():
-            self._once.over(path)
+    def _retry_unreadable(self, closed: Mapping[str, str], now: float) -> None:
+        """What cannot be looked at soon, and ever later while nothing else joins it; the mailboxes
+        below as soon as it can be.
+        """
+        for path in self._unreadable - closed.keys():
+            self._warnings.clear(path)
         for path, why in closed.items():
-            self._once.note(path, CLOSED, path, why)
-        if closed or self._closed:
-            below = {mailbox for mailbox in self._schedule.boxes if lies_below(mailbox.path, closed)}
-            for box in [box for box in self._schedule.boxes.values() if box.closed != (box.mailbox in below)]:
-                box.closed = not box.closed
-                self._give_up(box, now)
+            self._warnings.note(path, CLOSED_WARNING, path, why)
+        if closed or self._unreadable:
+            below = {
+                mailbox for mailbox in self._schedule.mailboxes if is_below(mailbox.path, closed)
+            }
+            for box in [
+                box
+                for box in self._schedule.mailboxes.values()
+                if box.unreadable != (box.mailbox in below)
+            ]:
+                box.unreadable = not box.unreadable
+                self._abandon(box, now)
                 self._schedule.plan(box)
-            self._once.over_where(lambda matter: matter.mailbox in below)
+            self._warnings.clear_where(lambda matter: matter.mailbox in below)
         if closed:
-            self._pause = longer(self._pause if closed.keys() <= self._closed else 0.0, self._users_due - now)
-            self._users_due = now + self._pause
-        self._closed = set(closed)
+            self._pause = next_pause(
+                self._pause if closed.keys() <= self._unreadable else 0.0, self._search_due - now
+            )
+            self._search_due = now + self._pause
+        self._unreadable = set(closed)
 
-    def _find_soon(self) -> None:
-        self._users_due = 0.0
+    def _search_soon(self) -> None:
+        self._search_due = 0.0
 
     # ---- one mailbox
 
-    def _tend(self, box: Box, now: float) -> None:
+    def _step_mailbox(self, box: MailboxState, now: float) -> None:
         """A step of what is due."""
         box.tended = now
         try:
-            self._go_on(box, now)
+            self._advance(box, now)
         except MailboxesError:  # told where mailboxes are looked for
-            self._find_soon()
-            self._give_up(box, time.monotonic() + RETRY_SECONDS)
-        except BegunAnewError:  # of which it is told, and which ends what is under way in all of them
+            self._search_soon()
+            self._abandon(box, time.monotonic() + RETRY_SECONDS)
+        except (
+            SightingsResetError
+        ):  # of which it is told, and which ends what is under way in all of them
             pass
         except SpamguardError as error:  # of our own files
-            self._once.warn(OURS, "%s; what was moved is found again when that is mended", error)
-            self._give_up(box, time.monotonic() + RETRY_SECONDS)
+            self._warnings.warn(
+                OWN_FILES, "%s; what was moved is found again when that is mended", error
+            )
+            self._abandon(box, time.monotonic() + RETRY_SECONDS)
         except OSError as error:
             told = "%s: cannot be looked at (%s): moves in it teach nothing"
-            self._once.warn(Matter(box.mailbox), told, box.mailbox.path, error.strerror)
-            box.pause = longer(box.pause, self._entries[box.mailbox.watch].watch.rescan_seconds)
-            self._give_up(box, time.monotonic() + box.pause)
+            self._warnings.warn(Issue(box.mailbox), told, box.mailbox.path, error.strerror)
+            box.pause = next_pause(box.pause, self._rules[box.mailbox.watch].watch.rescan)
+            self._abandon(box, time.monotonic() + box.pause)
         else:
-            self._once.over(Matter(box.mailbox))
-        box.told = box.told and (box.work is not None or bool(box.due) or box.folders_due < inf)
+            self._warnings.clear(Issue(box.mailbox))
+        box.has_changes = box.has_changes and (
+            box.work is not None or bool(box.due) or box.folders_due < inf
+        )
         self._schedule.plan(box)
 
-    def _look_at_all_anew(self) -> None:
+    def _restart_all(self) -> None:
         """Nothing is known of any of them any more."""
-        self._damaged = self._sightings.damaged
-        for box in self._schedule.boxes.values():
-            self._give_up(box, 0.0)
+        self._reset_count = self._sightings.reset_count
+        for box in self._schedule.mailboxes.values():
+            self._abandon(box, 0.0)
             self._schedule.plan(box)
 
-    def _give_up(self, box: Box, again: float) -> None:
+    def _abandon(self, box: MailboxState, again: float) -> None:
         """What is under way: the same lessons, and the same evidence, are found at the next look."""
         box.work = None
         box.next_rescan = again
-        self._scanner.forget(box.mailbox)
+        self._scanner.forget_mailbox(box.mailbox)
 
-    def _go_on(self, box: Box, now: float) -> None:
+    def _advance(self, box: MailboxState, now: float) -> None:
         """One step of what is under way or due."""
         if box.work is None:
-            box.work = self._looker.look_where_due(box, now)
+            box.work = self._mailbox_scanner.scan_due(box, now)
         for _ in box.work:
             return
         box.work = None
 
-    def _renew(self) -> bool:
+    def _reextract(self) -> bool:
         """A step of reading anew what an older version had read; whether there was one to take."""
-        if self._renewer.due > time.monotonic() or not self._schedule.boxes:
+        if self._reextractor.due > time.monotonic() or not self._schedule.mailboxes:
             return False
         try:
-            self._teacher.votes += self._renewer.step(self._schedule.boxes)
+            self._lessons.changed += self._reextractor.step(self._schedule.mailboxes)
         except SpamguardError as error:
-            self._once.warn(_RENEWING, "%s; lessons of an older version are read anew when that is mended", error)
-            self._renewer.due = time.monotonic() + RETRY_SECONDS
+            self._warnings.warn(
+                _REEXTRACT_ISSUE,
+                "%s; lessons of an older version are read anew when that is mended",
+                error,
+            )
+            self._reextractor.due = time.monotonic() + RETRY_SECONDS
         else:
-            self._once.over(_RENEWING)
+            self._warnings.clear(_REEXTRACT_ISSUE)
         return True
 
     def _define_classes(self) -> None:
-        for label in {text for entry in self._entries for _, text in entry.watch.folders}:
-            if roles.parse_role(label).kind is Kind.CLASS:
-                self._filter.make_known(label)
-
-    def _settle_now_and_then(self) -> None:
-        now = time.monotonic()
-        if self._votes != self._teacher.votes and now >= self._settled + SETTLE_SECONDS:
-            self._settled, self._votes = now, self._teacher.votes
-            if self._filter.settling_due():
-                self._settle()
+        for label in {text for entry in self._rules for _, text in entry.watch.folders}:
+            if roles.parse_role(label).kind is FolderKind.CLASS:
+                self._lessons.open_class(label, NewClass.CREATE)

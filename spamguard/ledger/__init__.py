@@ -1,9 +1,5 @@
 """What we were taught: receipts, and the lessons that follow from them.
 
-The ledger is the only truth; tables and snapshots are folds of it. Must never know mail, tables or the engine.
+The ledger is the only truth; tables and snapshots are folds of it. Must never know mail, tables or
+the engine.
 """
-
-from spamguard.ledger.lessons import Change, Lesson, NewVote
-from spamguard.ledger.sqlite import SqliteLedger
-
-__all__ = ["Change", "Lesson", "NewVote", "SqliteLedger"]

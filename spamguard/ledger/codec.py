@@ -1,15 +1,17 @@
 """Packs the counted features of a message for its receipt, and unpacks many receipts at a time.
 
-Must never know mail or classes, and never raise anything but `LedgerError` on bytes it is given to unpack.
+Must never know mail or classes, and never raise anything but `LedgerError` on bytes it is given to
+unpack.
 
-Hashes are uniform, so general compressors gain nothing; what is left to save is the order. The code is that of
-Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content and address of static
-files", JACM 1974): the low bits of each token as they are, the high bits as a bitmap in which the i-th set bit
-stands at high[i] + i. Its low part is cut in planes of whole bytes or half bytes, because those decode in a few
-array operations for a whole batch.
+Hashes are uniform, so general compressors gain nothing; what is left to save is the order. The code
+is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content
+and address of static files", JACM 1974): the low bits of each token as they are, the high bits as a
+bitmap in which the i-th set bit stands at high[i] + i. Its low part is cut in planes of whole bytes
+or half bytes, because those decode in a few array operations for a whole batch.
 
-Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers (entropy: log2 of
-"2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only; tests/bench/bench_ledger.py prints it):
+Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers
+(entropy: log2 of "2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only;
+tests/bench/bench_ledger.py prints it):
 
     n        entropy    24 bits    20 bits    zlib       choice
     300          945      1,013      1,343    1,126      24
@@ -17,11 +19,13 @@ Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits a
     1,200      3,481      3,825      3,705    4,101      20
     2,500      6,923      7,888      7,118    8,329      20
 
-The two widths cross at 960 tokens. Bit-exact widths (21, 22, 23) would save another 1-3 % and cost a bit unpacking.
+The two widths cross at 960 tokens. Bit-exact widths (21, 22, 23) would save another 1-3 % and cost
+a bit unpacking.
 
-Layout, little-endian: checksum (CRC-32 of the rest), number of tokens, format, number of traits, number of numbers;
-traits (1 byte each); numbers (2 bytes each); bits 0-15 of the tokens (2 bytes each); bits 16-23 (1 byte each), or 16-19
-(two to a byte, low half first); bitmap of the high bits (bit 0 first, filled to a whole byte).
+Layout, little-endian: checksum (CRC-32 of the rest), number of tokens, format, number of traits,
+number of numbers; traits (1 byte each); numbers (2 bytes each); bits 0-15 of the tokens (2 bytes
+each); bits 16-23 (1 byte each), or 16-19 (two to a byte, low half first); bitmap of the high bits
+(bit 0 first, filled to a whole byte).
 """
 
 from __future__ import annotations
@@ -34,23 +38,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import kernel
+from spamguard import native
 from spamguard.errors import LedgerError
 from spamguard.records import Features
 
 _FORMAT = 1
 _HEADER = struct.Struct("<IIBBB")
 _CHECKSUM_BYTES = 4
-_MANY = 960  # above so many tokens 20 low bits take less room than 24 (table above)
+_MAX_24_BIT_TOKENS = 960  # above so many tokens 20 low bits take less room than 24 (table above)
 _SCORE_STEPS = 256  # steps per unit of log-odds
-_SCORE_LIMIT = 32767  # of an int16: log-odds are clipped to about +-128
+_MAX_SCORE_STEPS = 32767  # of an int16: log-odds are clipped to about +-128
 
 
-class Columns(NamedTuple):
+class ReceiptColumns(NamedTuple):
     """The features of m receipts, one below the other.
 
-    tokens: uint32, shape (total,). offsets: int64, shape (m + 1,): receipt i has tokens[offsets[i]:offsets[i + 1]].
-    traits: uint8, shape (m, T). numbers: int16, shape (m, D).
+    tokens: uint32, shape (total,). offsets: int64, shape (m + 1,): receipt i has
+    tokens[offsets[i]:offsets[i + 1]]. traits: uint8, shape (m, T). numbers: int16, shape (m, D).
     """
 
     tokens: NDArray[np.uint32]
@@ -59,30 +63,35 @@ class Columns(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-_Planes = tuple[int, tuple[int, int], bytes, bytes, bytes, bytes]
-"""One receipt, cut but not yet decoded: how many tokens; how many traits and numbers; these, one after the other; low, middle, high plane.
+_ReceiptParts = tuple[int, tuple[int, int], bytes, bytes, bytes, bytes]
+"""One receipt, cut but not yet decoded: how many tokens; how many traits and numbers; these, one
+after the other; low, middle, high plane.
 
 A plain tuple, because one is made for every receipt that is read.
 """
 
 
 def pack(features: Features) -> bytes:
-    """The features as bytes, about 3.1 per token; ValueError when the tokens are not sorted and unique."""
+    """The features as bytes, about 3.1 per token; ValueError when the tokens are not sorted and
+    unique.
+    """
     body = b"".join(
         (
-            struct.pack("<IBBB", len(features.tokens), _FORMAT, len(features.traits), len(features.numbers)),
+            struct.pack(
+                "<IBBB", len(features.tokens), _FORMAT, len(features.traits), len(features.numbers)
+            ),
             features.traits.astype(np.uint8, copy=False).tobytes(),
             features.numbers.astype("<i2", copy=False).tobytes(),
-            _planes(features.tokens),
+            _pack_planes(features.tokens),
         )
     )
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def _planes(tokens: NDArray[np.uint32]) -> bytes:
-    compiled = kernel.functions()
+def _pack_planes(tokens: NDArray[np.uint32]) -> bytes:
+    compiled = native.functions()
     if compiled is not None:
-        return compiled.planes(tokens, _MANY)
+        return compiled.planes(tokens, _MAX_24_BIT_TOKENS)
     if np.any(tokens[1:] <= tokens[:-1]):
         raise ValueError("tokens must be sorted and unique")
     return tokens.astype("<u2").tobytes() + _pack_middle(tokens) + _pack_high(tokens)
@@ -90,7 +99,7 @@ def _planes(tokens: NDArray[np.uint32]) -> bytes:
 
 def _pack_middle(tokens: NDArray[np.uint32]) -> bytes:
     middle = (tokens >> np.uint32(16)).astype(np.uint8)
-    if len(tokens) <= _MANY:
+    if len(tokens) <= _MAX_24_BIT_TOKENS:
         return middle.tobytes()
     halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
     return (halves[::2] | halves[1::2] << np.uint8(4)).tobytes()
@@ -109,32 +118,46 @@ def unpack(packed: bytes) -> Features:
     return Features(columns.tokens, columns.traits[0], columns.numbers[0])
 
 
-def unpack_tokens(packed: Sequence[bytes]) -> Columns:
-    """The features of many receipts of one extractor version; LedgerError when one is damaged or they differ in shape.
+def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
+    """The features of many receipts of one extractor version; LedgerError when one is damaged or
+    they differ in shape.
 
     Memory: about 40 bytes per token while it works, so hand it some hundreds of receipts at a time.
     """
-    sizes, shapes, evidence, lows, middles, bitmaps = _columns([_cut(one) for one in packed])
+    sizes, shapes, evidence, lows, middles, bitmaps = _transpose(
+        [_split_receipt(one) for one in packed]
+    )
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
-    tokens = _whole_tokens(counts, lows, middles, bitmaps)
+    tokens = _unpack_by_kernel(counts, lows, middles, bitmaps)
     if tokens is None:
-        tokens = _tokens(sizes, counts, offsets, lows, middles, bitmaps)
-    return Columns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
+        tokens = _unpack_by_numpy(sizes, counts, offsets, lows, middles, bitmaps)
+    return ReceiptColumns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
 
 
-def _whole_tokens(
-    counts: NDArray[np.int64], lows: Sequence[bytes], middles: Sequence[bytes], bitmaps: Sequence[bytes]
+def _unpack_by_kernel(
+    counts: NDArray[np.int64],
+    lows: Sequence[bytes],
+    middles: Sequence[bytes],
+    bitmaps: Sequence[bytes],
 ) -> NDArray[np.uint32] | None:
-    """The tokens by the kernel; None without it, and of damaged receipts, so that what is wrong with them is told in one place."""
-    compiled = kernel.functions()
+    """The tokens by the kernel; None without it, and of damaged receipts, so that what is wrong
+    with them is told in one place.
+    """
+    compiled = native.functions()
     if compiled is None:
         return None
     tokens = np.empty(int(counts.sum()), np.uint32)
-    return tokens if compiled.receipts(counts, tokens, tuple(lows), tuple(middles), tuple(bitmaps), _MANY) else None
+    return (
+        tokens
+        if compiled.receipts(
+            counts, tokens, tuple(lows), tuple(middles), tuple(bitmaps), _MAX_24_BIT_TOKENS
+        )
+        else None
+    )
 
 
-def _tokens(
+def _unpack_by_numpy(
     sizes: Sequence[int],
     counts: NDArray[np.int64],
     offsets: NDArray[np.int64],
@@ -144,52 +167,72 @@ def _tokens(
 ) -> NDArray[np.uint32]:
     """The same by numpy; LedgerError when a receipt is damaged."""
     tokens = _high_bits(bitmaps, counts, offsets)
-    # Little-endian: a token's first two bytes are its low plane, the third begins with its middle bits.
+    # Little-endian: a token's first two bytes are its low plane, the third begins with its middle
+    # bits.
     tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
     tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
-    _refuse_disorder(tokens, offsets)
+    _check_order(tokens, offsets)
     return tokens
 
 
-def check(packed: bytes) -> None:
+def check_receipt(packed: bytes) -> None:
     """LedgerError unless the bytes are whole: known format, right length, right checksum."""
-    _cut(packed)
+    _split_receipt(packed)
 
 
 def _low_bits(count: int) -> int:
-    return 24 if count <= _MANY else 20
+    return 24 if count <= _MAX_24_BIT_TOKENS else 20
 
 
 def _bitmap_bytes(count: int) -> int:
-    return (count + (256 if count <= _MANY else 4096) + 7) // 8  # every high part, set or not, takes a bit too
+    return (
+        count + (256 if count <= _MAX_24_BIT_TOKENS else 4096) + 7
+    ) // 8  # every high part, set or not, takes a bit too
 
 
-def _cut(packed: bytes) -> _Planes:
+def _split_receipt(packed: bytes) -> _ReceiptParts:
     if len(packed) < _HEADER.size:
-        raise _damaged("it is too short")
+        raise _damage_error("it is too short")
     checksum, count, form, traits, numbers = _HEADER.unpack_from(packed)
     if form != _FORMAT:
-        raise LedgerError(f"a receipt has format {form}, this program reads {_FORMAT}: update spamguard")
+        raise LedgerError(
+            f"a receipt has format {form}, this program reads {_FORMAT}: update spamguard"
+        )
     low = _HEADER.size + traits + 2 * numbers
     middle = low + 2 * count
-    high = middle + (count if count <= _MANY else (count + 1) // 2)
+    high = middle + (count if count <= _MAX_24_BIT_TOKENS else (count + 1) // 2)
     if len(packed) != high + _bitmap_bytes(count):
-        raise _damaged("its length is wrong")
+        raise _damage_error("its length is wrong")
     if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
-        raise _damaged("its checksum is wrong")
-    return count, (traits, numbers), packed[_HEADER.size : low], packed[low:middle], packed[middle:high], packed[high:]
+        raise _damage_error("its checksum is wrong")
+    return (
+        count,
+        (traits, numbers),
+        packed[_HEADER.size : low],
+        packed[low:middle],
+        packed[middle:high],
+        packed[high:],
+    )
 
 
-def _columns(planes: list[_Planes]) -> Sequence[Sequence[Any]]:
+def _transpose(planes: list[_ReceiptParts]) -> Sequence[Sequence[Any]]:
     return list(zip(*planes, strict=True)) or [()] * 6
 
 
 def _middle_bits(counts: Sequence[int], middles: Sequence[bytes]) -> NDArray[np.uint8]:
     """Bits 16-23 of each token, one byte each; of a receipt in half bytes only 16-19 are set."""
-    spread = _spread(b"".join([middle for count, middle in zip(counts, middles, strict=True) if count > _MANY]))
+    spread = _unpack_half_bytes(
+        b"".join(
+            [
+                middle
+                for count, middle in zip(counts, middles, strict=True)
+                if count > _MAX_24_BIT_TOKENS
+            ]
+        )
+    )
     parts, at = list[bytes | memoryview](), 0
     for count, middle in zip(counts, middles, strict=True):
-        if count <= _MANY:
+        if count <= _MAX_24_BIT_TOKENS:
             parts.append(middle)
         else:
             parts.append(spread[at : at + count])
@@ -197,7 +240,7 @@ def _middle_bits(counts: Sequence[int], middles: Sequence[bytes]) -> NDArray[np.
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def _spread(packed: bytes) -> memoryview:
+def _unpack_half_bytes(packed: bytes) -> memoryview:
     """Each half byte as a byte, low half first."""
     halves = np.frombuffer(packed, np.uint8)
     spread = np.empty(2 * len(halves), np.uint8)
@@ -206,43 +249,52 @@ def _spread(packed: bytes) -> memoryview:
     return spread.data
 
 
-def _high_bits(bitmaps: Sequence[bytes], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _high_bits(
+    bitmaps: Sequence[bytes], counts: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.uint32]:
     """The tokens with only their high bits set: set bit i of a bitmap stands at high[i] + i."""
     ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(bitmaps)))
-    ones = np.flatnonzero(np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_))
+    ones = np.flatnonzero(
+        np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_)
+    )
     if not np.array_equal(np.searchsorted(ones, ends), offsets[1:]):
-        raise _damaged("its bitmap does not fit its tokens")
+        raise _damage_error("its bitmap does not fit its tokens")
     starts = np.concatenate(([0], ends[:-1]))
     high = ones.astype("<u4")
     high -= np.arange(len(ones), dtype=np.uint32)
     high -= (starts - offsets[:-1]).astype(np.uint32).repeat(counts)
-    widths = np.where(counts <= _MANY, np.uint32(24), np.uint32(20))
+    widths = np.where(counts <= _MAX_24_BIT_TOKENS, np.uint32(24), np.uint32(20))
     highest = high[offsets[1:][counts > 0] - 1]  # they rise, so that the last one tells for all
     if np.any(highest >> (np.uint32(32) - widths[counts > 0])):
-        raise _damaged("a bit stands beyond its bitmap")
+        raise _damage_error("a bit stands beyond its bitmap")
     high <<= widths.repeat(counts)
     return high
 
 
-def _refuse_disorder(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
+def _check_order(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
     rising = tokens[1:] > tokens[:-1]
     borders = offsets[1:-1]
     rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
     if not rising.all():
-        raise _damaged("its tokens are out of order")
+        raise _damage_error("its tokens are out of order")
 
 
-def _traits_and_numbers(shapes: Sequence[tuple[int, int]], evidence: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+def _traits_and_numbers(
+    shapes: Sequence[tuple[int, int]], evidence: Sequence[bytes]
+) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
     different = set(shapes) or {(0, 0)}
     if len(different) > 1:
-        raise LedgerError("receipts of different extractor versions cannot be unpacked together: ask for one version")
+        raise LedgerError(
+            "receipts of different extractor versions cannot be unpacked together: ask for one version"
+        )
     traits, numbers = different.pop()
     rows = np.frombuffer(b"".join(evidence), np.uint8).reshape(len(evidence), traits + 2 * numbers)
     return rows[:, :traits], np.ascontiguousarray(rows[:, traits:]).view("<i2")
 
 
-def _damaged(how: str) -> LedgerError:
-    # Of one that was replaced since, only tables made anew are free: nothing else can take away what it had taught.
+def _damage_error(how: str) -> LedgerError:
+    # Of one that was replaced since, only tables made anew are free: nothing else can take away
+    # what it had taught.
     remedy = "run `spamguard rebuild`; if that fails, take that lesson back (`forget`, `undo`) and run it again, or restore a backup"
     return LedgerError(f"a receipt in the ledger is damaged ({how}): {remedy}")
 
@@ -252,12 +304,12 @@ def pack_scores(scores: Sequence[float]) -> bytes:
     values = np.asarray(scores, np.float64)
     if np.isnan(values).any():
         raise ValueError("log-odds must be numbers")
-    steps = np.rint(np.clip(values * _SCORE_STEPS, -_SCORE_LIMIT, _SCORE_LIMIT))
+    steps = np.rint(np.clip(values * _SCORE_STEPS, -_MAX_SCORE_STEPS, _MAX_SCORE_STEPS))
     return steps.astype("<i2").tobytes()
 
 
 def unpack_scores(packed: bytes) -> tuple[float, ...]:
     """The log-odds that `pack_scores` was given, to 1/512; LedgerError when the bytes are damaged."""
     if len(packed) % 2:
-        raise _damaged("its scores are cut off")
+        raise _damage_error("its scores are cut off")
     return tuple((np.frombuffer(packed, "<i2") / _SCORE_STEPS).tolist())

@@ -1,277 +1,421 @@
-"""Bytes of one message to `Features`: the only thing the layers above call to read mail. Pure; never raises on bad input."""
+"""Bytes of one message to `Features`, and to the digest that names it.
+
+A message is taken apart (`mime`), read into sections of text (`content`), and hashed: by the
+compiled functions where they exist, else by numpy, with the same result bit for bit. Traits and
+numbers come beside the tokens.
+
+The digest is what stays the same on the way through mail servers, mailing programs and folders: two
+copies of one message have one digest whatever line ends, folding, transfer encoding or header
+fields put on top they have. Two messages that differ in what they say, in Message-ID, date, sender
+or subject have two. It must never depend on fields that servers and mail programs add.
+
+This is the only module through which the layers above read mail. Pure; must never raise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.mail import content as reading
-from spamguard.mail.content import Content
-from spamguard.mail.fields import Section
-from spamguard.mail.limits import DEFAULT_LIMITS, Limits
-from spamguard.mail.split import Split
-from spamguard.mail.tokens import BETWEEN, CLUES, GRAMS, PAIRS, WORDS, Compiled, Run, TokenHasher, narrow
-from spamguard.mail.traits import NUMBERS, TRAITS, numbers, traits
+from spamguard.mail.content import MessageContent, read_content
+from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
+from spamguard.mail.headers import Section
+from spamguard.mail.mime import DEFAULT_LIMITS, MimeMessage, ParseLimits, parse_message
+from spamguard.mail.tokens import (
+    CLUES,
+    GRAMS,
+    PAIR_SEPARATORS,
+    PAIRS,
+    WORDS,
+    NativeTokens,
+    TokenHasher,
+    TokenRun,
+    narrow_hashes,
+)
+from spamguard.mail.traits import NUMBERS, TRAITS, compute_numbers, compute_traits
 from spamguard.records import Features, Word
 
-# Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections")
-_UNPAIRED = frozenset(
-    (b"end", b"tags", b"names", b"address", b"url", b"host", b"clue", b"id-shape", b"id-host", b"date-shape", b"references", b"in-reply-to")
+DIGEST_SIZE = 16  # bytes of a digest
+_IDENTITY_LIMITS = ParseLimits(
+    message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000
 )
-_BODY = frozenset((b"",))
-_LETTERED = frozenset((b"", b"subject"))  # what people write: grams of its characters
-_SKIPPED = 50  # so many tokens beside the body's, from the first on, make pairs with a gap (RESULTS.md, "Grams of characters")
-_KINDS = np.array((WORDS, CLUES, PAIRS, GRAMS))
+_CUT_DEFECTS = frozenset((b"message-size", b"part-count", b"part-depth"))
+_LIMIT_DEFECTS = _CUT_DEFECTS | {b"header-size", b"header-count", b"boundary-flood"}
+_IDENTITY_FIELDS = (b"message-id", b"date", b"from", b"subject")
+_WHITE_SPACE = b" \t\n\r\v\f"
+_MAX_TEXT_BYTES = 1 << 20  # a longer part is compared without undoing its charset
+# Servers change these transfer encodings; parts in other encodings are compared as they are.
+_CHANGED_ENCODINGS = frozenset((b"base64", b"quoted-printable"))
 
-Whole = TypeVar("Whole", np.uint32, np.uint64)
+
+def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -> bytes:
+    """Sixteen bytes that name a message.
+
+    Parameters
+    ----------
+    key
+        The installation's secret, at most 64 bytes.
+    message
+        The same message taken apart, if it was. Used only when no limit cut it short.
+    """
+    if message is None or not _LIMIT_DEFECTS.isdisjoint(message.defects):
+        message = parse_message(raw, _IDENTITY_LIMITS)
+    state = blake2b(key=key, digest_size=DIGEST_SIZE, person=b"identity")
+    for component in _digest_components(raw, message):
+        # With its size in front, no component can pass for a part of its neighbour.
+        state.update(len(component).to_bytes(8, "little"))
+        state.update(component)
+    return state.digest()
 
 
-class Extractor:
+def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
+    """Header fields and decoded leaves, both without what servers change: quotes, white space."""
+    for name in _IDENTITY_FIELDS:
+        text = decode_unstructured(message.first_values.get(name, b""))[0].replace('"', "")
+        yield " ".join(text.split()).encode("utf-8", "replace")
+    for leaf in message.leaves:
+        data, encoding = leaf.body, leaf.encoding
+        if encoding in _CHANGED_ENCODINGS:
+            data = decode_transfer_encoding(data, encoding)[0]
+        if leaf.content_type.main == b"text" and len(data) <= _MAX_TEXT_BYTES:
+            charset = leaf.content_type.parameters.get(b"charset", b"")
+            data = decode_text(data, charset)[0].encode("utf-8", "replace")
+        yield data.translate(None, _WHITE_SPACE)
+    if not _CUT_DEFECTS.isdisjoint(message.defects):
+        # Too large or too deep to be taken apart: all of it counts, beside the leaves.
+        yield message.body.translate(None, _WHITE_SPACE)
+        yield raw[_IDENTITY_LIMITS.message_bytes :].translate(None, _WHITE_SPACE)
+
+
+# Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
+_UNPAIRED_SECTIONS = frozenset(
+    b"end tags names address url host clue id-shape id-host date-shape references"
+    b" in-reply-to".split()
+)
+_BODY_SECTIONS = frozenset((b"",))
+_GRAM_SECTIONS = frozenset((b"", b"subject"))  # what people write
+# How many tokens behind the body's make pairs with a gap (RESULTS.md, "Grams of characters").
+_MAX_SKIPS = 50
+_TOKEN_SETS = np.array((WORDS, CLUES, PAIRS, GRAMS))
+
+UnsignedInteger = TypeVar("UnsignedInteger", np.uint32, np.uint64)
+
+
+class ExtractedMessage(NamedTuple):
+    """A message taken apart, and its features."""
+
+    message: MimeMessage
+    features: Features
+
+
+class FeatureExtractor:
     """Reads messages with the installation's key."""
 
-    def __init__(self, key: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, key: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> None:
         self._hasher = TokenHasher(key)
         self._limits = limits
 
     def features(self, raw: bytes) -> Features:
         """All features of a message: every token set, traits and numbers."""
-        return self.read([raw])[0].features
+        return self.read_batch([raw])[0].features
 
-    def repeating(self, raw: bytes) -> Reading:
-        """The same, but tokens may repeat: whoever wants buckets finds some that repeat anyway, and need not look twice."""
-        content = reading.read(raw, self._limits)
-        compiled = self._compiled(content)
-        if compiled is not None:
-            return self._reading(raw, content, compiled.distinct())
-        tokens = self._tokens([content])[0] if content.spaceless else self._tokens_of_one(content.sections)
-        tokens.sort()
-        return self._reading(raw, content, tokens)
+    def read_with_repeats(self, raw: bytes) -> ExtractedMessage:
+        """The features of a message; tokens are sorted and may repeat.
 
-    def read(self, messages: Sequence[bytes]) -> list[Reading]:
-        """The features of several messages: each is taken apart by itself, all are hashed in one pass, which costs less."""
-        contents = [reading.read(raw, self._limits) for raw in messages]
-        tokens = self._tokens(contents)
-        return [self._reading(raw, content, mine) for raw, content, mine in zip(messages, contents, tokens, strict=True)]
-
-    def _reading(self, raw: bytes, content: Content, tokens: NDArray[np.uint32]) -> Reading:
-        size = _body_size(content, raw, self._limits)
-        return Reading(content.message, Features(tokens, traits(content), numbers(content, size)))
-
-    def read_named(self, raw: bytes) -> tuple[Reading, Named]:
-        """The features of one message, and a way to its words."""
-        content = reading.read(raw, self._limits)
-        compiled = self._compiled(content)
-        if compiled is not None:
-            return self._reading(raw, content, compiled.distinct()), compiled
+        For judging: buckets of tokens repeat anyway, so repeats are dropped there, once.
+        """
+        content = read_content(raw, self._limits)
+        native = self._native_tokens(content)
+        if native is not None:
+            return self._make_result(raw, content, native.distinct_tokens())
         if content.spaceless:
-            groups = self._groups([content])
-            tokens = np.concatenate([group.tokens for group in groups])
-            return self._reading(raw, content, unique(tokens.copy())), _Listed(tokens, groups)
-        tokens, kept, run = self._hashed(content.sections)
-        grams = list(self._grams(0, content.sections))
-        letters = [group.tokens for group in grams]
-        counted = np.where(kept, tokens, tokens[:1])  # what does not count is never the first of its kind
-        named = _Listed(np.concatenate((counted, *letters)), [*_in_order(tokens, run), *grams])
-        return self._reading(raw, content, unique(np.concatenate((tokens[kept], *letters)))), named
+            tokens = _distinct_by_message(self._token_groups([content]), 1)[0]
+        else:
+            tokens = self._tokens_of_one(content.sections)
+            tokens.sort()
+        return self._make_result(raw, content, tokens)
 
-    def words(self, raw: bytes) -> Features:
-        """Only the words of the body; traits and numbers are zero. For profiles that look at nothing else."""
-        return self.read_words([raw])[0]
+    def read_batch(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
+        """The features of several messages, hashed in one pass, which costs less for each."""
+        contents = [read_content(raw, self._limits) for raw in messages]
+        return [
+            self._make_result(raw, content, tokens)
+            for raw, content, tokens in zip(
+                messages, contents, self._distinct_tokens(contents), strict=True
+            )
+        ]
 
-    def read_words(self, messages: Sequence[bytes]) -> list[Features]:
-        """The same for several messages in one pass."""
-        contents = [reading.read(raw, self._limits, body_only=True) for raw in messages]
-        return [Features(mine, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)) for mine in self._words(contents)]
+    def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
+        """The features of one message, and a way to its words."""
+        content = read_content(raw, self._limits)
+        native = self._native_tokens(content)
+        if native is not None:
+            return self._make_result(raw, content, native.distinct_tokens()), native
+        if content.spaceless:
+            groups = self._token_groups([content])
+            candidates = np.concatenate([group.tokens for group in groups])
+            tokens = candidates.copy()
+        else:
+            hashed, counts, run = self._hash_sections(content.sections)
+            gram_groups = list(self._gram_groups(0, content.sections))
+            grams = [group.tokens for group in gram_groups]
+            groups = [*_group_neighbours(hashed, run), *gram_groups]
+            # A pair that does not count must not be found: it repeats the first token instead.
+            candidates = np.concatenate((np.where(counts, hashed, hashed[:1]), *grams))
+            tokens = np.concatenate((hashed[counts], *grams))
+        return self._make_result(raw, content, sort_unique(tokens)), _TokenList(candidates, groups)
 
-    def _words(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
+    def _make_result(
+        self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]
+    ) -> ExtractedMessage:
+        # The header grows on the way by fields that are no evidence, so only the body counts.
+        size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
+        features = Features(tokens, compute_traits(content), compute_numbers(content, size))
+        return ExtractedMessage(content.message, features)
+
+    def word_features(self, raw: bytes) -> Features:
+        """The words of the body only, for profiles that look at nothing else.
+
+        Traits and numbers are zero.
+        """
+        return self.word_features_batch([raw])[0]
+
+    def word_features_batch(self, messages: Sequence[bytes]) -> list[Features]:
+        """`word_features` of several messages in one pass."""
+        contents = [read_content(raw, self._limits, body_only=True) for raw in messages]
+        native = None
         if len(contents) == 1 and not contents[0].spaceless:
-            compiled = self._hasher.compiled(contents[0].sections, _BODY)
-            if compiled is not None:
-                return [compiled.distinct()]
-        run = self._hasher.run([content.sections[0] for content in contents])
-        owner = np.arange(len(contents)).repeat(run.counts)
-        groups = [Group(narrow(run.hashes) | WORDS, owner, run, np.arange(len(owner))), *self._spaceless(contents, pairs=False)]
-        return _counted(groups, len(contents))
+            native = self._hasher.native_tokens(contents[0].sections, _BODY_SECTIONS)
+        if native is not None:
+            by_message = [native.distinct_tokens()]
+        else:
+            run = self._hasher.hash_tokens([content.sections[0] for content in contents])
+            owners = np.arange(len(contents)).repeat(run.counts)
+            tokens = narrow_hashes(run.hashes) | WORDS
+            groups = [
+                TokenGroup(tokens, owners, run, np.arange(len(owners))),
+                *self._spaceless_groups(contents, pairs=False),
+            ]
+            by_message = _distinct_by_message(groups, len(contents))
+        return [
+            Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+            for tokens in by_message
+        ]
 
-    def texts(self, raw: bytes) -> dict[int, str]:
-        """Readable text of every token of a message, by its hash: for explanations only (one Python object per token)."""
-        found: dict[int, str] = {}
-        for group in self._groups([reading.read(raw, self._limits)]):
-            found.update(zip(group.tokens.tolist(), group.names(), strict=True))
-        return found
+    def token_texts(self, raw: bytes) -> dict[int, str]:
+        """Readable text of every token of a message, by its hash.
 
-    def _tokens(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
+        For explanations only: it makes one Python object for each token.
+        """
+        texts: dict[int, str] = {}
+        for group in self._token_groups([read_content(raw, self._limits)]):
+            texts.update(zip(group.tokens.tolist(), group.token_texts(), strict=True))
+        return texts
+
+    def _native_tokens(self, content: MessageContent) -> NativeTokens | None:
+        """Tokens by the compiled functions, which cannot do scripts without spaces."""
+        if content.spaceless:
+            return None
+        return self._hasher.native_tokens(
+            content.sections, _UNPAIRED_SECTIONS, _MAX_SKIPS, _GRAM_SECTIONS
+        )
+
+    def _distinct_tokens(self, contents: list[MessageContent]) -> list[NDArray[np.uint32]]:
         """The distinct tokens of each message, sorted."""
-        found = [self._compiled(content) for content in contents]
-        others = [content for content, compiled in zip(contents, found, strict=True) if compiled is None]
-        rest = iter(self._by_numpy(others) if others else ())
-        return [next(rest) if compiled is None else compiled.distinct() for compiled in found]
-
-    def _compiled(self, content: Content) -> Compiled | None:
-        """Those of one message by the kernel, if it can: it knows nothing of scripts without spaces."""
-        return None if content.spaceless else self._hasher.compiled(content.sections, _UNPAIRED, _SKIPPED, _LETTERED)
-
-    def _by_numpy(self, contents: list[Content]) -> list[NDArray[np.uint32]]:
-        if len(contents) == 1 and not contents[0].spaceless:
-            return [unique(self._tokens_of_one(contents[0].sections))]
-        return _counted(self._groups(contents), len(contents))
+        natives = [self._native_tokens(content) for content in contents]
+        others = [
+            content for content, native in zip(contents, natives, strict=True) if native is None
+        ]
+        if len(others) == 1 and not others[0].spaceless:
+            by_numpy = iter([sort_unique(self._tokens_of_one(others[0].sections))])
+        else:
+            by_numpy = iter(
+                _distinct_by_message(self._token_groups(others), len(others)) if others else ()
+            )
+        return [
+            next(by_numpy) if native is None else native.distinct_tokens() for native in natives
+        ]
 
     def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
-        """The same as by `_groups`, in half the time: what is in order of its own accord need not be looked up. In no order yet."""
-        tokens, kept, _ = self._hashed(sections)
-        return np.concatenate((tokens[kept], *[group.tokens for group in self._grams(0, sections)]))
+        """The tokens of one message, in no order, in half the time that `_token_groups` takes:
+        nothing has to be looked up.
+        """
+        hashed, counts, _ = self._hash_sections(sections)
+        return np.concatenate(
+            (hashed[counts], *[group.tokens for group in self._gram_groups(0, sections)])
+        )
 
-    def _hashed(self, sections: list[Section]) -> tuple[NDArray[np.uint32], NDArray[np.bool_], Run]:
-        """All single tokens of one message, neighbours and skips; which of them count; where they stand."""
-        run = self._hasher.run(sections, _UNPAIRED)
+    def _hash_sections(
+        self, sections: list[Section]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], TokenRun]:
+        """All single tokens of one message, all neighbours, and pairs with a gap.
+
+        Returns
+        -------
+        tuple
+            Tokens; which of them count; where they stand.
+        """
+        run = self._hasher.hash_tokens(sections, _UNPAIRED_SECTIONS)
         words, singles = int(run.counts[0]), len(run.hashes)
-        pairs, skips = max(singles - 1, 0), max(min(singles - words, _SKIPPED) - 2, 0)
-        tokens = narrow(self._hasher.with_neighbours(run.hashes, words, skips))
-        tokens |= _KINDS.repeat((words, singles - words, pairs, skips))
-        gapped = run.joined[words : words + skips] & run.joined[words + 1 : words + skips + 1]
-        return tokens, np.concatenate((np.ones(singles, np.bool_), run.joined[:pairs], gapped)), run
+        pairs, skips = max(singles - 1, 0), max(min(singles - words, _MAX_SKIPS) - 2, 0)
+        tokens = narrow_hashes(self._hasher.hash_neighbours(run.hashes, words, skips))
+        tokens |= _TOKEN_SETS.repeat((words, singles - words, pairs, skips))
+        joined, end = run.pairs_with_next, words + skips
+        gapped = joined[words:end] & joined[words + 1 : end + 1]
+        return tokens, np.concatenate((np.ones(singles, np.bool_), joined[:pairs], gapped)), run
 
-    def _groups(self, contents: list[Content]) -> list[Group]:
+    def _token_groups(self, contents: list[MessageContent]) -> list[TokenGroup]:
         """All tokens of some messages."""
         sections = [section for content in contents for section in content.sections]
-        run = self._hasher.run(sections, _UNPAIRED)
-        owner = np.arange(len(contents)).repeat([len(content.sections) for content in contents]).repeat(run.counts)
-        kinds = np.where([name != b"" for name, _ in sections], CLUES, WORDS).repeat(run.counts)
-        groups = [Group(narrow(run.hashes) | kinds, owner, run, np.arange(len(owner)))]
-        grams = [group for number, content in enumerate(contents) for group in self._grams(number, content.sections)]
-        return [*groups, self._pairs(run, owner), self._skips(run, owner, kinds), *grams, *self._spaceless(contents, pairs=True)]
+        run = self._hasher.hash_tokens(sections, _UNPAIRED_SECTIONS)
+        counts = [len(content.sections) for content in contents]
+        owners = np.arange(len(contents)).repeat(counts).repeat(run.counts)
+        sets = np.where([name != b"" for name, _ in sections], CLUES, WORDS).repeat(run.counts)
+        # Pairs with a gap: the first tokens beside the body's, in each message.
+        beside = sets == CLUES
+        before = beside.cumsum() - beside
+        early = beside & (before - before.take(owners.searchsorted(owners)) < _MAX_SKIPS)
+        joined = run.pairs_with_next
+        left = (joined[:-2] & joined[1:-1] & early[:-2] & early[2:]).nonzero()[0]
+        hashes = self._hasher.hash_pairs(run.hashes.take(left), run.hashes.take(left + 2), 1)
+        return [
+            TokenGroup(narrow_hashes(run.hashes) | sets, owners, run, np.arange(len(owners))),
+            self._pair_group(run, owners),
+            TokenGroup(narrow_hashes(hashes) | GRAMS, owners.take(left), run, left, 2),
+            *[
+                group
+                for number, content in enumerate(contents)
+                for group in self._gram_groups(number, content.sections)
+            ],
+            *self._spaceless_groups(contents, pairs=True),
+        ]
 
-    def _spaceless(self, contents: list[Content], *, pairs: bool) -> Iterator[Group]:
+    def _spaceless_groups(
+        self, contents: list[MessageContent], *, pairs: bool
+    ) -> Iterator[TokenGroup]:
         """Bigrams of scripts without spaces, and pairs of them."""
         for number, content in enumerate(contents):
             for section, text in content.spaceless:
-                run = self._hasher.bigrams(section, text)
-                owner = np.full(len(run.hashes), number)
-                yield Group(narrow(run.hashes) | (CLUES if section else WORDS), owner, run, np.arange(len(owner)))
+                run = self._hasher.hash_bigrams(section, text)
+                owners = np.full(len(run.hashes), number)
+                tokens = narrow_hashes(run.hashes) | (CLUES if section else WORDS)
+                yield TokenGroup(tokens, owners, run, np.arange(len(owners)))
                 if pairs:
-                    yield self._pairs(run, owner)
+                    yield self._pair_group(run, owners)
 
-    def _pairs(self, run: Run, owner: NDArray[np.intp]) -> Group:
+    def _pair_group(self, run: TokenRun, owners: NDArray[np.intp]) -> TokenGroup:
         """Neighbouring tokens, never across the border of a section."""
-        left = run.joined.nonzero()[0]
-        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 1), 0)
-        return Group(narrow(hashes) | PAIRS, owner.take(left), run, left, 1)
+        left = run.pairs_with_next.nonzero()[0]
+        hashes = self._hasher.hash_pairs(run.hashes.take(left), run.hashes.take(left + 1), 0)
+        return TokenGroup(narrow_hashes(hashes) | PAIRS, owners.take(left), run, left, 1)
 
-    def _skips(self, run: Run, owner: NDArray[np.intp], kinds: NDArray[np.uint32]) -> Group:
-        """The first tokens beside the body's with one other between."""
-        beside = kinds == CLUES
-        before = beside.cumsum() - beside
-        early = beside & (before - before.take(owner.searchsorted(owner)) < _SKIPPED)
-        left = (run.joined[:-2] & run.joined[1:-1] & early[:-2] & early[2:]).nonzero()[0]
-        hashes = self._hasher.pairs(run.hashes.take(left), run.hashes.take(left + 2), 1)
-        return Group(narrow(hashes) | GRAMS, owner.take(left), run, left, 2)
-
-    def _grams(self, number: int, sections: list[Section]) -> Iterator[Group]:
-        """Characters of message `number`, several at a time."""
+    def _gram_groups(self, number: int, sections: list[Section]) -> Iterator[TokenGroup]:
+        """Grams of message `number`."""
         for name, text in sections:
-            if name in _LETTERED:
-                run = self._hasher.grams(text)
+            if name in _GRAM_SECTIONS:
+                run = self._hasher.hash_grams(text)
                 places = np.arange(len(run.hashes))
-                yield Group(narrow(run.hashes) | GRAMS, np.full(len(places), number), run, places)
+                owners = np.full(len(places), number)
+                yield TokenGroup(narrow_hashes(run.hashes) | GRAMS, owners, run, places)
 
 
-class Reading(NamedTuple):
-    """A message taken apart, and its features."""
+class TokenGroup(NamedTuple):
+    """Tokens with the numbers of their messages, and where in a run each comes from.
 
-    message: Split
-    features: Features
-
-
-class Group(NamedTuple):
-    """Tokens, each with the number of its message, and where they come from: token number `left` of a run, paired with
-    the one `step` later."""
+    positions: of the token itself, or of the first of a pair; the second is `step` tokens later.
+    """
 
     tokens: NDArray[np.uint32]
-    owner: NDArray[np.intp]
-    run: Run
-    left: NDArray[np.intp]
+    message_numbers: NDArray[np.intp]
+    run: TokenRun
+    positions: NDArray[np.intp]
     step: int = 0
 
-    def names(self) -> list[str]:
+    def token_texts(self) -> list[str]:
         """Readable text of each token."""
-        return list(map(self.name, range(len(self.left))))
+        return list(map(self.token_text, range(len(self.positions))))
 
-    def name(self, number: int) -> str:
+    def token_text(self, number: int) -> str:
         """Readable text of one token."""
-        left = int(self.left[number])
+        left = int(self.positions[number])
+        text = self.run.token_text(left)
         if not self.step:
-            return self.run.name(left)
-        return self.run.name(left) + BETWEEN[self.step] + self.run.name(left + self.step).rpartition(":")[2]
+            return text
+        right = self.run.token_text(left + self.step).rpartition(":")[2]
+        return text + PAIR_SEPARATORS[self.step] + right
 
 
-class Named(Protocol):
-    """A way to the words of one message."""
-
-    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
-        """The tokens in these buckets (each `token >> shift`), of several in one the first, with what each bucket adds."""
-
-
-class _Listed(NamedTuple):
-    """All tokens of one message, repeats among them, and the groups they come from, to look up the text of a few."""
+class _TokenList(NamedTuple):
+    """All tokens of one message by numpy, repeats among them, and the groups they come from."""
 
     tokens: NDArray[np.uint32]
-    groups: list[Group]
+    groups: list[TokenGroup]
 
-    def words(self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int) -> tuple[Word, ...]:
+    def words(
+        self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
+    ) -> tuple[Word, ...]:
+        """As `NativeTokens.words`."""
         if not len(buckets):
             return ()
-        places = (buckets.astype(np.uint32)[:, np.newaxis] == self.tokens >> np.uint32(shift)).argmax(axis=1)
-        found = zip(self.tokens.take(places).tolist(), map(self._text, places.tolist()), parts.tolist(), strict=True)
-        return tuple([Word(*one) for one in found])
+        narrow = self.tokens >> np.uint32(shift)
+        places = (buckets.astype(np.uint32)[:, np.newaxis] == narrow).argmax(axis=1)
+        return tuple(
+            [
+                Word(token, self._token_text(place), part)
+                for token, place, part in zip(
+                    self.tokens.take(places).tolist(), places.tolist(), parts.tolist(), strict=True
+                )
+            ]
+        )
 
-    def _text(self, place: int) -> str:
+    def _token_text(self, place: int) -> str:
         for group in self.groups:
             if place < len(group.tokens):
-                return group.name(place)
+                return group.token_text(place)
             place -= len(group.tokens)
         raise IndexError(place)
 
 
-def _in_order(tokens: NDArray[np.uint32], run: Run) -> list[Group]:
-    """Single tokens, neighbours and skips of one message as `Extractor._hashed` gives them, in groups."""
+WordFinder = NativeTokens | _TokenList
+"""A way to the words of one message: `words(buckets, parts, shift)`."""
+
+
+def _group_neighbours(tokens: NDArray[np.uint32], run: TokenRun) -> list[TokenGroup]:
+    """Groups of what `_hash_sections` returns: single tokens, neighbours, pairs with a gap."""
     singles, words = len(run.hashes), int(run.counts[0])
     pairs, places = max(singles - 1, 0), np.arange(singles)
     parts = np.split(tokens, (singles, singles + pairs))
-    firsts = (0, 0, words)  # where each begins in the run
     return [
-        Group(part, places[: len(part)], run, places[first : first + len(part)], step)
-        for step, (part, first) in enumerate(zip(parts, firsts, strict=True))
+        TokenGroup(part, places[: len(part)], run, places[first : first + len(part)], step)
+        for step, (part, first) in enumerate(zip(parts, (0, 0, words), strict=True))
     ]
 
 
-def _counted(groups: list[Group], messages: int) -> list[NDArray[np.uint32]]:
+def _distinct_by_message(groups: list[TokenGroup], messages: int) -> list[NDArray[np.uint32]]:
     """The distinct tokens of each message, sorted."""
     tokens = np.concatenate([group.tokens for group in groups])
     if messages == 1:
-        return [unique(tokens)]
-    keyed = np.concatenate([group.owner for group in groups]).astype(np.uint64) << np.uint64(32)
+        return [sort_unique(tokens)]
+    owners = np.concatenate([group.message_numbers for group in groups])
+    keyed = owners.astype(np.uint64) << np.uint64(32)
     keyed |= tokens
-    distinct = unique(keyed)
+    distinct = sort_unique(keyed)
     borders = distinct.searchsorted(np.arange(1, messages, dtype=np.uint64) << np.uint64(32))
     return np.split(distinct.astype(np.uint32), borders)
 
 
-def _body_size(content: Content, raw: bytes, limits: Limits) -> int:
-    """Bytes behind the header block: the header grows on the way, by fields that are no evidence."""
-    return len(content.message.body) + max(len(raw) - limits.message_bytes, 0)
-
-
-def unique(tokens: NDArray[Whole]) -> NDArray[Whole]:
-    """Sorted, without repeats; `tokens` is sorted in place."""
+def sort_unique(tokens: NDArray[UnsignedInteger]) -> NDArray[UnsignedInteger]:
+    """The distinct tokens, sorted; `tokens` is sorted in place."""
     tokens.sort()
-    return without_repeats(tokens)
+    return drop_repeats(tokens)
 
 
-def without_repeats(tokens: NDArray[Whole]) -> NDArray[Whole]:
-    """Those of sorted ones."""
+def drop_repeats(tokens: NDArray[UnsignedInteger]) -> NDArray[UnsignedInteger]:
+    """The distinct ones of sorted tokens."""
     if len(tokens) < 2:
         return tokens
     keep = np.empty(len(tokens), np.bool_)

@@ -1,7 +1,8 @@
 """Categorical and numeric traits of a message, beside its tokens.
 
-Every trait has a fixed list of values (the last one is "other"), so that a category never seen costs nothing and a receipt
-holds one byte for each. Numbers are log-scaled, quantised and bounded: one huge message cannot dominate a sum.
+Every trait has a fixed list of values (the last one is "other"), so that a category never seen
+costs nothing and a receipt holds one byte for each. Numbers are log-scaled, quantised and bounded:
+one huge message cannot dominate a sum.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import kernel
-from spamguard.mail.content import Content
+from spamguard import native
+from spamguard.mail.content import MessageContent
 from spamguard.mail.decode import codec_name
-from spamguard.mail.relations import owner
-from spamguard.mail.split import Named
+from spamguard.mail.headers import registered_domain
+from spamguard.mail.mime import FieldMap
 
 _MEDIA = (
     "absent",
@@ -30,7 +31,17 @@ _MEDIA = (
     "multipart/report",
 )
 _ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
-_CHARSETS = ("absent", "us-ascii", "utf-8", "western", "central", "cyrillic", "japanese", "chinese", "korean")
+_CHARSETS = (
+    "absent",
+    "us-ascii",
+    "utf-8",
+    "western",
+    "central",
+    "cyrillic",
+    "japanese",
+    "chinese",
+    "korean",
+)
 _ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
 
 TRAITS: dict[str, tuple[str, ...]] = {
@@ -64,9 +75,11 @@ NUMBERS: tuple[str, ...] = (
     "attachments",
     "exclamation marks",
 )
-"""Names of the numeric traits. Counts and lengths are 8·log2(1+x), shares 255·x, both rounded, at most 255."""
+"""Names of the numeric traits. Counts and lengths are 8·log2(1+x), shares 255·x, both rounded, at
+most 255.
+"""
 
-_CHARSET_GROUP = {  # by name of the codec
+_CHARSET_GROUPS = {  # by name of the codec
     "ascii": "us-ascii",
     "utf-8": "utf-8",
     "cp1252": "western",
@@ -93,26 +106,33 @@ _EXTENSIONS = {
     "calendar": b"ics vcs",
     "message": b"eml msg",
 }
-_KIND_OF_EXTENSION = {extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()}
+_EXTENSION_KINDS = {
+    extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()
+}
 _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _UPPER_CASE = bytes(range(65, 91))
 _DIGITS = b"0123456789"
 _ASCII = bytes(range(128))
-_CODES = [({value: code for code, value in enumerate(values)}, len(values) - 1) for values in TRAITS.values()]
+_TRAIT_CODES = [
+    ({value: code for code, value in enumerate(values)}, len(values) - 1)
+    for values in TRAITS.values()
+]
 
 
-def traits(content: Content) -> NDArray[np.uint8]:
+def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """Codes of all traits, uint8, shape (len(TRAITS),)."""
-    named = content.message.named
-    sender = owner(named.get(b"from", b""))
+    named = content.message.first_values
+    sender = registered_domain(named.get(b"from", b""))
     charset = content.text_types[0].parameters.get(b"charset") if content.text_types else None
     encoding = content.text_encodings[0] if content.text_encodings else b""
     values = (
-        content.message.type.media.decode("ascii", "replace") if b"content-type" in named else "absent",
+        content.message.content_type.media.decode("ascii", "replace")
+        if b"content-type" in named
+        else "absent",
         encoding.decode("ascii", "replace") if encoding else "absent",
-        _CHARSET_GROUP.get(codec_name(charset) or "", "other") if charset else "absent",
+        _CHARSET_GROUPS.get(codec_name(charset) or "", "other") if charset else "absent",
         _attachment(content),
         _recipients(named),
         _relation(named.get(b"reply-to"), sender, "same domain"),
@@ -121,24 +141,30 @@ def traits(content: Content) -> NDArray[np.uint8]:
         _list(named),
         ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
     )
-    return np.array([table.get(value, other) for (table, other), value in zip(_CODES, values, strict=True)], np.uint8)
+    return np.array(
+        [
+            table.get(value, other)
+            for (table, other), value in zip(_TRAIT_CODES, values, strict=True)
+        ],
+        np.uint8,
+    )
 
 
 def _relation(value: bytes | None, sender: bytes, same: str) -> str:
     if value is None:
         return "absent"
-    return same if sender and owner(value) == sender else "other"
+    return same if sender and registered_domain(value) == sender else "other"
 
 
-def _attachment(content: Content) -> str:
+def _attachment(content: MessageContent) -> str:
     if not content.attachments:
         return "none"
     media, name = content.attachments[0]
-    kind = _KIND_OF_EXTENSION.get(name.rpartition(b".")[2])
+    kind = _EXTENSION_KINDS.get(name.rpartition(b".")[2])
     return kind or ("image" if media.startswith(b"image/") else "other")
 
 
-def _recipients(named: Named) -> str:
+def _recipients(named: FieldMap) -> str:
     to = named.get(b"to", b"") + b"," + named.get(b"cc", b"")
     count = to.count(b"@")
     if count:
@@ -159,56 +185,62 @@ def _subject(value: bytes | None) -> str:
     return "capitals" if value.isupper() and b"=?" not in value else "other"
 
 
-def _list(named: Named) -> str:
+def _list(named: FieldMap) -> str:
     if b"list-id" in named or b"list-post" in named or b"mailing-list" in named:
         return "list"
-    bulk = b"list-unsubscribe" in named or named.get(b"precedence", b"").strip().lower() in (b"bulk", b"list", b"junk")
+    bulk = b"list-unsubscribe" in named or named.get(b"precedence", b"").strip().lower() in (
+        b"bulk",
+        b"list",
+        b"junk",
+    )
     return "bulk" if bulk else "none"
 
 
-def numbers(content: Content, size: int) -> NDArray[np.int16]:
-    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole body."""
+def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
+    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole
+    body.
+    """
     body = content.sections[0][1]
-    named = content.message.named
+    named = content.message.first_values
     sample = b"".join(content.samples)
-    capitals, digits, beyond = _kinds(sample)
+    capitals, digits, beyond = _count_kinds(sample)
     values = (
-        _scaled(size),
-        _scaled(content.length),
-        _scaled(len(content.urls)),
-        _share(capitals, len(sample)),
-        _share(digits, len(sample)),
-        _share(beyond, len(sample)),
-        _scaled((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
-        _scaled(len(named.get(b"subject", b""))),
-        _scaled(len(content.evidence)),
-        _scaled(content.hops),
-        _share(content.markup, content.markup + content.length),
-        _scaled(sum(map(len, content.hidden))),
-        _scaled(content.images),
-        _scaled(len(content.attachments)),
-        _scaled(body.count(b"!")),
+        _scale_log(size),
+        _scale_log(content.text_length),
+        _scale_log(len(content.urls)),
+        _scale_share(capitals, len(sample)),
+        _scale_share(digits, len(sample)),
+        _scale_share(beyond, len(sample)),
+        _scale_log((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
+        _scale_log(len(named.get(b"subject", b""))),
+        _scale_log(len(content.evidence)),
+        _scale_log(content.hops),
+        _scale_share(content.markup_length, content.markup_length + content.text_length),
+        _scale_log(sum(map(len, content.hidden))),
+        _scale_log(content.images),
+        _scale_log(len(content.attachments)),
+        _scale_log(body.count(b"!")),
     )
     return np.array(values, np.int16)
 
 
-def _kinds(sample: bytes) -> tuple[int, int, int]:
+def _count_kinds(sample: bytes) -> tuple[int, int, int]:
     """How many of its bytes are capitals, digits, and beyond ASCII."""
-    compiled = kernel.functions()
+    compiled = native.functions()
     if compiled is not None:
         return compiled.kinds(sample)
     beyond = 0 if sample.isascii() else len(sample.translate(None, _ASCII))
-    return _count(sample, _UPPER_CASE), _count(sample, _DIGITS), beyond
+    return _count_bytes(sample, _UPPER_CASE), _count_bytes(sample, _DIGITS), beyond
 
 
-def _count(sample: bytes, characters: bytes) -> int:
+def _count_bytes(sample: bytes, characters: bytes) -> int:
     return len(sample) - len(sample.translate(None, characters))
 
 
 @lru_cache(maxsize=4096)
-def _scaled(count: int) -> int:
+def _scale_log(count: int) -> int:
     return min(round(8 * log2(1 + count)), 255)
 
 
-def _share(part: int, whole: int) -> int:
+def _scale_share(part: int, whole: int) -> int:
     return round(255 * part / max(whole, 1))

@@ -1,7 +1,7 @@
-"""A process that judges messages, one after the other, for one worker, with these arguments: FD PARENT ONE_WRONG_IN WORDS STATE.
+"""The scorer process: judges messages, one after the other, for one worker.
 
-It may be killed at any moment, and is, when a message takes too long: it must hold nothing that would be missed, write nothing
-but its answers, and never outlive its worker.
+Its arguments are FD PARENT ONE_WRONG_IN WORDS STATE. It is killed when a message takes too long: it
+must hold nothing that would be missed, write nothing but its answers, and never outlive its worker.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard import log
-from spamguard.engine import Filter
+from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
-from spamguard.files import LEDGER
-from spamguard.proxy import frames
-
-_MOST_MEMORY = 2 << 30  # bytes beyond what the tables take
-_TRY_AGAIN = 1.0  # seconds between attempts to open a filter that cannot be opened
-_PIECE = 1 << 20
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-_PAGE = resource.getpagesize()
+from spamguard.proxy import ipc
+from spamguard.storage import LEDGER_FILE
 
 _log = logging.getLogger("spamguard.scorer")
 
+_MAX_MEMORY_BYTES = 2 << 30  # beyond the tables
+_RETRY_SECONDS = 1.0  # between attempts to open a filter that cannot be opened
+_CHUNK_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PAGE_BYTES = resource.getpagesize()
 
-class Request(NamedTuple):
-    """A message to judge, and whose mail it may be."""
+
+class ScorerRequest(NamedTuple):
+    """A message to judge, header fields as on top of it, and users whose mail it may be."""
 
     message: bytes
     on_top: bytes
@@ -43,7 +43,10 @@ class Request(NamedTuple):
 
 
 class Scorer:
-    """Judges by the filter in a directory, which may appear, break and be mended meanwhile. words: as in `Filter.scan`."""
+    """Judges by the filter in a directory, which may appear, break and be mended meanwhile.
+
+    words: as in `Filter.scan`.
+    """
 
     def __init__(self, state: Path, one_wrong_in: int, words: int) -> None:
         self._state = state
@@ -53,53 +56,66 @@ class Scorer:
         self._next_attempt = 0.0
 
     def open(self) -> Filter | None:
-        """The filter, or None when there is none that can be used; tried at most once a second."""
+        """The filter, or None if there is none of use; tried at most once a second."""
         if self._filter is None and time.monotonic() >= self._next_attempt:
-            self._next_attempt = time.monotonic() + _TRY_AGAIN
+            self._next_attempt = time.monotonic() + _RETRY_SECONDS
             try:
-                if (self._state / LEDGER).exists():  # made by whoever teaches, never from here
+                if (self._state / LEDGER_FILE).exists():  # learning makes it, a scorer never does
                     self._filter = Filter.open(self._state, one_wrong_in=self._one_wrong_in)
             except SpamguardError as error:
                 _log.error("%s", error)
         return self._filter
 
-    def answer(self, request: Request) -> bytes:
-        """The answer to one request. MemoryError is not caught: nobody knows what it has left behind."""
-        found = self.open()
-        if found is None:
-            return frames.answer(frames.NOT_SCANNED, b"no-model")
+    def answer(self, request: ScorerRequest) -> bytes:
+        """The answer to one request.
+
+        Raises
+        ------
+        MemoryError
+            Whatever it left behind is in no known state.
+        """
+        spam_filter = self.open()
+        if spam_filter is None:
+            return ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
         try:
-            return frames.scanned(found.scan(request.message, self._words, request.on_top, request.users))
+            return ipc.encode_scan(
+                spam_filter.scan(request.message, self._words, request.on_top, request.users)
+            )
         except MemoryError:
             raise
         except SpamguardError as error:
             _log.error("%s", error)
             self._filter = None
             with suppress(SpamguardError):
-                found.close()
-            return frames.answer(frames.NOT_SCANNED, b"no-model")
+                spam_filter.close()
+            return ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
         except Exception:  # noqa: BLE001  the next message may be better
             _log.exception("a fault in judging")
-            return frames.answer(frames.NOT_SCANNED, b"error")
+            return ipc.encode_answer(ipc.NOT_SCANNED, b"error")
 
 
-def requests(connection: socket.socket) -> Iterator[Request]:
-    """What is asked, until the worker hangs up."""
+def read_requests(connection: socket.socket) -> Iterator[ScorerRequest]:
+    """The requests, until the worker closes the connection."""
     while True:
-        head, descriptors, _, _ = socket.recv_fds(connection, frames.REQUEST.size, 1)
-        if not head:
+        header, descriptors, _, _ = socket.recv_fds(connection, ipc.REQUEST_HEADER.size, 1)
+        if not header:
             return
-        head += _read(connection, frames.REQUEST.size - len(head))
-        in_file, on_top, named, size = frames.REQUEST.unpack(head)
-        above = _read(connection, on_top)
-        users = frames.users_of(_read(connection, named))
-        yield Request(_read_file(descriptors[0], size) if in_file else _read(connection, size), above, users)
+        header += _read_exactly(connection, ipc.REQUEST_HEADER.size - len(header))
+        in_file, on_top_size, users_size, size = ipc.REQUEST_HEADER.unpack(header)
+        on_top = _read_exactly(connection, on_top_size)
+        users = ipc.decode_users(_read_exactly(connection, users_size))
+        # The message is in no local variable: suspended, this generator would keep it in memory.
+        yield ScorerRequest(
+            _read_file(descriptors[0], size) if in_file else _read_exactly(connection, size),
+            on_top,
+            users,
+        )
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        piece = connection.recv(min(size - len(data), _PIECE))
+        piece = connection.recv(min(size - len(data), _CHUNK_BYTES))
         if not piece:
             raise EOFError
         data += piece
@@ -107,7 +123,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _read_file(descriptor: int, size: int) -> bytes:
-    """All of it: the identity of a message goes to its last byte. One copy in memory."""
+    """The whole file in one copy: the digest of a message goes to its last byte."""
     try:
         return os.pread(descriptor, size, 0)
     finally:
@@ -115,33 +131,35 @@ def _read_file(descriptor: int, size: int) -> bytes:
 
 
 def confine(parent: int) -> None:
-    """End with the worker, leave no core file, and let signals to the whole group be the worker's business."""
+    """End with the worker, leave no core file, and ignore signals to the whole process group."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could say so
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
         sys.exit(0)
 
 
 def _limit_memory() -> None:
-    """To what is taken now, the tables among it, and some more."""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+    """Limit memory to what is used now, with the tables, and `_MAX_MEMORY_BYTES`."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
+    limit = used + _MAX_MEMORY_BYTES
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = taken + _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(taken + _MOST_MEMORY, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the worker hangs up."""
+    """Answer requests until the worker closes the connection."""
     descriptor, parent, one_wrong_in, words, state = arguments
     confine(int(parent))
     scorer = Scorer(Path(state), int(one_wrong_in), int(words))
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
-        connection.sendall(frames.answer(frames.READY))
-        for request in requests(connection):
+        connection.sendall(ipc.encode_answer(ipc.READY))
+        for request in read_requests(connection):
             answer = scorer.answer(request)
             del request  # a large message is not kept until the next one comes
             connection.sendall(answer)

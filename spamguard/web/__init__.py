@@ -1,1 +1,1 @@
-"""See it, ask it, correct it: pages and an HTTP API over one service. Nothing here is on the mail's path."""
+"""Page and HTTP API over one service. No mail passes through here on its way."""

@@ -1,8 +1,5 @@
-"""Pages: see what was said of mail, ask why, correct it. Rendered here, whole without a script, a little quicker with one.
+"""Pages for people: what was said of mail, why, and how to correct it.
 
-Must never show mail so that it acts, change anything by GET, or wait for what the mail's path needs.
+The server renders whole pages, which work without the script. Pages must never show mail so that it
+acts, change anything on GET, or wait for anything that mail needs on its way.
 """
-
-from spamguard.web.pages.routing import failed, routes
-
-__all__ = ["failed", "routes"]

@@ -1,6 +1,6 @@
-"""Where the marks of a chart stand. Pure: numbers in, places out; templates draw them, as SVG without any style of its own.
+"""Geometry of the charts: numbers in, coordinates out. Templates draw them as SVG.
 
-Never the only way to read a number: each chart has a table beside it.
+A chart must never be the only way to read a number: each has a table beside it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10, sqrt
 
-from spamguard.web.pages import texts
-from spamguard.web.service.values import Bin, Growth, Hour
+from spamguard.web.models import Bin, Growth, Hour
+from spamguard.web.pages import filters
 
 WIDTH, HEIGHT = 420, 180
-"""Of every chart, in its own units, which are about as wide as a pixel."""
+"""Of every chart, in its own units, about a pixel each."""
 LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
-"""Where the numbers are drawn; around it stands what explains the axes."""
+"""The area of the numbers; labels of the axes stand around it."""
 TONES = ("wanted", "unsure", "unwanted", "none")
-"""From the bottom of a bar to its top."""
-_LABELS = 5  # on the axis of time, at most
-_DAY = 86_400  # seconds
+"""The parts of a bar, from bottom to top."""
+_MAX_LABELS = 5  # on an axis of time
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A rectangle. tone: what it is of."""
+    """A rectangle with a tone."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis and what stands there; on an axis of time its text is `seconds` since 1970."""
+    """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
 
     at: float
     text: str = ""
@@ -44,7 +44,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """marks: rectangles; line: points of a line, as SVG has them; dots: places, and how large. across, up: the axes."""
+    """The ticks of both axes, and what is drawn.
+
+    line: points of a polyline as in SVG. dots: coordinates and radius.
+    """
 
     across: Sequence[Tick]
     up: Sequence[Tick]
@@ -53,107 +56,120 @@ class Chart:
     dots: Sequence[tuple[float, float, float]] = ()
 
 
-def stacked(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
-    """Mail per hour. tones: of each label."""
-    columns = [_by_tone(hour.mail, tones) for hour in hours]
-    return _bars([hour.start for hour in hours], columns)
+def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
+    """Draw messages by hour. tones: of each label."""
+    columns = []
+    for hour in hours:
+        column = dict.fromkeys(TONES, 0)
+        for label, count in hour.mail.items():
+            column[tones.get(label, "none")] += count
+        columns.append(column)
+    return _bar_chart([hour.start for hour in hours], columns)
 
 
-def lessons(hours: Sequence[Hour]) -> Chart:
-    """Lessons per hour, corrections at the bottom of each bar."""
-    columns = [{"unwanted": hour.corrections, "wanted": max(0, hour.lessons - hour.corrections)} for hour in hours]
-    return _bars([hour.start for hour in hours], columns)
+def lessons_chart(hours: Sequence[Hour]) -> Chart:
+    """Draw lessons by hour."""
+    columns = [
+        {"wanted": max(0, hour.lessons - hour.corrections), "unwanted": hour.corrections}
+        for hour in hours
+    ]
+    return _bar_chart([hour.start for hour in hours], columns)
 
 
-def growth(points: Sequence[Growth]) -> Chart:
-    """Lessons in all, by day. points: oldest first."""
+def growth_chart(points: Sequence[Growth]) -> Chart:
+    """Draw the total of lessons by day. points: oldest first; fewer than two make no line."""
     if len(points) < 2:
         return Chart((), ())
     first, last = points[0].day, points[-1].day
-    most = top(max(one.lessons for one in points))
-    places = [(_between((one.day - first) / ((last - first) or 1)), _height(one.lessons / most)) for one in points]
-    return Chart(_days(first, last), _upwards(most), line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+    top = axis_top(max(point.lessons for point in points))
+    line = " ".join(
+        f"{_x_position((point.day - first) / ((last - first) or 1)):.1f},"
+        f"{_y_position(point.lessons / top):.1f}"
+        for point in points
+    )
+    days = round((last - first) / _DAY_SECONDS)
+    span = max(last - first, 3 * _DAY_SECONDS)  # always shows days, not hours
+    across = [
+        Tick(_x_position(day / (days or 1)), filters.clock(first + day * _DAY_SECONDS, span))
+        for day in _spread_labels(days + 1)
+    ]
+    return Chart(across, _count_ticks(top), line=line)
 
 
-def calibration(bins: Sequence[Bin]) -> Chart:
-    """What was predicted against what came true; the nearer to the diagonal, the better. Of few messages a dot is small: it says little."""
+def calibration_chart(bins: Sequence[Bin]) -> Chart:
+    """Draw the true share of unwanted mail over the predicted one: best on the diagonal.
+
+    The area of a dot is in proportion to its messages.
+    """
     most = max((one.messages for one in bins), default=0)
-    dots = [(_between(one.predicted), _height(one.unwanted), _dot(one.messages / most)) for one in bins if one.messages]
+    dots = [
+        (
+            _x_position(one.predicted),
+            _y_position(one.unwanted),
+            max(2.0, 7.0 * sqrt(one.messages / most)),
+        )
+        for one in bins
+        if one.messages
+    ]
     quarters = [step / 4 for step in range(5)]
-    across = [Tick(_between(share), f"{share:.0%}") for share in quarters]
-    up = [Tick(_height(share), f"{share:.0%}") for share in quarters]
+    across = [Tick(_x_position(share), f"{share:.0%}") for share in quarters]
+    up = [Tick(_y_position(share), f"{share:.0%}") for share in quarters]
     return Chart(across, up, dots=dots)
 
 
-def bar(part: float, longest: float) -> Mark:
-    """A part of a sum, to the left or right of the middle of a strip that is 100 wide and 10 high."""
+def part_bar(part: float, longest: float) -> Mark:
+    """Draw a part of a sum to the left or right of the middle of a strip, 100 wide and 10 high."""
     length = 50 * min(1.0, abs(part) / longest) if longest else 0.0
-    return Mark(50.0 if part >= 0 else 50 - length, 1, max(length, 0.5), 8, "unwanted" if part >= 0 else "wanted")
+    x, tone = (50.0, "unwanted") if part >= 0 else (50 - length, "wanted")
+    return Mark(x, 1, max(length, 0.5), 8, tone)
 
 
-def top(most: float) -> int:
-    """A round number that nothing is above, divisible by two: where the axis ends."""
-    if most <= 2:
+def axis_top(maximum: float) -> int:
+    """Return the lowest round and even number that is not below the maximum.
+
+    >>> axis_top(7), axis_top(130)
+    (8, 200)
+    """
+    if maximum <= 2:
         return 2
-    power = int(10 ** floor(log10(most)))
-    return next(step * power for step in (1, 2, 4, 6, 8, 10, 20) if step * power >= most and step * power % 2 == 0)
+    power = int(10 ** floor(log10(maximum)))
+    multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
+    return next(top for top in multiples if top >= maximum and top % 2 == 0)
 
 
-# ---- parts
-
-
-def _by_tone(mail: Mapping[str, int], tones: Mapping[str, str]) -> dict[str, int]:
-    found = dict.fromkeys(TONES, 0)
-    for label, count in mail.items():
-        found[tones.get(label, "none")] += count
-    return found
-
-
-def _bars(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
-    most = top(max((sum(column.values()) for column in columns), default=0))
+def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
+    """Draw a stacked bar for each hour."""
+    top = axis_top(max((sum(column.values()) for column in columns), default=0))
     step = (RIGHT - LEFT) / max(1, len(starts))
-    marks = [mark for number, column in enumerate(columns) for mark in _column(LEFT + number * step, step, column, most)]
-    chosen = _spread(len(starts), 24 if len(starts) > 48 else 1)  # what spans more than two days is told by the day, each once
-    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in chosen]
-    return Chart(across, _upwards(most), marks)
+    marks = []
+    for number, column in enumerate(columns):
+        x, low = LEFT + number * step, 0
+        for tone in TONES:
+            if count := column.get(tone, 0):
+                y = _y_position((low + count) / top)
+                height = _y_position(low / top) - y
+                marks.append(Mark(x + step * 0.1, y, step * 0.8, height, tone))
+                low += count
+    unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
+    labels = _spread_labels(len(starts), unit)
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in labels]
+    return Chart(across, _count_ticks(top), marks)
 
 
-def _column(x: float, step: float, column: Mapping[str, int], most: int) -> list[Mark]:
-    """One bar: its parts, each upon the last."""
-    found, low = [], 0
-    for tone, count in sorted(column.items(), key=lambda item: TONES.index(item[0])):
-        if count:
-            high = _height((low + count) / most)
-            found.append(Mark(x + step * 0.1, high, step * 0.8, _height(low / most) - high, tone))
-            low += count
-    return found
+def _count_ticks(top: int) -> list[Tick]:
+    numbers = (0, top // 2, top)
+    return [Tick(_y_position(number / top), filters.brief(number)) for number in numbers]
 
 
-def _days(first: float, last: float) -> list[Tick]:
-    """On an axis of days, as far apart as they are in time."""
-    days = round((last - first) / _DAY)
-    span = max(last - first, 3 * _DAY)  # of one day there is nothing to tell by the hour
-    return [Tick(_between(day / (days or 1)), texts.clock(first + day * _DAY, span)) for day in _spread(days + 1)]
-
-
-def _upwards(most: int) -> list[Tick]:
-    return [Tick(_height(number / most), texts.brief(number)) for number in (0, most // 2, most)]
-
-
-def _spread(count: int, unit: int = 1) -> list[int]:
-    """At most `_LABELS` of so many, evenly, whole units apart, so that their texts do not touch."""
-    every = -(-count // (_LABELS * unit)) * unit or unit
+def _spread_labels(count: int, unit: int = 1) -> list[int]:
+    """Choose up to `_MAX_LABELS` places, whole units apart, so that labels do not touch."""
+    every = -(-count // (_MAX_LABELS * unit)) * unit or unit
     return list(range(every // 2, count, every))
 
 
-def _between(share: float) -> float:
+def _x_position(share: float) -> float:
     return LEFT + share * (RIGHT - LEFT)
 
 
-def _dot(share: float) -> float:
-    """The radius of one whose area is that share of the largest one's, or as small as can be seen."""
-    return max(2.0, 7.0 * sqrt(share))
-
-
-def _height(share: float) -> float:
+def _y_position(share: float) -> float:
     return BOTTOM - share * (BOTTOM - TOP)

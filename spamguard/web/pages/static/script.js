@@ -1,14 +1,14 @@
-// Makes the pages a little quicker. Everything works without it; it must never put text into a page as markup of its own.
+// Makes the pages a little quicker. Everything works without it. It must never build markup from text.
 "use strict";
 (() => {
-  const POLL = 3000; // milliseconds between two looks for new mail
-  const PAUSE = 20; // times as long as the last look took, at least: a search through much must not keep the filter busy
-  const LONGEST = 60000; // milliseconds: a look may have waited for the network, or for a laptop to wake up
-  const MOST = 500; // rows of a list that grows
-  const TWICE = 1000; // milliseconds in which a second click is meant to be none
+  const POLL_MS = 3000; // between two looks for new mail
+  const PAUSE_FACTOR = 20; // pause at least so many times as long as the last look took
+  const MAX_POLL_MS = 60000; // even if a look waited for the network, or for a laptop to wake up
+  const MAX_ROWS = 500; // of a growing list
+  const DOUBLE_CLICK_MS = 1000; // in which a second submit is ignored
   const $ = (id, root = document) => root.getElementById(id);
 
-  // ---- times in the reader's own zone
+  // ---- times in the reader's time zone
 
   const same = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const other = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
@@ -29,7 +29,7 @@
     }
   }
 
-  // ---- one click: what a form changes is put into the page without loading it anew
+  // ---- a form's change appears in the page without loading it again
 
   const read = (text) => new DOMParser().parseFromString(text, "text/html");
 
@@ -37,12 +37,12 @@
     const data = new FormData(form, button);
     const body = form.enctype === "multipart/form-data" ? data : new URLSearchParams(data);
     const answer = await fetch(form.action, { method: "POST", body }).catch(() => null);
-    if (!answer) { unanswered(form); button?.removeAttribute("aria-busy"); return; } // the plain way would leave for a page of the browser's own
-    if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it was done, only the page after it cannot be shown
+    if (!answer) { showNoAnswer(form); button?.removeAttribute("aria-busy"); return; } // a plain submit would show the browser's error page
+    if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it is done; only the next page failed
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
     local(page);
-    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/").at(-2)}`); // of the undo in a notice
+    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/").at(-2)}`); // the second: of "Undo" in a notice
     const next = row && $(row.id, page);
     const notice = $("notice", page);
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
@@ -50,17 +50,17 @@
     if (row) { row.replaceWith(next); (next.querySelector("button") || next.querySelector("a")).focus(); }
   }
 
-  function unanswered(form) {
-    const told = form.querySelector("[role=alert]") || form.appendChild(document.createElement("p"));
-    told.setAttribute("role", "alert");
-    told.textContent = "No answer, the filter may be starting anew: try again in a moment.";
+  function showNoAnswer(form) {
+    const alert = form.querySelector("[role=alert]") || form.appendChild(document.createElement("p"));
+    alert.setAttribute("role", "alert");
+    alert.textContent = "No answer. The filter may be restarting: try again in a moment.";
   }
 
-  const sent = new WeakMap(); // forms, and when
+  const sent = new WeakMap(); // forms, and when they were submitted
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!form.hasAttribute("data-here") || form.dataset.plain) {
-      if (event.timeStamp - (sent.get(form) ?? -TWICE) < TWICE) event.preventDefault();
+      if (event.timeStamp - (sent.get(form) ?? -DOUBLE_CLICK_MS) < DOUBLE_CLICK_MS) event.preventDefault();
       else sent.set(form, event.timeStamp);
       return;
     }
@@ -68,19 +68,19 @@
     const button = event.submitter;
     if (button?.hasAttribute("aria-busy")) return;
     button?.setAttribute("aria-busy", "true");
-    send(form, button).catch(() => { // the plain way tells what is wrong
+    send(form, button).catch(() => { // a plain submit shows what is wrong
       form.dataset.plain = "1";
       button?.removeAttribute("aria-busy");
       form.requestSubmit(button);
     });
   });
 
-  // ---- new mail shows up by itself, but nothing moves under a pointer
+  // ---- new mail appears by itself, but nothing moves under a pointer
 
   function watch(list) {
     let waiting = 0;
     const fresh = $("fresh");
-    let over = false; // a mouse is: what it is about to click must stay where it is
+    let over = false; // whether a mouse is over the list: the button it is about to click must not move
     list.addEventListener("pointerenter", (event) => { over = event.pointerType === "mouse"; });
     list.addEventListener("pointerleave", () => { over = false; if (waiting) again(0); });
 
@@ -88,14 +88,14 @@
       const before = new Set([...list.children].map((row) => row.id));
       const rows = [...page.children];
       const added = rows.filter((row) => !before.has(row.id));
-      const gap = before.size > 0 && added.length > 0 && (added.length === rows.length || before.size + added.length > MOST);
+      const gap = before.size > 0 && added.length > 0 && (added.length === rows.length || before.size + added.length > MAX_ROWS);
       if (added.length && (over || (gap && document.activeElement?.closest("#mail, form")))) { waiting = added.length; return false; }
-      if (gap) { location.reload(); return true; } // more may have come than one look tells, and "Older" would not lead there
+      if (gap) { location.reload(); return true; } // there may be more new mail than one look brings, and "Older" would skip it
       for (const row of rows) {
         const old = $(row.id);
         if (!old) {
           row.classList.add("fresh");
-          list.insertBefore(row, [...list.children].find((one) => one.id < row.id) || null);
+          list.insertBefore(row, [...list.children].find((other) => other.id < row.id) || null);
         } else if (old.innerHTML !== row.innerHTML && !old.contains(document.activeElement)) old.replaceWith(row);
       }
       if (added.length) $("empty")?.remove();
@@ -109,13 +109,13 @@
       address.searchParams.set("seen", list.dataset.seen);
       const answer = await fetch(address, { redirect: "error" });
       if (answer.status === 204) return true;
-      if (answer.status === 401) location.reload(); // which says so
+      if (answer.status === 401) location.reload(); // shows that the session has ended
       if (!answer.ok) return answer.status !== 401;
       const page = $("mail", read(await answer.text()));
       local(page);
       const seen = page.dataset.seen;
       if (take(page)) list.dataset.seen = seen;
-      const text = waiting ? `${waiting} new: move away from the list to see ${waiting === 1 ? "it" : "them"}` : "";
+      const text = waiting ? `${waiting} new: move the pointer off the list to see ${waiting === 1 ? "it" : "them"}` : "";
       if (fresh.textContent !== text) fresh.textContent = text;
       return true;
     }
@@ -125,10 +125,10 @@
       clearTimeout(timer);
       timer = setTimeout(async () => {
         const began = performance.now();
-        if (await look().catch(() => true)) again(Math.min(Math.max(POLL, PAUSE * (performance.now() - began)), LONGEST));
+        if (await look().catch(() => true)) again(Math.min(Math.max(POLL_MS, PAUSE_FACTOR * (performance.now() - began)), MAX_POLL_MS));
       }, wait);
     }
-    again(POLL);
+    again(POLL_MS);
   }
 
   local(document);

@@ -1,0 +1,474 @@
+"""A backup of the installation in one file, and how to restore it.
+
+A backup is a tar file that any `tar` unpacks. Its members, in this order:
+
+    spamguard-backup.json    what the file is (`BackupHeader`), with the size of each file
+    key, ledger.sqlite       copies, each as it was at one moment
+    sightings.sqlite         only where folders are watched
+    SHA256SUMS               of all members before it, as `sha256sum -c` reads them
+
+A reader knows from the header what every further byte of the file must be, apart from the contents
+themselves; these have their checksums. So it compares, and never acts on a name, a size or a kind
+of file that the archive gives. It refuses a higher format number than its own.
+
+A backup is made while everything goes on. It never keeps anybody from teaching, and leaves no other
+file behind.
+
+A restored backup is first proved in a directory of its own: every receipt is read, all tables are
+made. Then its files take their names, and what was there is kept aside. Restoring must never touch
+what is there before that, and never under a running daemon. The new ledger takes its name in one
+rename. Where the old key is another, a machine that stops between the two renames leaves a ledger
+and a key that refuse each other in one clear line; restoring again finishes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from spamguard import __version__, keys
+from spamguard.engine import store
+from spamguard.engine.filter import Filter
+from spamguard.errors import LedgerError, SourceError, TableError, UsageError, error_text
+from spamguard.ledger.schema import ledger_error, map_ledger_errors
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import refuse_damaged_lessons
+from spamguard.log import MAX_TIME
+from spamguard.records import EXTRACTOR
+from spamguard.storage import (
+    KEY_FILE,
+    LEDGER_FILE,
+    as_directory_owner,
+    copy_database,
+    create_private,
+    is_corruption,
+    name_path_in_errors,
+    open_database,
+    sync_directory,
+)
+
+FORMAT_VERSION = 1
+SIGHTINGS_FILE = "sightings.sqlite"
+FILE_NAMES = (KEY_FILE, LEDGER_FILE, SIGHTINGS_FILE)
+"""The files that a backup may hold, in this order; the last only where folders are watched."""
+HEADER_MEMBER, SUMS_MEMBER = "spamguard-backup.json", "SHA256SUMS"
+
+_MAX_HEADER_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20  # read at a time
+_BUSY_SECONDS = 30.0
+_LOCK_SECONDS = 2.0
+_COPY_PREFIX, _DRAFT_PREFIX = ".spamguard-backup-", ".restore-"
+_ABANDONED_SECONDS = 3600.0  # after which nobody still works on a copy
+_DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")
+
+Advance = Callable[[int], object]
+"""Called with the number of bytes that were just written, for a progress bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupHeader:
+    """What the file holds. fingerprint: of the key. time: seconds since 1970. sizes: bytes of each
+    file, by name.
+    """
+
+    format: int
+    program: str
+    fingerprint: str
+    time: int
+    sizes: dict[str, int]
+
+
+# The file
+
+
+def make_header(files: dict[str, Path], fingerprint: str) -> BackupHeader:
+    """The header of a backup of these files, made now."""
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    return BackupHeader(FORMAT_VERSION, __version__, fingerprint, int(time.time()), sizes)
+
+
+def write_backup(
+    stream: BinaryIO, header: BackupHeader, files: dict[str, Path], advance: Advance
+) -> int:
+    """Write these files, by their names; return the size of the backup in bytes."""
+    description = json.dumps(asdict(header), indent=1).encode() + b"\n"
+    size = stream.write(_pack_member(HEADER_MEMBER, header.time, description))
+    sums = _sum_line(HEADER_MEMBER, hashlib.sha256(description).hexdigest())
+    for name, length in header.sizes.items():
+        checksum = hashlib.sha256()
+        size += stream.write(_member_head(name, header.time, length))
+        with files[name].open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                checksum.update(piece)
+                size += stream.write(piece)
+                advance(len(piece))
+        size += stream.write(_padding(length))
+        sums += _sum_line(name, checksum.hexdigest())
+    size += stream.write(_pack_member(SUMS_MEMBER, header.time, sums) + _END)
+    stream.flush()
+    return size
+
+
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _member_head(name: str, seconds: int, length: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime, member.mode = length, seconds, 0o600
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padding(length: int) -> bytes:
+    return bytes(-length % tarfile.BLOCKSIZE)
+
+
+def _pack_member(name: str, seconds: int, content: bytes) -> bytes:
+    return _member_head(name, seconds, len(content)) + content + _padding(len(content))
+
+
+def _sum_line(name: str, checksum: str) -> bytes:
+    return f"{checksum}  {name}\n".encode()
+
+
+class BackupReader:
+    """A backup in a stream that can be read twice. SourceError: it is no whole backup.
+
+    name: of the file, for errors.
+    """
+
+    def __init__(self, name: str, stream: BinaryIO) -> None:
+        self._name = name
+        self._stream = stream
+
+    def verify(self) -> BackupHeader:
+        """Read and check every byte."""
+        return self._read(None, lambda _: None)
+
+    def extract(self, directory: Path, advance: Advance) -> None:
+        """Write its files into a directory that has none of them."""
+        self._read(directory, advance)
+
+    def _read(self, directory: Path | None, advance: Advance) -> BackupHeader:
+        self._stream.seek(0)
+        description = self._read_description()
+        header = self._parse_header(description)
+        self._stream.seek(0)
+        self._expect(_pack_member(HEADER_MEMBER, header.time, description))
+        sums = _sum_line(HEADER_MEMBER, hashlib.sha256(description).hexdigest())
+        for name, length in header.sizes.items():
+            self._expect(_member_head(name, header.time, length))
+            checksum = hashlib.sha256()
+            with nullcontext() if directory is None else create_private(directory / name) as file:
+                for start in range(0, length, _PIECE_BYTES):
+                    piece = self._read_exactly(min(_PIECE_BYTES, length - start))
+                    checksum.update(piece)
+                    if file is not None:
+                        file.write(piece)
+                        advance(len(piece))
+            self._expect(_padding(length))
+            sums += _sum_line(name, checksum.hexdigest())
+        self._expect(_pack_member(SUMS_MEMBER, header.time, sums) + _END)
+        if self._stream.read(1):
+            self._refuse("it is damaged: something stands behind its end")
+        return header
+
+    def _read_description(self) -> bytes:
+        head = self._stream.read(tarfile.BLOCKSIZE)
+        if not head.startswith(f"{HEADER_MEMBER}\0".encode()):
+            self._refuse(
+                "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
+            )
+        try:
+            length = tarfile.TarInfo.frombuf(head, "ascii", "replace").size
+        except tarfile.HeaderError as error:
+            self._refuse(f"it is damaged ({error})")
+        if not 0 < length <= _MAX_HEADER_BYTES:
+            self._refuse("its header is damaged (length)")
+        return self._read_exactly(length)
+
+    def _parse_header(self, description: bytes) -> BackupHeader:
+        try:
+            values = json.loads(description)
+            if values["format"] > FORMAT_VERSION:
+                self._refuse(
+                    f"it has format {values['format']}, this program reads {FORMAT_VERSION}:"
+                    " update spamguard"
+                )
+            header = BackupHeader(**values)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._refuse(f"its header is damaged ({error})")
+        kinds = {"program": str, "fingerprint": str, "time": int, "sizes": dict}
+        damaged = [name for name, kind in kinds.items() if type(values[name]) is not kind]
+        if damaged or not 0 <= header.time < MAX_TIME:
+            self._refuse(f"its header is damaged ({(damaged or ['time'])[0]})")
+        if not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES):
+            self._refuse("its header is damaged: its files are not those that a backup has")
+        if any(type(size) is not int or size < 0 for size in header.sizes.values()):
+            self._refuse("its header is damaged (sizes)")
+        return header
+
+    def _read_exactly(self, length: int) -> bytes:
+        data = self._stream.read(length)
+        if len(data) < length:
+            self._refuse("it is cut off")
+        return data
+
+    def _expect(self, data: bytes) -> None:
+        if self._read_exactly(len(data)) != data:
+            self._refuse("it is damaged: its checksums or its files are not those that it names")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise SourceError(f"{self._name}: {why}; nothing was restored")
+
+
+# Making a backup
+
+
+@contextmanager
+def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
+    """Copies of the files of a backup, each as it is at one moment, in a private directory in
+    `beside`.
+
+    Sightings are copied before the ledger: a move in between is then seen again, and a lesson that
+    stands already changes nothing. The other way round it would be lost.
+
+    Raises
+    ------
+    LedgerError
+        There is no room, the state directory cannot be read, or the ledger is damaged.
+    """
+    for abandoned in beside.glob(f"{_COPY_PREFIX}*"):  # by a killed process; it holds a key
+        with suppress(OSError):
+            status = abandoned.stat()
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(abandoned)
+    with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=beside) as place:
+        copies = {name: Path(place) / name for name in FILE_NAMES if (state / name).exists()}
+        key = keys.load_key(state / KEY_FILE, create=False)
+        with name_path_in_errors(beside), create_private(copies[KEY_FILE]) as file:
+            file.write(key)
+        for name in (SIGHTINGS_FILE, LEDGER_FILE):
+            if name not in copies:
+                continue
+            try:
+                create_private(copies[name]).close()
+                copy_database(state / name, copies[name], _BUSY_SECONDS)
+            except (sqlite3.Error, OSError) as error:
+                raise LedgerError(
+                    f"{state / name}: cannot be copied to {place}: make room there, or look at both"
+                    f" [{error_text(error)}]"
+                ) from error
+        if damage := _find_damage(copies[LEDGER_FILE], keys.key_fingerprint(key)):
+            raise LedgerError(
+                f"ledger {state / LEDGER_FILE}: it is damaged, no backup was made:"
+                f" restore it from an earlier one [{damage}]"
+            )
+        yield copies
+
+
+def _find_damage(path: Path, fingerprint: str) -> str:
+    """What is wrong with a copied ledger; "": nothing. Looks at all that restoring it will need."""
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
+    except sqlite3.Error as error:
+        if not is_corruption(error):  # it cannot be read there, as on a full disk
+            raise ledger_error(path, error) from error
+        return str(error)
+    if damage != "ok":
+        return damage
+    with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
+        try:
+            ledger.word_lists()
+            with ledger.large_page_cache():
+                refuse_damaged_lessons(ledger.lessons(EXTRACTOR))
+        except LedgerError as error:
+            return str(error)
+    return ""
+
+
+# Restoring
+
+
+@contextmanager
+def prove_backup(
+    archive: BackupReader, header: BackupHeader, state: Path, advance: Advance
+) -> Iterator[Path]:
+    """A directory in the state directory in which the backup is a filter that works.
+
+    The restored ledger becomes a node of its own: the one that it was copied from may live on, and
+    no two may give the same version to two votes. Until the end, root has only the rights of the
+    owner of the state directory, and follows nothing that lies there any further.
+
+    Raises
+    ------
+    SourceError
+        The backup is no filter, or there is no room for it.
+    UsageError
+        Somebody else restores there.
+    LedgerError
+        The directory cannot be used.
+    """
+    store.make_state_directory(state)
+    with as_directory_owner(state), _lock_restore(state):
+        for abandoned in state.glob(f"{_DRAFT_PREFIX}*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        draft = state / f"{_DRAFT_PREFIX}{secrets.token_hex(4)}"
+        draft.mkdir(mode=0o700)
+        try:
+            _give_to_owner_of(state, draft)
+            with name_path_in_errors(state):
+                archive.extract(draft, advance)
+            try:
+                _check_draft(draft, header)
+            except (LedgerError, TableError) as error:
+                raise SourceError(f"{error}; nothing was restored") from error
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _lock_restore(state: Path) -> Iterator[None]:
+    """Nobody else restores there meanwhile; the lock of a killed process is gone."""
+    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{state}: another `restore` is at work there: wait for it") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _give_to_owner_of(state: Path, directory: Path) -> None:
+    if os.geteuid() == 0:
+        owner = state.stat()
+        os.chown(directory, owner.st_uid, owner.st_gid)
+
+
+def _check_draft(draft: Path, header: BackupHeader) -> None:
+    if keys.key_fingerprint(keys.load_key(draft / KEY_FILE, create=False)) != header.fingerprint:
+        raise SourceError(
+            "the key in the backup is not the one it was taught with; nothing was restored"
+        )
+    Filter.open(draft, load=False).close()  # refuses a ledger of another key or schema, or none
+    with closing(sqlite3.connect(draft / LEDGER_FILE)) as db, db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'ledger.node'", (secrets.token_hex(8),))
+        db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")  # they name tables left behind
+    with Filter.open(draft, load=False) as spam_filter:
+        spam_filter.settle()
+
+
+def check_overwrite(state: Path, *, replace: bool) -> None:
+    """UsageError: there is something to be put aside, and nobody has said that it may be."""
+    there = [name for name in (LEDGER_FILE, KEY_FILE) if (state / name).exists()]
+    if there and not replace:
+        raise UsageError(
+            f"{state}: has a {there[0]} already:"
+            " say --replace to put it aside, or name another directory with --state"
+        )
+
+
+def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path | None:
+    """Put the files of a proved backup in the place of those in the state directory.
+
+    Return where those are kept; None: there were none. Whatever happens, the old files are in
+    force, or both are found by their names. refuse: raises if somebody is at work there after all.
+
+    Raises
+    ------
+    UsageError
+        Somebody has the ledger open.
+    LedgerError
+        The disk refuses.
+    """
+    with _lock_ledger(state / LEDGER_FILE):
+        refuse()
+        try:
+            aside = _keep_aside(state)
+            stale = list(state.glob("tables-*.bin"))
+            for path in draft.glob("tables-*.bin"):
+                path.rename(state / path.name)
+            # Sightings first: a file that is seen twice does no harm, one that is not seen would.
+            for name in (SIGHTINGS_FILE, LEDGER_FILE, KEY_FILE):
+                _install_file(draft / name, state / name)
+            sync_directory(state)
+            for path in stale:
+                path.unlink(missing_ok=True)
+            return aside
+        except OSError as error:
+            raise LedgerError(
+                f"{state}: cannot be restored into ({error.strerror}):"
+                " look at the disk and its permissions"
+            ) from error
+
+
+@contextmanager
+def _lock_ledger(ledger: Path) -> Iterator[None]:
+    """Nobody else has the ledger open meanwhile, and its log is written back into it.
+
+    A damaged ledger cannot be locked; then it stays as it is. UsageError: somebody has it open.
+    LedgerError: it cannot be opened.
+    """
+    if not ledger.exists():
+        yield
+        return
+    with map_ledger_errors(ledger):
+        connection = open_database(ledger, _LOCK_SECONDS)
+    with closing(connection) as db:
+        try:
+            # refused while any other connection is there, and kept until the end
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("BEGIN EXCLUSIVE")
+            db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise UsageError(
+                    f"{ledger}: a daemon or a command has it open: stop it, then restore"
+                ) from error
+        except sqlite3.DatabaseError:
+            pass
+        yield
+
+
+def _keep_aside(state: Path) -> Path | None:
+    """Give the files that are there second names, in a directory named after the time."""
+    names = [name + end for name in FILE_NAMES for end in ("", *_DATABASE_SUFFIXES)]
+    there = [state / name for name in names if (state / name).exists()]
+    there += state.glob("tables-*.bin")
+    if not there:
+        return None
+    aside = state / f"before-restore-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    aside.mkdir(mode=0o700)
+    _give_to_owner_of(state, aside)
+    for path in there:
+        (aside / path.name).hardlink_to(path)
+    sync_directory(aside)
+    return aside
+
+
+def _install_file(new: Path, path: Path) -> None:
+    for end in _DATABASE_SUFFIXES:  # the log belongs to the file that had the name before
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    if new.exists():
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+    else:
+        path.unlink(missing_ok=True)

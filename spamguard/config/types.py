@@ -1,0 +1,492 @@
+"""Types of options: what the file may say, what the settings hold, and how it is written back.
+
+Each type is `Annotated[T, Option(...)]`. Its check takes a plain value of YAML and returns the
+value of the settings, or raises ValueError with a whole sentence: what was expected, and what was
+found. Its JSON Schema says the same to editors, as far as a pattern can.
+
+The workers import this with `options`, so it must never import pydantic: `schema` makes pydantic's
+types from these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+from spamguard.config import values
+from spamguard.config.values import Endpoint, HostPort, describe_value
+from spamguard.users import RESERVED_CLASSES, is_class_name
+
+NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
+
+JsonSchema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # metadata of a type must be hashable
+class Option:
+    """How the values of an option are written.
+
+    Parameters
+    ----------
+    check : from the value of the file to the value of the settings; ValueError.
+    editor_schema : JSON Schema of the file's value.
+    write : from the value of the settings to the file's, where they differ.
+    """
+
+    check: Callable[[object], Any]
+    editor_schema: JsonSchema
+    write: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, slots=True)
+class Shorthand:
+    """A group of options that can be said in one word, which is the value of this key."""
+
+    key: str
+
+    def expand(self, given: object) -> object:
+        """The mapping that a word stands for."""
+        return given if isinstance(given, dict) else {self.key: given}
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A group of options whose keys stand among those around it, but for some."""
+
+    without: tuple[str, ...] = ()
+
+
+AT_LEAST_ONE: Final = object()
+"""Metadata of a list or mapping that may not be empty."""
+
+
+def did_you_mean(word: object, known: list[str]) -> str:
+    """`: did you mean 'x'?`, or nothing."""
+    near = get_close_matches(str(word).lower(), known, 1, 0.6)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def _unquote_hint(given: object) -> str:
+    """What to do about a number or a truth value that quotes have made a text."""
+    plain = r"[-+]?[0-9]+(\.[0-9]+)?|(?i:true|false)"
+    is_quoted = isinstance(given, str) and re.fullmatch(plain, given)
+    return ": leave the quotes out" if is_quoted else ""
+
+
+def _text_schema(pattern: str) -> JsonSchema:
+    return {"type": "string", "pattern": f"^({pattern})$"}
+
+
+def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
+    """One of some words; the word `unset` stands for None."""
+    names = [*([unset] if unset else []), *(member.value for member in kind)]
+
+    def check(given: object) -> StrEnum | None:
+        if isinstance(given, str) and given in names:
+            return None if given == unset else kind(given)
+        expected = f"expected one of {', '.join(names)}, found {describe_value(given)}"
+        raise ValueError(f"{expected}{did_you_mean(given, names)}")
+
+    return Option(check, {"enum": names}, lambda value: str(value or unset))
+
+
+def _pattern_option(
+    pattern: re.Pattern[str], expected: str, *, empty: bool = False, editors: str = ""
+) -> Option:
+    """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
+
+    def check(given: object) -> str:
+        if isinstance(given, str) and (pattern.fullmatch(given) or (empty and not given)):
+            return given
+        raise ValueError(f"expected {expected}, found {describe_value(given)}")
+
+    text = f"({pattern.pattern})?" if empty else pattern.pattern
+    return Option(check, _text_schema(editors or text))
+
+
+def _integer_option(minimum: int, maximum: int) -> Option:
+    def check(given: object) -> int:
+        if isinstance(given, int) and not isinstance(given, bool) and minimum <= given <= maximum:
+            return given
+        expected = f"expected a whole number from {minimum} to {maximum:,}"
+        raise ValueError(f"{expected}, found {describe_value(given)}{_unquote_hint(given)}")
+
+    return Option(check, {"type": "integer", "minimum": minimum, "maximum": maximum})
+
+
+def _class_option(*others: str) -> Option:
+    """A class, or one of these words."""
+    expected = "a class such as spam or ham"
+    expected += f", or one of {', '.join(others)}" if others else ""
+
+    def check(given: object) -> str:
+        if isinstance(given, str) and (
+            given in others or (is_class_name(given) and given != "class")
+        ):
+            return given
+        hint = did_you_mean(given, ["spam", "ham", *others])
+        raise ValueError(f"expected {expected}, found {describe_value(given)}{hint}")
+
+    return Option(check, _text_schema(_LABEL.pattern))
+
+
+# ---- numbers, choices and truth values
+
+
+def _check_flag(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    raise ValueError(f"expected true or false, found {describe_value(given)}{_unquote_hint(given)}")
+
+
+def _check_probability(given: object) -> float:
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
+        return float(given)
+    expected = "expected a probability from 0 to 1 such as 0.95"
+    raise ValueError(f"{expected}, found {describe_value(given)}{_unquote_hint(given)}")
+
+
+_ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
+
+
+def _check_spam_threshold(given: object) -> int:
+    if given == "fixed":
+        return 0
+    match = _ONE_IN.fullmatch(given) if isinstance(given, str) else None
+    number = int(match[1].replace(",", "")) if match else 0
+    if number < 2:
+        raise ValueError(f"expected fixed, or such as 1 in 1000, found {describe_value(given)}")
+    return number
+
+
+_DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
+_SIZE_SCHEMA = _text_schema(values.SIZE_PATTERN)
+_SHARE_SCHEMA: JsonSchema = {"type": "number", "minimum": 0, "maximum": 1}
+_THRESHOLD_SCHEMA = _text_schema(f"fixed|{_ONE_IN.pattern}")
+
+Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
+Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
+Size = Annotated[int, Option(values.parse_size, _SIZE_SCHEMA, values.size_text)]
+Count = Annotated[int, _integer_option(1, 1_000_000)]
+DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
+Processes = Annotated[int, _integer_option(0, 1024)]
+Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]
+Probability = Annotated[float, Option(_check_probability, _SHARE_SCHEMA)]
+SpamThreshold = Annotated[
+    int,
+    Option(
+        _check_spam_threshold,
+        _THRESHOLD_SCHEMA,
+        lambda value: f"1 in {value}" if value else "fixed",
+    ),
+]
+Position = Annotated[values.Position, _enum_option(values.Position)]
+Tls = Annotated[values.Tls, _enum_option(values.Tls)]
+Action = Annotated[values.Action, _enum_option(values.Action)]
+OnError = Annotated[values.OnError, _enum_option(values.OnError)]
+OddBytes = Annotated[values.OddBytes | None, _enum_option(values.OddBytes, "auto")]
+TeachingUser = Annotated[values.TeachingUser, _enum_option(values.TeachingUser)]
+
+
+# ---- paths
+
+_MAILDIR_PATTERN = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
+_VARIABLE_PATTERN = re.compile(r"%(?:[A-Za-z]|\{[^}]*\})")  # as Dovecot writes the name of a user
+_MODE_PATTERN = re.compile(r"0{0,2}[0-7]{3}")
+_MAX_SECRET_BYTES = 1000
+_MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
+
+
+def _check_path(given: object) -> Path:
+    if isinstance(given, str) and given.startswith("/") and "\0" not in given:
+        return Path(given)
+    raise ValueError(f"expected an absolute path, found {describe_value(given)}")
+
+
+def _check_socket_path(given: object) -> Path:
+    path = _check_path(given)
+    if len(str(path).encode()) > _MAX_SOCKET_PATH:
+        expected = f"expected an absolute path of at most {_MAX_SOCKET_PATH} bytes"
+        raise ValueError(f"{expected}, found {describe_value(given)}")
+    return path
+
+
+def _check_file(given: object) -> Path:
+    path = _check_path(given)
+    try:
+        open_without_waiting(path).close()
+    except OSError as error:
+        text = f"expected a file that can be read, found {describe_value(given)} ({error.strerror})"
+        if isinstance(error, PermissionError):
+            text += ": ask as root, or as the daemon's user, who must be able to read it"
+        raise ValueError(text) from error
+    return path
+
+
+def _check_secret_file(given: object) -> Path:
+    """A file that only its owner and group can read, with a line in it."""
+    path = _check_file(given)
+    with open_without_waiting(path) as file:
+        if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
+        if not file.readline(_MAX_SECRET_BYTES).strip():
+            expected = "expected a file with a password in its first line"
+            raise ValueError(f"{expected}, found nothing there in {describe_value(given)}")
+    return path
+
+
+def open_without_waiting(path: Path) -> BinaryIO:
+    """Open a file to read it; a named pipe into which nobody writes is empty. OSError."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+        return descriptor
+
+    return open(path, "rb", opener=opener)
+
+
+def check_key_pair(certificate: Path, key: Path) -> None:
+    """ValueError for PEM files with which TLS cannot be offered: workers would end at once. Nothing
+    is read where one of them is no regular file.
+    """
+    if not (certificate.is_file() and key.is_file()):
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
+    except ssl.SSLError as error:
+        is_mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        found = "the key of another one" if is_mismatch else "what is none, or needs a password"
+        expected = "expected a certificate and its key in PEM files"
+        raise ValueError(f"{expected}, found {found}") from error
+
+
+def _check_maildir(given: object) -> str:
+    is_maildir = isinstance(given, str) and _MAILDIR_PATTERN.fullmatch(given)
+    if not isinstance(given, str) or not is_maildir or ".." in given.split("/"):
+        expected = (
+            "expected the absolute path of a Maildir, * standing for any name, "
+            "such as /home/*/Maildir"
+        )
+        raise ValueError(f"{expected}, found {describe_value(given)}")
+    if variable := _VARIABLE_PATTERN.search(given):
+        expected = "expected * for what differs, as in /home/*/Maildir"
+        raise ValueError(f"{expected}, found {variable[0]} in {describe_value(given)}")
+    return given.rstrip("/")
+
+
+def _check_mode(given: object) -> int:
+    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if _MODE_PATTERN.fullmatch(text) is None:
+        expected = "expected the mode of a file in octal digits, such as 0660"
+        raise ValueError(f"{expected}, found {describe_value(given)}")
+    return int(text, 8)
+
+
+_PATH_SCHEMA = _text_schema("/.*")
+_MODE_SCHEMA: JsonSchema = {
+    "type": ["integer", "string"],
+    "pattern": f"^({_MODE_PATTERN.pattern})$",
+    "minimum": 0,
+    "maximum": 777,
+}
+_MAILDIR_SCHEMA = _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")
+
+AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
+ReadableFile = Annotated[Path, Option(_check_file, _PATH_SCHEMA, str)]
+SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
+SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
+MaildirPattern = Annotated[str, Option(_check_maildir, _MAILDIR_SCHEMA)]
+FileMode = Annotated[int, Option(_check_mode, _MODE_SCHEMA, lambda value: f"{value:04o}")]
+
+
+# ---- addresses: where to listen, where mail goes on, who may connect
+
+_HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_HOST_PORT_PATTERN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
+_HOST_IN_URL = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
+# what was meant by these words
+_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  as words for what was meant
+
+
+def _check_next_hop(given: object) -> Endpoint:
+    try:
+        return values.parse_endpoint(given if isinstance(given, str) else "")
+    except ValueError as error:
+        forms = str(error).rpartition("write ")[2]
+        found = f"{describe_value(given)}{_bracket_hint(given)}"
+        raise ValueError(f"expected {forms}, found {found}") from error
+
+
+def _check_listener(given: object) -> Endpoint:
+    try:
+        endpoint = values.parse_endpoint(given if isinstance(given, str) else "")
+        ip_network(endpoint.host)
+    except ValueError as error:
+        expected = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
+        found = f"{describe_value(given)}{_address_hint(given)}"
+        raise ValueError(f"{expected}, found {found}") from error
+    return endpoint
+
+
+def _check_scanner(given: object) -> Endpoint:
+    try:
+        endpoint = values.parse_scanner(given if isinstance(given, str) else "")
+        if endpoint.path is None:
+            ip_network(endpoint.host)
+        else:
+            _check_socket_path(str(endpoint.path))
+    except ValueError as error:
+        expected = (
+            "expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
+            "with an IP address, or milter:/path/to/socket"
+        )
+        found = f"{describe_value(given)}{_address_hint(given)}"
+        raise ValueError(f"{expected}, found {found}") from error
+    return endpoint
+
+
+def _address_hint(given: object) -> str:
+    """What to write for an address in the form of other programs."""
+    host = _HOST_IN_URL.search(str(given))
+    if host and (address := _WORD_ADDRESSES.get(host[1])):
+        return f": write {address} instead of {host[1] or 'nothing'}"
+    return _bracket_hint(given)
+
+
+def _bracket_hint(given: object) -> str:
+    """What to write for an IPv6 address without brackets; there is no form for one with a zone (RFC
+    4007).
+    """
+    host = _HOST_IN_URL.search(str(given))
+    try:
+        is_bare = host and "%" not in host[1] and ip_address(host[1]).version == 6
+    except ValueError:
+        return ""
+    return f": write [{host[1]}] instead of {host[1]}" if host and is_bare else ""
+
+
+def _check_network(given: object) -> str:
+    try:
+        if isinstance(given, str):
+            return str(ip_network(given))
+    except ValueError as error:
+        if "host bits" in str(error):
+            network = ip_network(str(given), strict=False)
+            text = f"expected a network, found {given!r}, an address within {network}"
+            raise ValueError(text) from error
+    expected = "expected a network such as 192.0.2.0/24 or 2001:db8::/32"
+    raise ValueError(f"{expected}, found {describe_value(given)}")
+
+
+def _check_host_port(given: object) -> HostPort:
+    match = _HOST_PORT_PATTERN.fullmatch(given) if isinstance(given, str) else None
+    try:
+        if match and 1 <= int(match[3]) <= 65535:
+            return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
+    except ValueError:
+        pass
+    expected = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
+    raise ValueError(f"{expected}, found {describe_value(given)}")
+
+
+def _check_host(given: object) -> str:
+    text = given.lower() if isinstance(given, str) else ""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        if _HOST_NAME_PATTERN.fullmatch(text):
+            return text
+    expected = "expected a host name or an IP address, without a port"
+    raise ValueError(f"{expected}, found {describe_value(given)}")
+
+
+_ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"
+_NETWORK_SCHEMA = _text_schema(r"[0-9A-Fa-f:.]+(/[0-9]+)?")
+_HOST_SCHEMA = _text_schema(
+    rf"{_HOST_NAME_PATTERN.pattern}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*"
+)
+_LISTENER_SCHEMA = _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+")
+_SCANNER_SCHEMA = _text_schema(rf"(rspamd|spamd|milter)://{_ADDRESS}:[0-9]+|milter:/.*")
+_NEXT_HOP_SCHEMA = _text_schema(
+    r"(smtp|lmtp)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):[0-9]+|(lmtp|maildir):/.*"
+)
+_HOST_PORT_SCHEMA = _text_schema(_HOST_PORT_PATTERN.pattern)
+
+ListenerEndpoint = Annotated[Endpoint, Option(_check_listener, _LISTENER_SCHEMA, str)]
+ScannerEndpoint = Annotated[Endpoint, Option(_check_scanner, _SCANNER_SCHEMA, str)]
+NextHopEndpoint = Annotated[Endpoint, Option(_check_next_hop, _NEXT_HOP_SCHEMA, str)]
+ListenAddress = Annotated[HostPort, Option(_check_host_port, _HOST_PORT_SCHEMA, str)]
+Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
+Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
+HostName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
+
+
+# ---- names and texts
+
+_LOCAL_PART = r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}"
+_DOMAIN = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
+_MAILBOX = re.compile(f"{_LOCAL_PART}@{_DOMAIN}")
+_SENDER = re.compile(rf"(?:\*|{_LOCAL_PART})@{_DOMAIN}")
+_ALIAS = re.compile(f"{_SENDER.pattern}|{_LOCAL_PART}")
+_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL.pattern}")
+_ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
+_MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
+_HEADER_FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
+_SUBJECT_PREFIX = re.compile(r"[ -~]{1,60}")
+_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # atom: RFC 9051, section 9
+_URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
+_HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
+
+_LABEL_OPTION = _pattern_option(
+    _VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern
+)
+_MAIL_USER_OPTION = _pattern_option(
+    _MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"
+)
+_PERSON_OPTION = _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
+_TO_OPTION = _pattern_option(_MAILBOX, "an address such as held@example.org", empty=True)
+_SENDER_OPTION = _pattern_option(
+    _SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"
+)
+_ALIAS_OPTION = _pattern_option(
+    _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
+)
+_HTTP_FIELD_OPTION = _pattern_option(
+    _HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True
+)
+_URL_PATH_OPTION = _pattern_option(
+    _URL_PATH, "a path such as /spam, without / at its end", empty=True
+)
+_HEADER_FIELD_OPTION = _pattern_option(
+    _HEADER_FIELD, "the name of a header field, * at its end for any"
+)
+_PREFIX_OPTION = _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
+
+Label = Annotated[str, _LABEL_OPTION]
+ClassName = Annotated[str, _class_option()]
+FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
+RunAsUser = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user", empty=True)]
+Account = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user")]
+MailUser = Annotated[str, _MAIL_USER_OPTION]
+PersonName = Annotated[str, _PERSON_OPTION]
+MailAddress = Annotated[str, _TO_OPTION]
+TeachingAddress = Annotated[str, _pattern_option(_MAILBOX, "an address such as spam@example.org")]
+SenderPattern = Annotated[str, _SENDER_OPTION]
+Alias = Annotated[str, _ALIAS_OPTION]
+Keyword = Annotated[str, _pattern_option(_KEYWORD, "a keyword of IMAP such as $Junk")]
+HttpField = Annotated[str, _HTTP_FIELD_OPTION]
+UrlPath = Annotated[str, _URL_PATH_OPTION]
+HeaderField = Annotated[str, _HEADER_FIELD_OPTION]
+SubjectPrefix = Annotated[str, _PREFIX_OPTION]

@@ -1,0 +1,205 @@
+"""The process that opens users' mailboxes, and nothing else: `spamguard open-mailboxes`,
+spamguard-watch.service.
+
+It may read every file of the machine. The daemon, which parses mail, has no such right and gets
+descriptors from this process over a Unix socket. Each client has a thread and a `BrokerSession`.
+The configuration, which this process reads for itself, says which mailboxes a client may have.
+
+Must never parse mail or import a module that does, never write, never talk to a network, and never
+answer anybody but root and the daemon's user.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+
+from spamguard import aio, process
+from spamguard.config.options import Settings
+from spamguard.daemon import privileges
+from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
+from spamguard.folders import broker
+from spamguard.folders.broker import BrokerProtocolError, BrokerSession
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.status_file import WarnOnce
+from spamguard.process import Notifier
+
+_log = logging.getLogger("spamguard.folders")
+
+# The daemon needs one; the next one may come before this process notices that the last has gone.
+MAX_SESSIONS = 16
+_SOCKET_MODE = 0o666  # the peer's user id decides who may ask
+_SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+_ACCEPT_PAUSE_SECONDS = 0.1  # after a connection could not be accepted
+
+
+class MailboxBroker:
+    """The process.
+
+    Parameters
+    ----------
+    read
+        Reads the configuration; raises ConfigError.
+    user
+        The user to become if root has started this process.
+    """
+
+    def __init__(self, read: Callable[[], Settings], user: str) -> None:
+        self._read = read
+        self._user = user
+        self._notifier = Notifier(None)
+        self._warnings = WarnOnce()
+        self._lock = threading.Lock()
+        self._sessions: set[socket.socket] = set()
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT and return the exit status.
+
+        Raises
+        ------
+        ConfigError, StartError
+            Nothing has been started.
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+        self._notifier = Notifier.from_environment(os.environ)
+        self._settings = self._read()
+        with ExitStack() as stack:
+            listening = stack.enter_context(_open_socket(self._settings))
+            privileges.become_reader(self._user)
+            wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
+            stack.callback(self._hang_up)
+            self._report_ready()
+            while self._run_once(listening, wakeups):
+                pass
+            self._notifier.stopping()
+        _log.info("stopped")
+        return 0
+
+    def _run_once(self, listening: socket.socket, wakeups: socket.socket) -> bool:
+        """Wait for an event and handle it; False: it was SIGTERM or SIGINT."""
+        interval = self._notifier.watchdog_seconds
+        ready, _, _ = select.select([listening, wakeups], [], [], interval and interval / 3)
+        signals = wakeups.recv(4096) if wakeups in ready else b""
+        if signal.SIGTERM in signals or signal.SIGINT in signals:
+            return False
+        if signal.SIGHUP in signals:
+            self._reload()
+        if listening in ready:
+            self._accept(listening)
+        if interval:
+            self._notifier.ping_watchdog()
+        return True
+
+    def _report_ready(self) -> None:
+        patterns = ", ".join(watch.maildir for watch in self._settings.watch) or "no mailboxes"
+        status = f"opening messages of {patterns}"
+        _log.info("%s for whoever asks on %s", status, self._settings.watch_socket)
+        self._notifier.ready(status)
+
+    def _reload(self) -> None:
+        """Take on new patterns, or keep the old ones if the configuration cannot be used."""
+        self._notifier.reloading()
+        try:
+            settings = self._read()
+            if settings.watch_socket != self._settings.watch_socket:
+                raise StartError("`watch_socket` cannot change while running: restart for that")
+        except (SpamguardError, OSError) as error:
+            for problem in error_lines(error):
+                _log.error("%s", problem)
+            _log.error("the old settings stay in force")
+            self._notifier.ready("the new configuration has mistakes, see the log")
+            return
+        changed = settings != self._settings
+        self._settings = settings
+        if changed:
+            self._hang_up()  # clients connect again and get the new patterns
+        self._report_ready()
+
+    # ---- clients
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            channel, _ = listening.accept()
+        except OSError as error:  # the client has gone, or no descriptors are left: that passes
+            self._warnings.warn(error.errno, "cannot take a connection: %s", error.strerror)
+            time.sleep(_ACCEPT_PAUSE_SECONDS)
+            return
+        refusal = self._find_refusal(aio.peer_uid(channel))
+        if refusal:
+            with channel, suppress(OSError):
+                channel.setblocking(False)
+                channel.send(broker.pack_error(OSError(errno.EACCES, refusal)))
+            return
+        with self._lock:
+            self._sessions.add(channel)
+        threading.Thread(target=self._serve, args=(channel, self._settings), daemon=True).start()
+
+    def _find_refusal(self, account: int) -> str:
+        """Say why this user id may not ask; "": it may."""
+        try:
+            service = privileges.service_account(self._settings).pw_uid
+        except SpamguardError as error:
+            self._warnings.warn("user", "%s; until then only root may ask", error)
+            service = 0
+        if account not in (0, service):
+            self._warnings.warn(
+                account,
+                "uid %d has asked and is refused: "
+                "`user` of the configuration, or the owner of `state`, may",
+                account,
+            )
+            return "only the user of the daemon, as `user` or the owner of `state` tells, may ask"
+        with self._lock:
+            return "there are too many connections" if len(self._sessions) >= MAX_SESSIONS else ""
+
+    def _serve(self, channel: socket.socket, settings: Settings) -> None:
+        """Serve one client, in a thread of its own."""
+        try:
+            with closing(LocalMailboxes(settings.watch)) as mailboxes:
+                BrokerSession(channel, mailboxes).run(broker.fingerprint_watches(settings.watch))
+        except ConnectionError:
+            _log.debug("a client has gone while it was waiting")
+        except (BrokerProtocolError, OSError) as error:
+            self._warnings.warn(("sent away", str(error)), "a client was sent away: %s", error)
+        except Exception:  # noqa: BLE001  a fault of ours must not end the other sessions
+            _log.exception("a fault in answering a client")
+        finally:
+            with self._lock:
+                self._sessions.discard(channel)
+                channel.close()
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            for channel in self._sessions:
+                with suppress(OSError):
+                    channel.shutdown(socket.SHUT_RDWR)
+
+
+def _open_socket(settings: Settings) -> socket.socket:
+    if settings.watch_socket is None:
+        raise ConfigError(
+            "`watch_socket` is not set: "
+            "say where to listen, as in watch_socket: /run/spamguard-watch/mailboxes.sock"
+        )
+    if aio.is_listening(settings.watch_socket):
+        raise StartError(
+            f"{settings.watch_socket}: another `open-mailboxes` listens there: stop that one "
+            "(`systemctl stop spamguard-watch` where it is a service)"
+        )
+    try:
+        listening = aio.listen_at(settings.watch_socket, _SOCKET_MODE)
+    except OSError as error:
+        raise StartError(
+            f"{settings.watch_socket}: cannot listen there ({error.strerror or error}): "
+            "its directory must be there and belong to us"
+        ) from error
+    listening.setblocking(False)
+    return listening

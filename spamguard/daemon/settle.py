@@ -1,0 +1,76 @@
+"""A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]`.
+
+The master starts it at low priority, away from the mail. It settles if that is due, also when
+tables are damaged, and removes drafts that killed processes have left behind. With `first`, as when
+the daemon has just started, it also reports lessons that an upgrade has made useless.
+
+Must never be needed for judging: if it dies, the next one does its work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from spamguard import log
+from spamguard.engine import snapshot
+from spamguard.engine.filter import Filter
+from spamguard.errors import LedgerError, SpamguardError, TableError
+from spamguard.folders import reextract
+from spamguard.storage import remove_stale_drafts
+
+_log = logging.getLogger("spamguard.daemon")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Settle if that is still due, and return the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log.configure(os.environ)
+    os.nice(10)
+    state, *first = arguments
+    started_at = time.monotonic()
+    try:
+        settled = settle_if_due(state)
+        remove_stale_drafts(Path(state))
+        if first:
+            _report_losses(state, settled=settled)
+    except (SpamguardError, OSError) as error:
+        _log.error("cannot settle: %s", error)
+        return 1
+    if settled:
+        _log.info("settled in %.1f s", time.monotonic() - started_at)
+    return 0
+
+
+def settle_if_due(state: str) -> bool:
+    """Settle if that is due or if the tables cannot be used: nothing is judged without them."""
+    try:
+        with Filter.open(state) as spam_filter:
+            due = spam_filter.is_settling_due()
+    except (LedgerError, TableError) as error:
+        _log.error("%s; trying to make all tables anew", error)
+        due = True
+    if due:
+        # load=False: only the ledger is read, and once, as the tables may be what is damaged
+        with Filter.open(state, load=False) as spam_filter:
+            spam_filter.settle()
+    return due
+
+
+def _report_losses(state: str, *, settled: bool) -> None:
+    """Log lessons of no use, and lost events unless settling has logged these already."""
+    with Filter.open(state, load=False) as spam_filter:
+        outdated, loss = reextract.count_outdated(spam_filter.ledger), spam_filter.find_loss()
+    if outdated:
+        _log.warning("%s; %s", reextract.describe_outdated(outdated), reextract.REEXTRACT_REMEDY)
+    if loss is not None and not settled:
+        _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,251 @@
+"""What the running daemon says about itself, and the lock that keeps a second one away.
+
+`StatusSocket` is a Unix socket in the state directory. The master sends a JSON object to everybody
+who connects, and closes: it reads nothing. Only root and the daemon's user can reach the socket.
+`ask_daemon` is the other side, for `spamguard status` and for commands that need to know whether a
+daemon runs. `StateLock` allows one daemon on a state directory: a second one would take the
+teaching socket away from the first, and settle beside it. The kernel keeps the lock and drops it
+with the process; commands never ask for it.
+
+Must never make the master wait, never make a command wait for a master that hangs, and never keep a
+daemon from starting where files cannot be locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from spamguard import __version__, aio, log
+from spamguard.aio import hostname
+from spamguard.config.options import Settings
+from spamguard.counters import MASTER_SLOT, CounterBoard, RowName, sum_slots
+from spamguard.errors import StartError
+from spamguard.web import auth
+from spamguard.web.metrics import find_absent, find_missing_scorers
+
+_log = logging.getLogger("spamguard.daemon")
+
+STATUS_SOCKET = "daemon.sock"
+LOCK_FILE = "daemon.lock"
+ANSWER_TIMEOUT = 2.0  # seconds that a master may take to answer
+RETRY_SECONDS = 15.0  # when the socket cannot be opened, as on a disk that is full or read-only
+_SOCKET_MODE = 0o600
+_MAX_ANSWER_BYTES = 1 << 20
+_MAX_ERRORS = 8
+
+
+class StatusSocket:
+    """The master's end. describe: returns the answer, a value for JSON."""
+
+    def __init__(self, selector: selectors.BaseSelector, describe: Callable[[], object]) -> None:
+        self._selector = selector
+        self._describe = describe
+        self._listening: socket.socket | None = None
+        self._path = Path()
+        self._inode = 0
+        self._retry_at = inf
+        self._open_errors = log.LogOnChange(_log, logging.WARNING)
+
+    def open(self, state: Path) -> None:
+        """Listen in this directory. If that fails, it is tried again: only `status` needs it."""
+        self._path, self._retry_at = state / STATUS_SOCKET, inf
+        try:
+            with _short_path(state) as place:
+                self._listening = aio.listen_at(place / STATUS_SOCKET, _SOCKET_MODE)
+                self._inode = (place / STATUS_SOCKET).lstat().st_ino
+        except OSError as error:
+            text = "%s: cannot listen there (%s): until it can `spamguard status` finds no daemon"
+            self._open_errors.report(text, self._path, error.strerror)
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return
+        self._open_errors.clear()
+        self._listening.setblocking(False)
+        self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
+
+    def maintain(self) -> None:
+        """Open the socket again if that is due, or if another daemon took its place and has gone.
+
+        Without the socket nothing keeps `restore` from replacing a ledger in use.
+        """
+        if self._listening is None:
+            if time.monotonic() >= self._retry_at:
+                self.open(self._path.parent)
+            return
+        try:
+            if self._path.lstat().st_ino == self._inode:
+                return
+            with _short_path(self._path.parent) as place:
+                if aio.is_listening(place / STATUS_SOCKET):
+                    return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        self.close()
+        self.open(self._path.parent)
+
+    def close(self) -> None:
+        """Remove the socket, unless another daemon has taken its place; idempotent."""
+        self._retry_at = inf
+        if self._listening is not None:
+            self._selector.unregister(self._listening)
+            self._listening.close()
+            self._listening = None
+            with suppress(OSError):
+                if self._path.lstat().st_ino == self._inode:
+                    self._path.unlink()
+
+    def _serve(self) -> None:
+        if self._listening is None:
+            return
+        try:
+            connection, _ = self._listening.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptors are left: the selector would call again at once
+            _log.error("%s: nobody is answered for a while (%s)", self._path, error.strerror)
+            self.close()
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return
+        with connection, suppress(OSError):  # the client may have gone
+            connection.setblocking(False)
+            connection.send(json.dumps(self._describe()).encode())
+
+
+def ask_daemon(state: Path) -> dict[str, Any] | None:
+    """Return what the daemon on this state directory says; None: none runs.
+
+    `pid` is always there. If it is the only key, the daemon does not answer.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_TIMEOUT)
+        try:
+            with _short_path(state) as place:
+                connection.connect(str(place / STATUS_SOCKET))
+            pid = aio.peer_pid(connection)
+        except OSError:  # nobody listens, or accepted for so long that the queue is full
+            return None
+        deadline, data = time.monotonic() + ANSWER_TIMEOUT, bytearray()
+        try:
+            while len(data) < _MAX_ANSWER_BYTES and (piece := connection.recv(65536)):
+                data += piece
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+            answer = json.loads(bytes(data))
+        except (OSError, ValueError):
+            return {"pid": pid}
+    return answer if isinstance(answer, dict) else {"pid": pid}
+
+
+@contextmanager
+def _short_path(directory: Path) -> Iterator[Path]:
+    """Yield a short name of a directory: that of a socket has room for 107 bytes (unix(7))."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+class StateLock:
+    """Keeps a state directory for this daemon until `release` or the end of the process.
+
+    Raises
+    ------
+    StartError
+        Another daemon has the lock.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._descriptor = -1
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._descriptor = os.open(state / LOCK_FILE, flags, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise _state_in_use(state, ask_daemon(state) or {}) from None
+        except OSError as error:
+            text = "%s: cannot be locked (%s): see to it that no other daemon runs there"
+            _log.warning(text, state / LOCK_FILE, error.strerror)
+
+    def release(self) -> None:
+        """Let another daemon have it; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def explain_start_error(state: Path, error: StartError) -> StartError:
+    """Return the error that names the other daemon if one runs there, else the given error."""
+    answer = ask_daemon(state)
+    return error if answer is None else _state_in_use(state, answer)
+
+
+def _state_in_use(state: Path, answer: Mapping[str, object]) -> StartError:
+    pid, host = answer.get("pid"), answer.get("host", hostname())
+    other = f"another daemon, pid {pid}," if isinstance(pid, int) else "another daemon"
+    remedy = "stop that one (`systemctl stop spamguard` where it is a service)"
+    if host != hostname():  # process ids of another container mean nothing here
+        other = f"another daemon, on {host},"
+        remedy = (
+            "let that one end before this one begins "
+            "(of containers that share a volume: replace, do not roll)"
+        )
+    return StartError(
+        f"{state}: {other} runs on it: {remedy}, "
+        "or name a state directory of its own for this one with `state`"
+    )
+
+
+def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object]:
+    """Describe the running daemon in values for JSON.
+
+    Parameters
+    ----------
+    settings
+        Those that are in force, or about to be.
+    """
+    totals, master = sum_slots(board.used_slots()), board.slot(MASTER_SLOT)
+    return {
+        "pid": master.pid,
+        "host": hostname(),
+        "version": __version__,
+        "began": master.began,
+        "listeners": [
+            {
+                "listen": str(listener.listen),
+                "position": str(listener.position),
+                "next_hop": str(listener.next_hop.to),
+                "tls": str(listener.next_hop.tls),
+            }
+            for listener in settings.listeners
+        ],
+        "scanners": [str(scanner.listen) for scanner in settings.scanners],
+        "metrics": settings.metrics and str(settings.metrics),
+        "web": settings.web and {"listen": str(settings.web), "page": auth.page_url(settings.web)},
+        "not_served": find_absent(board, time.monotonic_ns()),
+        "scoring": not find_missing_scorers(board),
+        "messages": _counter_rows(totals.messages, "verdict", "action"),
+        "bytes": totals.bytes,
+        "next_hop_errors": _counter_rows(totals.next_hop_errors, "next_hop", "kind"),
+        "last_errors": [
+            {"time": moment, "text": text} for moment, text in totals.troubles[:_MAX_ERRORS]
+        ],
+    }
+
+
+def _counter_rows(
+    counts: Mapping[RowName, int], first: str, second: str
+) -> list[dict[str, object]]:
+    return [{first: name[0], second: name[1], "number": number} for name, number in counts.items()]

@@ -1,0 +1,439 @@
+"""The master's children: the workers, and the services that run once beside them.
+
+`Child` is one process and its channel. `Supervisor` keeps the wanted number of workers: it replaces
+one that ends, kills one that is silent, and after a reload starts workers with the new settings
+before the old ones drain. `Service` keeps one process running and restarts it when it ends.
+Nothing here has a thread or a timer: the master's selector calls when a channel can be read, and
+the master calls `maintain` when `next_start` says so, and at least once a second.
+
+Must never wait for a worker, never tell a worker to drain before its successors accept, and never
+make mail depend on a service.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+
+from spamguard import log
+from spamguard import process as children
+from spamguard.config.options import Settings
+from spamguard.counters import CounterBoard, CounterSlot
+from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
+
+_log = logging.getLogger("spamguard.daemon")
+
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 60.0  # before a service is started again
+_LONG_LIFE_SECONDS = 300.0  # a service that lived so long is restarted after the first pause again
+_TERMINATE_TIMEOUT = 1.0  # from SIGTERM to SIGKILL for a service
+_MAX_DESCRIBED = 200  # workers
+
+
+class Child:
+    """A process of this package and our end of its channel.
+
+    Parameters
+    ----------
+    start
+        Starts the process: `process.start_child` with its arguments. OSError passes through.
+    on_bytes
+        Called with the bytes that the process sends over its channel.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], tuple[subprocess.Popen[bytes], socket.socket]],
+        selector: selectors.BaseSelector,
+        on_bytes: Callable[[bytes], None],
+    ) -> None:
+        self.started_at = time.monotonic()
+        self._selector = selector
+        self._on_bytes = on_bytes
+        self.process, self.channel = start()
+        selector.register(self.channel, selectors.EVENT_READ, self._receive)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative: the number of the signal that ended it."""
+        return self.process.poll()
+
+    def describe_exit(self) -> str:
+        """Say how the process ended, as a verb phrase."""
+        status = self.process.returncode
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"has exited with status {status}"
+
+    def close(self) -> None:
+        """Close the channel."""
+        with suppress(KeyError):
+            self._selector.unregister(self.channel)
+        self.channel.close()
+
+    def _receive(self) -> None:
+        try:
+            data = self.channel.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._on_bytes(data)
+        else:  # it is ending
+            self._selector.unregister(self.channel)
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """The pause before the next start, twice as long after each failure."""
+
+    first: float
+    longest: float
+    pause: float = 0.0
+    resume_at: float = 0.0
+
+    def lengthen(self) -> None:
+        self.pause = min(max(self.first, 2 * self.pause), self.longest)
+        self.resume_at = time.monotonic() + self.pause
+
+    def reset(self, pause: float = 0.0) -> None:
+        self.pause = pause
+        self.resume_at = time.monotonic() + pause if pause else 0.0
+
+    def remaining(self) -> float:
+        return max(0.0, self.resume_at - time.monotonic())
+
+
+class Service:
+    """One process `python -m MODULE CHANNEL SETTINGS MASTER FILES…`, running whenever wanted.
+
+    The process ends on SIGTERM at once, whatever it is doing, and by itself with this process.
+
+    Attributes
+    ----------
+    settling_due
+        Whether the process has asked for settling.
+    """
+
+    def __init__(
+        self, name: str, module: str, selector: selectors.BaseSelector, files: Sequence[int] = ()
+    ) -> None:
+        self._name = name
+        self._module = module
+        self._selector = selector
+        self._files = files
+        self._settings: Settings | None = None
+        self._child: Child | None = None
+        self._backoff = _Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        self._start_errors = log.LogOnChange(_log)
+        self.settling_due = False
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process; None while there is none."""
+        return self._child.pid if self._child else None
+
+    def begin(self, settings: Settings | None) -> None:
+        """Run with these settings from now on; None: do not run."""
+        if settings != self._settings:
+            self.end()
+        self._settings = settings
+        self._backoff.reset()
+
+    def maintain(self) -> None:
+        """Notice that the process has ended, and start it when that is due."""
+        if self._child is not None and (status := self._child.exit_status) is not None:
+            if time.monotonic() - self._child.started_at > _LONG_LIFE_SECONDS:
+                self._backoff.reset(FIRST_PAUSE_SECONDS)
+            else:
+                self._backoff.lengthen()
+            self._child.close()
+            self._child = None
+            pause = self._backoff.pause
+            _log.error("%s has ended (%s): started again in %.1f s", self._name, status, pause)
+        if self._settings is not None and self.next_start() == 0:
+            try:
+                self._child = self._start(self._settings)
+            except OSError as error:  # no memory or no processes left: that passes
+                self._backoff.lengthen()
+                text = "cannot start %s: %s; tried again every now and then"
+                self._start_errors.report(text, self._name, error)
+            else:
+                self._start_errors.clear()
+
+    def next_start(self) -> float:
+        """Seconds until the process is to be started; inf: it runs, or is not wanted."""
+        return inf if self._child or self._settings is None else self._backoff.remaining()
+
+    def end(self) -> None:
+        """End the process, until `begin`."""
+        self._settings = None
+        if self._child is None:
+            return
+        self._child.process.terminate()
+        try:
+            self._child.process.wait(_TERMINATE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._child.process.kill()
+            self._child.process.wait()
+        self._child.close()
+        self._child = None
+
+    def _start(self, settings: Settings) -> Child:
+        after = [str(os.getpid())]
+        return Child(
+            lambda: children.start_child(self._module, settings, after=after, files=self._files),
+            self._selector,
+            self._on_bytes,
+        )
+
+    def _on_bytes(self, data: bytes) -> None:
+        self.settling_due = self.settling_due or SETTLE_BYTE in data
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTiming:
+    """Periods of the workers, in seconds.
+
+    Attributes
+    ----------
+    silent
+        A ready worker that has not been heard for so long is killed.
+    starting, longest_starting
+        The same for one that is not ready yet; twice as long after each such kill, up to the
+        longest: a slow machine would otherwise never have a worker.
+    fresh
+        A ready worker that has been heard within so long counts as alive.
+    first_pause, longest_pause, short_life
+        The pause before the next start when a worker lived no longer than `short_life`.
+    drain
+        From the wish to stop to killing.
+    settle
+        Between two starts of the process that settles.
+    """
+
+    silent: float = 20.0
+    starting: float = 120.0
+    longest_starting: float = 600.0
+    fresh: float = 5.0
+    first_pause: float = 0.1
+    longest_pause: float = 5.0
+    short_life: float = 5.0
+    drain: float = 8.0
+    settle: float = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class WorkerChild:
+    """The state of one worker process; `generation` is the one it was started in."""
+
+    child: Child
+    slot: CounterSlot
+    generation: int
+    last_heard: float
+    start_timeout: float
+    ready: bool = False
+    draining: bool = False
+
+    def drain(self) -> None:
+        """Tell it to accept no more and to end once its sessions have ended."""
+        self.draining = True
+        with suppress(ProcessLookupError):
+            self.child.process.send_signal(signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """All workers; after a reload also those of older generations while they drain.
+
+    Attributes
+    ----------
+    generation
+        Counts the calls of `begin`; `settings`, `sockets` and `worker_count` are its arguments.
+    settling_due
+        Whether a worker has asked for settling.
+    start_timeout
+        For the next worker, see `WorkerTiming.starting`.
+    """
+
+    assembly: str
+    timing: WorkerTiming
+    selector: selectors.BaseSelector
+    board: CounterBoard
+    settings: Settings | None = None
+    sockets: Sequence[socket.socket] = ()
+    worker_count: int = 0
+    generation: int = 0
+    workers: list[WorkerChild] = field(default_factory=list)
+    settling_due: bool = False
+    stopping: bool = False
+    last_check: float = inf
+    start_timeout: float = field(init=False)
+    _backoff: _Backoff = field(init=False)
+    _start_errors: log.LogOnChange = field(default_factory=lambda: log.LogOnChange(_log))
+
+    def __post_init__(self) -> None:
+        self.start_timeout = self.timing.starting
+        self._backoff = _Backoff(self.timing.first_pause, self.timing.longest_pause)
+
+    def begin(self, settings: Settings, sockets: Sequence[socket.socket], number: int) -> None:
+        """Want this number of workers with these settings.
+
+        Older workers drain once all new ones accept; those that never accepted drain at once.
+        """
+        for worker in self.workers:
+            if not worker.ready and not worker.draining:
+                worker.drain()
+        self.settings, self.sockets, self.worker_count = settings, sockets, number
+        self.generation += 1
+        self._backoff.reset()
+
+    def stop(self) -> None:
+        """Tell all workers to drain quickly: they see end of file on their channel."""
+        self.stopping = True
+        for worker in self.workers:
+            worker.drain()
+            with suppress(OSError):
+                worker.child.channel.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """Kill the workers that still run; `maintain` removes them."""
+        for worker in self.workers:
+            _log.error("worker %d does not stop: killed", worker.child.pid)
+            worker.child.process.kill()
+
+    def end(self) -> None:
+        """Kill all workers and wait until they have ended."""
+        for worker in self.workers:
+            worker.child.process.kill()
+            worker.child.process.wait()
+            worker.child.close()
+        self.workers.clear()
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether a worker with the present settings accepts and all older ones drain."""
+        return any(worker.ready for worker in self._current_workers()) and all(
+            worker.draining or worker.generation == self.generation for worker in self.workers
+        )
+
+    def all_alive(self) -> bool:
+        """Whether every ready worker was heard lately; starting has a time limit of its own."""
+        now = time.monotonic()
+        return bool(self.workers) and all(
+            now - worker.last_heard < self.timing.fresh for worker in self.workers if worker.ready
+        )
+
+    def maintain(self) -> None:
+        """Remove ended workers, kill silent ones, start missing ones, let older ones drain."""
+        now = time.monotonic()
+        since_check = now - self.last_check
+        self.last_check = now
+        for worker in list(self.workers):
+            if since_check > self.timing.silent / 2:
+                # The master itself stood still, probably with the whole machine or container:
+                # a healthy worker needs a moment to be heard again.
+                worker.last_heard = min(worker.last_heard + since_check, now)
+            allowed = self.timing.silent if worker.ready else worker.start_timeout
+            if worker.child.exit_status is not None:
+                self._remove_ended(worker, now)
+            elif now - worker.last_heard > allowed:
+                self._kill_silent(worker, now)
+        if self.stopping:
+            return
+        while self.settings is not None and self.next_start() == 0:
+            try:
+                self._start_worker(self.settings)
+            except OSError as error:  # no memory or no processes left: that passes
+                self._backoff.lengthen()
+                text = "cannot start a worker: %s; tried again every now and then"
+                self._start_errors.report(text, error)
+            else:
+                self._start_errors.clear()
+        if not self._count_missing() and all(worker.ready for worker in self._current_workers()):
+            for worker in self.workers:
+                if worker.generation != self.generation and not worker.draining:
+                    worker.drain()
+
+    def next_start(self) -> float:
+        """Seconds until a worker is to be started; inf: none is missing."""
+        missing = self._count_missing() > 0 and not self.stopping
+        return self._backoff.remaining() if missing else inf
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of each worker for `spamguard status`; of very many, the first ones."""
+        now = time.monotonic()
+        return [
+            {
+                "pid": worker.child.pid,
+                "ready": worker.ready,
+                "draining": worker.draining,
+                "silent": round(now - worker.last_heard, 1),
+            }
+            for worker in self.workers[:_MAX_DESCRIBED]
+        ]
+
+    def _current_workers(self) -> list[WorkerChild]:
+        return [worker for worker in self.workers if worker.generation == self.generation]
+
+    def _count_missing(self) -> int:
+        return self.worker_count - len(self._current_workers())
+
+    def _start_worker(self, settings: Settings) -> None:
+        slot = self.board.free_slot()
+        files = [self.board.descriptor, *(listening.fileno() for listening in self.sockets)]
+        before = [self.assembly, str(slot.number)]
+
+        def on_bytes(data: bytes) -> None:
+            if BEAT_BYTE in data or READY_BYTE in data:
+                worker.last_heard = time.monotonic()
+            worker.ready = worker.ready or READY_BYTE in data
+            self.settling_due = self.settling_due or SETTLE_BYTE in data
+
+        child = Child(
+            lambda: children.start_child("spamguard.daemon.worker", settings, before, files=files),
+            self.selector,
+            on_bytes,
+        )
+        slot.assign(child.pid, time.time())
+        worker = WorkerChild(child, slot, self.generation, child.started_at, self.start_timeout)
+        self.workers.append(worker)
+
+    def _kill_silent(self, worker: WorkerChild, now: float) -> None:
+        silence = now - worker.last_heard
+        _log.error("worker %d has been silent for %.0f s: killed", worker.child.pid, silence)
+        worker.child.process.kill()
+        worker.last_heard = now
+        if not worker.ready:
+            self.start_timeout = min(2 * worker.start_timeout, self.timing.longest_starting)
+
+    def _remove_ended(self, worker: WorkerChild, now: float) -> None:
+        self.workers.remove(worker)
+        worker.slot.assign(0, time.time())
+        worker.child.close()
+        if worker.draining:
+            failed = worker.child.process.returncode != 0
+            how = worker.child.describe_exit() if failed else "has drained"
+            _log.info("worker %d %s", worker.child.pid, how)
+            return
+        if now - worker.child.started_at < self.timing.short_life:
+            self._backoff.lengthen()
+        else:
+            self._backoff.reset()
+        pause = f" in {self._backoff.pause:.1f} s" if self._backoff.pause else ""
+        how = worker.child.describe_exit()
+        _log.error("worker %d %s: replaced%s", worker.child.pid, how, pause)

@@ -1,0 +1,222 @@
+"""The contract that every next hop keeps, its errors, and one message delivered in one call.
+
+`tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
+for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
+or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
+announced its extension.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
+from spamguard.spool import SpoolView
+
+ErrorCallback = Callable[[Exception], None]
+"""Called each time a hop cannot be reached, is lost or times out; not for its refusals."""
+
+
+def ignore_error(error: Exception) -> None:
+    """The callback where nobody counts errors."""
+
+
+class NextHopTransaction(Protocol):
+    """One message on its way out.
+
+    The calls come in this order: `mail`, `recipient` once or more, `send` at most once, `end`
+    always; only a positive reply allows the next call. Trouble (refused connection, timeout, lost
+    session) is a 451 reply, never an exception.
+    """
+
+    async def mail(self, sender: Sender) -> Reply:
+        """Open or borrow a session and pass MAIL on; the next hop's reply, unchanged."""
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        """Pass one RCPT on; the next hop's reply, unchanged."""
+
+    async def send(self, content: SpoolView) -> Sequence[Reply]:
+        """DATA, the message, the final dot: one attempt.
+
+        One reply for each accepted recipient, in order, where the hop `answers_each`; else one.
+        """
+
+    async def end(self) -> None:
+        """Give the session back, or close it; idempotent."""
+
+
+class NextHop(Protocol):
+    """A way out, used by many transactions at once in one event loop."""
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data (LMTP, Maildir)."""
+
+    @property
+    def extensions(self) -> Mapping[str, str] | None:
+        """EHLO keywords (upper case) and parameters of the last session; None before the first."""
+
+    async def probe(self) -> None:
+        """Find out what the hop offers, unless that was done lately; never raises."""
+
+    def transaction(self, client: Client) -> NextHopTransaction:
+        """A new transaction; nothing is sent before its `mail`.
+
+        client: goes out by XFORWARD where the hop accepts it.
+        """
+
+    async def close(self) -> None:
+        """Close idle sessions; running transactions finish."""
+
+
+async def deliver(
+    transaction: NextHopTransaction,
+    sender: Sender,
+    recipients: Sequence[Recipient],
+    content: SpoolView,
+) -> list[Reply]:
+    """All steps of a new transaction but its end: one attempt, and the final reply for each
+    recipient, in order.
+    """
+    reply = await transaction.mail(sender)
+    if not reply.is_positive:
+        return [reply] * len(recipients)
+    replies = [await transaction.recipient(recipient) for recipient in recipients]
+    accepted = [index for index, reply in enumerate(replies) if reply.is_positive]
+    if accepted:
+        data_replies = repeat_reply(await transaction.send(content), len(accepted))
+        for index, reply in zip(accepted, data_replies, strict=True):
+            replies[index] = reply
+    return replies
+
+
+# ---- errors
+
+CONTENT_ERROR = Reply.from_text(451, "4.3.0 temporary trouble with this message, try again later")
+NO_SMTPUTF8 = Reply.from_text(553, "5.6.7 next hop does not take internationalised mail")
+UNSENDABLE = Reply.from_text(501, "5.5.4 cannot be told to the next hop")
+
+_ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
+
+
+class DeliveryError(Exception):  # no error of ours: the network is like that
+    """The next hop could not be asked.
+
+    reply: for the client; kind: for the metrics; the text is for the log.
+    """
+
+    kind = "trouble"
+
+    reply = Reply.from_text(451, "4.4.2 connection to next hop lost, try again later")
+
+
+class UnreachableError(DeliveryError):
+    """No session could be opened."""
+
+    kind = "unreachable"
+
+    reply = Reply.from_text(451, "4.4.1 next hop does not answer, try again later")
+
+
+class UnsafeError(DeliveryError):
+    """There is no TLS where it is required, or somebody meddles with it."""
+
+    kind = "unsafe"
+
+    reply = Reply.from_text(451, "4.7.4 no safe connection to next hop, try again later")
+
+
+class TlsHandshakeError(UnsafeError):
+    """TLS could not be started, although the next hop offers it."""
+
+    kind = "nohandshake"
+
+
+class NextHopTimeoutError(DeliveryError):
+    """The next hop exceeded a deadline, or does not speak the protocol."""
+
+    kind = "stalled"
+
+
+class DisconnectedError(DeliveryError):
+    """The session has ended or is out of step: before the data it may be opened again, once."""
+
+    kind = "lost"
+
+
+class ClosingError(DisconnectedError):
+    """The next hop ended the session with a 421.
+
+    Its text is passed on as a 451: the session with our own client goes on.
+    """
+
+    kind = "closing"
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(str(reply))
+        lines = [
+            line if _ENHANCED_TEMPORARY.match(line) else b"4.4.2 " + line for line in reply.lines
+        ]
+        self.reply = Reply(451, tuple(lines))
+
+
+def describe_error(error: Exception | None) -> str:
+    """What happened to a connection, for the log."""
+    match error:
+        case None:
+            return "closed"
+        case OSError(errno=int(number)) if number and not isinstance(error, ssl.SSLError):
+            # The event loop's own text names its call; resolver errors have numbers below zero.
+            return os.strerror(number) if number > 0 else str(error.strerror)
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return str(error) or type(error).__name__
+
+
+# ---- extensions
+
+Step = TypeVar("Step", Sender, Recipient)
+
+# AUTH is not here: our client's login does not concern the next hop.
+_EXTENSION_BY_PARAMETER = {
+    "SIZE": "SIZE",  # RFC 1870
+    "BODY": "8BITMIME",  # RFC 6152
+    "SMTPUTF8": "SMTPUTF8",  # RFC 6531
+    "RET": "DSN",  # RFC 3461
+    "ENVID": "DSN",
+    "NOTIFY": "DSN",
+    "ORCPT": "DSN",
+}
+
+
+def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
+    """The step without the parameters that a hop with these extensions does not accept."""
+    if not step.parameters:
+        return step
+    supported = [
+        parameter
+        for parameter in step.parameters
+        if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
+    ]
+    return replace(step, parameters=tuple(supported))
+
+
+def needs_smtputf8(step: Sender | Recipient) -> bool:
+    """Whether only a hop with SMTPUTF8 can have it.
+
+    An address beyond ASCII without that parameter is for the hop to judge.
+    """
+    return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
+
+
+def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
+    """Whether its parameters of delivery status notifications are dropped."""
+    return "DSN" not in extensions and any(
+        _EXTENSION_BY_PARAMETER.get(parameter.keyword) == "DSN" for parameter in step.parameters
+    )

@@ -1,0 +1,350 @@
+"""Messages that are held back: two files each, ID.eml the message and ID.json its note.
+
+The note has the envelope, the reason, and the recipients that have got the message since. A message
+is stored, released or deleted under a lock on ID.eml; a message without note is not listed.
+
+Must never say that a message is held before it is on the disk, never show half of one, and never
+forget who has got it already. Nothing here expires: discarding mail is the operator's decision.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spamguard.delivery.base import NextHop, deliver
+from spamguard.errors import QuarantineError
+from spamguard.keys import is_id
+from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Reply, Sender
+from spamguard.spool import Spool, SpoolView
+from spamguard.storage import create_private, remove_stale_drafts, sync_directory, unnamed_file
+
+_log = logging.getLogger("spamguard.quarantine")
+
+DIRECTORY = "quarantine"
+"""Its name in the state directory."""
+MAX_ENTRIES = 1000
+"""How many entries are listed at once."""
+
+_MAX_HEADER_BYTES = 64 << 10
+# A message without note whose file is not locked was being stored when the process died. Its clock
+# may differ from that of a file server.
+_ABANDONED_SECONDS = 86_400.0
+_MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """One message that is held.
+
+    reason: label of the verdict, or of the policy. when: seconds since 1970. size: bytes.
+    delivered: indices of the envelope's recipients that have got it since. listener: where it came
+    in, which tells where it was to go.
+    """
+
+    id: str
+    envelope: Envelope
+    reason: str
+    when: float
+    size: int
+    delivered: frozenset[int] = frozenset()
+    listener: str = ""
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Indices of the recipients that have not got it."""
+        indices = range(len(self.envelope.recipients))
+        return tuple(index for index in indices if index not in self.delivered)
+
+    @property
+    def released(self) -> bool:
+        """Whether every recipient has got it."""
+        return not self.waiting
+
+
+class Quarantine:
+    """The messages in one directory, which is made when the first one comes.
+
+    Any number of processes may use it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._is_cleared = False  # of messages whose storing or deleting was interrupted
+        self._is_swept = False  # of stale drafts, where files need names before they are whole
+
+    def store(
+        self,
+        name: str,
+        content: SpoolView,
+        envelope: Envelope,
+        reason: str,
+        when: float,
+        listener: str = "",
+    ) -> None:
+        """Hold a message: all of it is on the disk afterwards. Blocks.
+
+        Parameters
+        ----------
+        name : a new id (`keys.new_id`).
+        content : as it would have been sent; kept byte for byte.
+        when : seconds since 1970.
+        listener : its address.
+
+        Raises
+        ------
+        OSError
+            Nothing is held.
+        """
+        if not self._directory.is_dir():
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self._directory.parent)
+        if not self._is_swept:
+            remove_stale_drafts(self._directory)
+            self._is_swept = True
+        with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
+            entry = QuarantineEntry(name, envelope, reason, when, content.size, listener=listener)
+            with self._linked_file([encode_note(entry)], self._path(name, _NOTE)):
+                sync_directory(self._directory)
+
+    def entries(self, limit: int = MAX_ENTRIES, before: str = "") -> Iterator[QuarantineEntry]:
+        """The newest messages, newest first. before: an id; only older ones.
+
+        A damaged note is a line in the log.
+        """
+        names = (name for name in self.ids() if not before or name < before)
+        return self.read_entries(heapq.nlargest(limit, names))
+
+    def read_entries(self, names: Iterable[str]) -> Iterator[QuarantineEntry]:
+        """The messages of these ids that are there. A damaged note is a line in the log."""
+        for name in names:
+            try:
+                yield self.entry(name)
+            except QuarantineError as error:
+                if self._path(name, _NOTE).exists():  # else it was deleted meanwhile
+                    _log.warning("%s", error)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all messages, in any order."""
+        return self._ids_with_file(_NOTE)
+
+    def changed_at(self) -> int:
+        """When the ids last changed, in nanoseconds since 1970; 0: no message was ever held."""
+        try:
+            return self._directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def entry(self, name: str) -> QuarantineEntry:
+        """One message.
+
+        Raises
+        ------
+        QuarantineError
+            There is none of that id, or its note is damaged.
+        """
+        note = self._path(name, _NOTE)
+        try:
+            values = json.loads(note.read_bytes())
+            if not self._path(name, _MESSAGE).exists():
+                raise _unknown_message(name)
+            return _decode_note(name, values)
+        except FileNotFoundError:
+            raise _unknown_message(name) from None
+        except (ValueError, TypeError, KeyError) as error:
+            remedy = "its message is beside it, delete both once it is taken care of"
+            raise QuarantineError(f"{note}: is damaged ({error!r}): {remedy}") from error
+
+    def file(self, name: str) -> Path:
+        """The path of the message. QuarantineError: that is no id."""
+        return self._path(name, _MESSAGE)
+
+    def open(self, name: str) -> SpoolView:
+        """The message as it was stored; the caller closes its `spool`. QuarantineError."""
+        self.entry(name)
+        return SpoolView(b"", Spool.open_file(self._path(name, _MESSAGE)), 0)
+
+    def header(self, name: str) -> bytes:
+        """Its header section, within the first 64 KiB. QuarantineError."""
+        with closing(self.open(name).spool) as spool:
+            return spool.read_start(_MAX_HEADER_BYTES).partition(b"\r\n\r\n")[0]
+
+    def delete(self, name: str) -> None:
+        """Delete a message for good.
+
+        Raises
+        ------
+        QuarantineError
+            There is none of that id, or another process works with it at this moment.
+        """
+        with self._locked_entry(name):
+            # Without its note it is gone; the other files follow.
+            self._path(name, _NOTE).rename(self._path(name, _DELETED))
+            leftovers = set() if self._is_cleared else self._interrupted_ids()
+            for leftover in leftovers | {name}:
+                for ending in (_MESSAGE, _DRAFT, _DELETED):
+                    self._path(leftover, ending).unlink(missing_ok=True)
+            self._is_cleared = True
+            sync_directory(self._directory)
+
+    async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
+        """Deliver a message to all recipients that have not got it yet; the reply for each.
+
+        A recipient is noted, durably, after the next hop has said yes. When this process dies in
+        between, the next release delivers once more: at least once, never not at all. Both copies
+        have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
+
+        Raises
+        ------
+        QuarantineError
+            There is none of that id, or another process works with it at this moment.
+        """
+        with self._locked_entry(name) as entry:
+            if entry.released:
+                return ()
+            recipients = [entry.envelope.recipients[index] for index in entry.waiting]
+            # SIZE was that of the message as it came in.
+            sender = entry.envelope.sender
+            parameters = [one for one in sender.parameters if one.keyword != "SIZE"]
+            sender = replace(sender, parameters=tuple(parameters))
+            transaction = next_hop.transaction(entry.envelope.client)
+            content = self.open(name)
+            try:
+                replies = await deliver(transaction, sender, recipients, content)
+            finally:
+                content.spool.close()
+                await transaction.end()
+            accepted = {
+                index
+                for index, reply in zip(entry.waiting, replies, strict=True)
+                if reply.is_positive
+            }
+            self._replace_note(replace(entry, delivered=entry.delivered | accepted))
+            return list(zip(recipients, replies, strict=True))
+
+    # ---- files
+
+    def _path(self, name: str, ending: str) -> Path:
+        if not is_id(name):
+            raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
+        return self._directory / (name + ending)
+
+    def _ids_with_file(self, ending: str) -> Iterator[str]:
+        with suppress(FileNotFoundError), os.scandir(self._directory) as files:
+            for file in files:  # a Path for each of many would be slow
+                if file.name.endswith(ending) and is_id(name := file.name.removesuffix(ending)):
+                    yield name
+
+    def _interrupted_ids(self) -> set[str]:
+        """Messages that another process did not live to delete, or to store."""
+        unlisted = set(self._ids_with_file(_MESSAGE)) - set(self.ids())
+        abandoned = {name for name in unlisted if self._is_abandoned(name)}
+        return abandoned | set(self._ids_with_file(_DELETED))
+
+    def _is_abandoned(self, name: str) -> bool:
+        """Whether a message has no note and gets none; if that cannot be known, it stays.
+
+        The note is looked up by name: a list may miss one that a release renames meanwhile.
+        """
+        with suppress(OSError), self._path(name, _MESSAGE).open("rb") as file:
+            # Without another lock nobody is storing it, whatever the clock says.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(file.fileno()).st_ctime < _ABANDONED_SECONDS:
+                return False
+            try:
+                # From Python 3.14 on `exists` takes an error of the disk for a no.
+                self._path(name, _NOTE).stat()
+            except FileNotFoundError:
+                return True
+        return False
+
+    @contextmanager
+    def _linked_file(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:
+        """A new file, whole and on the disk before it has its name, and locked meanwhile.
+
+        It loses the name again when the block fails.
+        """
+        with unnamed_file(path) as (file, link):
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX)
+            link()
+            try:
+                yield
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+    @contextmanager
+    def _locked_entry(self, name: str) -> Iterator[QuarantineEntry]:
+        """The entry, while no other process stores, releases or deletes it."""
+        self.entry(name)
+        try:
+            message = self._path(name, _MESSAGE).open("rb")
+        except FileNotFoundError:
+            raise _unknown_message(name) from None
+        with message:
+            try:
+                fcntl.flock(message, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise QuarantineError(
+                    f"{name} is being stored, released or deleted at this moment: "
+                    "look at it again later"
+                ) from None
+            yield self.entry(name)
+
+    def _replace_note(self, entry: QuarantineEntry) -> None:
+        """Under the lock: only one process at a time writes the draft."""
+        draft = self._path(entry.id, _DRAFT)
+        draft.unlink(missing_ok=True)  # of a process that was killed
+        with create_private(draft) as file:
+            file.write(encode_note(entry))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path(entry.id, _NOTE))
+        sync_directory(self._directory)
+
+
+def _unknown_message(name: str) -> QuarantineError:
+    return QuarantineError(
+        f"{name}: no such message in the quarantine; "
+        "`spamguard quarantine list` shows what there is"
+    )
+
+
+def encode_note(entry: QuarantineEntry) -> bytes:
+    """The note of a message, as JSON."""
+    values = asdict(entry) | {"delivered": sorted(entry.delivered)}
+    return json.dumps(values, indent=1).encode("ascii") + b"\n"
+
+
+def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
+    sender, recipients = values["envelope"]["sender"], values["envelope"]["recipients"]
+    envelope = Envelope(
+        Sender(sender["address"], _decode_parameters(sender)),
+        tuple(Recipient(one["address"], _decode_parameters(one)) for one in recipients),
+        Client(**values["envelope"]["client"]),
+    )
+    return QuarantineEntry(
+        name,
+        envelope,
+        values["reason"],
+        float(values["when"]),
+        int(values["size"]),
+        frozenset(values["delivered"]),
+        str(values["listener"]),
+    )
+
+
+def _decode_parameters(values: dict[str, Any]) -> tuple[EsmtpParameter, ...]:
+    return tuple(EsmtpParameter(*parameter) for parameter in values["parameters"])

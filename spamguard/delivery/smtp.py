@@ -1,0 +1,431 @@
+"""Delivery by SMTP (RFC 5321), with one reply for all recipients, or by LMTP (RFC 2033), with one
+for each.
+
+`SessionOpener` opens a session: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207).
+`SessionPool` keeps idle sessions for the next message. `SmtpTransaction` is one message. Until the
+hop has said 354, a transaction that lost its session begins again on a new one, once, and goes on
+only if it gets the same replies.
+
+Must never send the data twice, never open a session without TLS where it is required, never believe
+what was said before TLS, and never reuse a session whose last transaction had an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from spamguard.aio import DeadlineTimer
+from spamguard.config.options import Hop, Protocol, Tls
+from spamguard.delivery import base
+from spamguard.delivery.base import (
+    ClosingError,
+    DeliveryError,
+    DisconnectedError,
+    ErrorCallback,
+    NextHopTimeoutError,
+    TlsHandshakeError,
+    UnreachableError,
+    UnsafeError,
+)
+from spamguard.delivery.connection import NextHopSession, dial
+from spamguard.smtp.commands import mail_command, rcpt_command, xforward_commands
+from spamguard.smtp.data import dot_stuff
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
+from spamguard.smtp.replies import parse_extensions
+from spamguard.spool import SpoolView
+
+_log = logging.getLogger("spamguard.relay")
+
+# While handshakes fail, the trusted authorities are read again after so many seconds; that takes
+# some 30 ms.
+_TRUST_RELOAD_SECONDS = 10.0
+_PROBE_SECONDS = 60.0  # until a probe looks again
+_PROBE_CLOSE_TIMEOUT = 1.0  # for a probe that is under way when the hop is closed
+# For the rest of a reply that began in the middle of the data, and for replies behind a 421.
+_LATE_REPLY_TIMEOUT = 1.0
+
+
+class SessionOpener:
+    """Opens sessions with one next hop. hostname: ours."""
+
+    def __init__(self, hop: Hop, hostname: str) -> None:
+        self._hop = hop
+        verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
+        self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
+        self._tls_context: ssl.SSLContext | None = None
+        self._reload_after = 0.0  # a time of the event loop's clock
+
+    async def open(self) -> NextHopSession:
+        """A new session.
+
+        Raises
+        ------
+        UnreachableError, UnsafeError
+        """
+        try:
+            return await self._open(self._hop.tls)
+        except TlsHandshakeError as error:
+            if self._hop.tls is Tls.REQUIRED:
+                raise
+            # Opportunistic: unencrypted mail is better than none (RFC 7435).
+            _log.warning("next hop %s: %s; going on without", self._hop.to, error)
+            return await self._open(Tls.OFF)
+
+    async def _open(self, tls: Tls) -> NextHopSession:
+        connection = await dial(self._hop.to, self._hop.connect)
+        session = NextHopSession(connection, self._hop.command)
+        try:
+            greeting = await session.read_reply()
+            if not greeting.is_positive:
+                raise UnreachableError(f"not welcome: {greeting}")
+            extensions = await self._say_hello(session)
+            if wants_tls(tls, "STARTTLS" in extensions, connection.peer):
+                await self._start_tls(session)
+                extensions = await self._say_hello(session)
+            session.mark_ready(extensions)
+        except (DisconnectedError, NextHopTimeoutError) as error:
+            session.abort()
+            raise UnreachableError(f"at the start: {error}") from error
+        except BaseException:
+            session.abort()
+            raise
+        return session
+
+    async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
+        """The extensions that the hop announces."""
+        for verb, hello in self._hellos:
+            reply = await session.request(hello)
+            if reply.is_positive:
+                return {} if verb == "HELO" else parse_extensions(reply)
+            if not reply.is_permanent:
+                break
+        raise UnreachableError(f"not welcome: {reply}")
+
+    async def _start_tls(self, session: NextHopSession) -> None:
+        reply = await session.request(b"STARTTLS\r\n")
+        if not reply.is_positive:
+            raise TlsHandshakeError(f"STARTTLS refused: {reply}")
+        if not session.connection.is_quiet:  # RFC 3207, section 6
+            raise UnsafeError("more than the answer to STARTTLS came before the handshake")
+        if self._tls_context is None:
+            self._tls_context = make_tls_context(self._hop.tls)
+        host, seconds = self._hop.to.host, self._hop.connect
+        try:
+            await session.connection.start_tls(self._tls_context, host, seconds)
+        except TlsHandshakeError:
+            # The authorities may have been unreadable (out of descriptors: nothing says so), or
+            # have changed.
+            now = asyncio.get_running_loop().time()
+            if self._hop.tls is Tls.REQUIRED and now >= self._reload_after:
+                self._tls_context, self._reload_after = None, now + _TRUST_RELOAD_SECONDS
+            raise
+
+
+def make_tls_context(tls: Tls) -> ssl.SSLContext:
+    """A context that checks the certificate only where TLS is required."""
+    context = ssl.create_default_context()
+    if tls is not Tls.REQUIRED:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def wants_tls(tls: Tls, offered: bool, peer: str) -> bool:
+    """Whether to start TLS. UnsafeError: it is required, and not offered."""
+    if tls is Tls.REQUIRED and not offered:
+        raise UnsafeError("TLS is required, and not offered")
+    return tls is Tls.REQUIRED or (tls is Tls.OPPORTUNISTIC and offered and not is_local(peer))
+
+
+def is_local(peer: str) -> bool:
+    """Whether the other end is on this machine. peer: an address, "" for a Unix socket.
+
+    >>> is_local("::ffff:127.0.0.1"), is_local("192.0.2.1")
+    (True, False)
+    """
+    if not peer:
+        return True
+    address = ipaddress.ip_address(peer.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+class SessionPool(DeadlineTimer):
+    """Idle sessions. The one used last is taken first, so that those not needed grow old."""
+
+    def __init__(self, hop: Hop) -> None:
+        self._hop = hop
+        # The time until which each is kept, by the event loop's clock; oldest first.
+        self._idle: dict[NextHopSession, float] = {}
+        self._quitting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def take(self) -> NextHopSession | None:
+        """A session in which nothing has happened since it was put here."""
+        while self._idle:
+            session, _ = self._idle.popitem()
+            if session.is_usable:
+                session.is_reused = True
+                return session
+            session.abort()
+        return None
+
+    def put(self, session: NextHopSession) -> None:
+        """Take a session back after its transaction, however that ended."""
+        if session.is_usable and not self._closed and len(self._idle) < self._hop.sessions:
+            self._idle[session] = asyncio.get_running_loop().time() + self._hop.idle
+            self._set_oldest_deadline()
+        else:
+            self._quit(session)
+
+    async def close(self) -> None:
+        """End the idle sessions; those that come back later are ended too."""
+        self._closed = True
+        self.cancel_deadline()
+        while self._idle:
+            self._quit(self._idle.popitem()[0])
+        await asyncio.gather(*self._quitting)
+
+    def deadline_passed(self) -> None:
+        """End the sessions that were idle for long enough."""
+        now = asyncio.get_running_loop().time()
+        for session in [session for session, until in self._idle.items() if until <= now]:
+            del self._idle[session]
+            self._quit(session)
+        self._set_oldest_deadline()
+
+    def _set_oldest_deadline(self) -> None:
+        if self._idle:
+            self.set_deadline(next(iter(self._idle.values())))
+
+    def _quit(self, session: NextHopSession) -> None:
+        """Send QUIT in the background."""
+        task = asyncio.get_running_loop().create_task(session.quit())
+        self._quitting.add(task)
+        task.add_done_callback(self._quitting.discard)
+
+
+class SmtpNextHop:
+    """A next hop on a connection. hostname: ours, for EHLO."""
+
+    def __init__(
+        self, hop: Hop, hostname: str, on_error: ErrorCallback = base.ignore_error
+    ) -> None:
+        self.settings = hop
+        self.on_error = on_error
+        self.pool = SessionPool(hop)
+        self._opener = SessionOpener(hop, hostname)
+        self._extensions: Mapping[str, str] | None = None
+        self._last_probe = -_PROBE_SECONDS
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
+        return self.settings.to.protocol is Protocol.LMTP
+
+    @property
+    def extensions(self) -> Mapping[str, str] | None:
+        """EHLO keywords (upper case) and parameters of the last session; None before the first."""
+        return self._extensions
+
+    async def probe(self) -> None:
+        """Open a session for the next message, unless that was tried lately; never raises."""
+        if self._probing is None:
+            if asyncio.get_running_loop().time() - self._last_probe < _PROBE_SECONDS:
+                return
+            self._probing = asyncio.create_task(self._probe_session())
+        await asyncio.shield(self._probing)
+
+    async def _probe_session(self) -> None:
+        try:
+            self.pool.put(await self.open())
+        except DeliveryError as error:
+            _log.warning("next hop %s: %s", self.settings.to, error)
+            self.on_error(error)
+        finally:
+            self._last_probe = asyncio.get_running_loop().time()
+            self._probing = None
+
+    def transaction(self, client: Client) -> SmtpTransaction:
+        """A new transaction; nothing is sent before its `mail`."""
+        return SmtpTransaction(self, client)
+
+    async def close(self) -> None:
+        """Close idle sessions; running transactions finish."""
+        if self._probing is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._probing, _PROBE_CLOSE_TIMEOUT)
+        await self.pool.close()
+
+    async def open(self) -> NextHopSession:
+        """A new session.
+
+        Raises
+        ------
+        UnreachableError, UnsafeError
+        """
+        session = await self._opener.open()
+        self._extensions = session.extensions
+        self._last_probe = asyncio.get_running_loop().time()
+        return session
+
+
+class SmtpTransaction:
+    """One message on its way out. After an error every further reply is the same 451.
+
+    client: goes out by XFORWARD where the hop accepts it.
+    """
+
+    def __init__(self, hop: SmtpNextHop, client: Client) -> None:
+        self._hop = hop
+        self._client = client
+        self._session: NextHopSession | None = None
+        self._completed_steps: list[tuple[Sender | Recipient, int]] = []
+        self._accepted = 0
+        self._has_restarted = False
+        self._dsn_lost = False
+        self._error_reply: Reply | None = None
+
+    async def mail(self, sender: Sender) -> Reply:
+        """Open or borrow a session and pass MAIL on; the next hop's reply, unchanged."""
+        return await self._run_step(sender)
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        """Pass one RCPT on; the next hop's reply, unchanged."""
+        reply = await self._run_step(recipient)
+        self._accepted += reply.is_positive
+        return reply
+
+    async def send(self, content: SpoolView) -> Sequence[Reply]:
+        """DATA, the message, the final dot: one attempt.
+
+        One reply for each accepted recipient where the hop answers each, else one.
+        """
+        count = self._accepted if self._hop.answers_each else 1
+        reply = await self._run_step(None)
+        return await self._send_message(content, count) if reply.is_positive else [reply] * count
+
+    async def end(self) -> None:
+        """Give the session back, or close it; idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._hop.pool.put(session)
+
+    async def _run_step(self, step: Sender | Recipient | None) -> Reply:
+        """One step before the data; None is DATA."""
+        if self._error_reply is not None:
+            return self._error_reply
+        try:
+            try:
+                reply = await self._send_step(await self._borrow_session(), step)
+            except DisconnectedError as error:
+                reply = await self._send_step(await self._restart_session(error), step)
+        except DeliveryError as error:
+            self._report_error(error)
+            self._error_reply = error.reply
+            return error.reply
+        if step is not None:
+            self._completed_steps.append((step, reply.code))
+        return reply
+
+    async def _borrow_session(self) -> NextHopSession:
+        if self._session is None:
+            self._session = self._hop.pool.take() or await self._hop.open()
+        return self._session
+
+    async def _restart_session(self, error: DisconnectedError) -> NextHopSession:
+        """A new session that is where the lost one was.
+
+        A 421 on a new session is an answer, not a loss.
+        """
+        if (
+            self._has_restarted
+            or self._session is None
+            or (isinstance(error, ClosingError) and not self._session.is_reused)
+        ):
+            raise error
+        self._has_restarted = True
+        hop = self._hop.settings.to
+        _log.info("next hop %s: session lost (%s), beginning again", hop, error)
+        self._session.abort()
+        self._session = None
+        self._session = session = await self._hop.open()
+        for step, code in self._completed_steps:
+            reply = await self._send_step(session, step)
+            if reply.code != code:
+                raise DisconnectedError(f"on a new session {code} became {reply}")
+        return session
+
+    async def _send_step(self, session: NextHopSession, step: Sender | Recipient | None) -> Reply:
+        if step is None:
+            return await session.request(b"DATA\r\n", positive=3)
+        extensions = session.extensions
+        if "SMTPUTF8" not in extensions and base.needs_smtputf8(step):
+            return base.NO_SMTPUTF8
+        if not self._dsn_lost and base.loses_dsn(step, extensions):
+            self._dsn_lost = True
+            _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.settings.to)
+        try:
+            if isinstance(step, Recipient):
+                command = rcpt_command(base.drop_unsupported(step, extensions))
+            else:
+                command = mail_command(base.drop_unsupported(step, extensions))
+        except ValueError:  # never from a door, which parses strictly
+            return base.UNSENDABLE
+        if isinstance(step, Recipient):
+            return await session.request(command)
+        # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
+        announced = extensions.get("XFORWARD")
+        forwards = [] if announced is None else xforward_commands(self._client, announced)
+        if "PIPELINING" not in extensions:
+            for forward in forwards:
+                await session.request(forward)
+            return await session.request(command)
+        session.send_commands(*forwards, command)
+        for _ in forwards:
+            await session.read_reply()
+        return await session.read_reply()
+
+    async def _send_message(self, content: SpoolView, count: int) -> list[Reply]:
+        """After the 354: whatever happens from here on, the message is not sent again."""
+        session = await self._borrow_session()
+        replies: list[Reply] = []
+        try:
+            await self._send_content(session, content, count, replies)
+            session.mark_ready()
+        except DeliveryError as error:
+            self._report_error(error)
+            session.abort()
+            replies += [error.reply] * (count - len(replies))
+        except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
+            self._report_error(error)
+            session.abort()
+            replies = [base.CONTENT_ERROR] * count
+        return replies
+
+    async def _send_content(
+        self, session: NextHopSession, content: SpoolView, count: int, replies: list[Reply]
+    ) -> None:
+        is_whole = await session.send_data(dot_stuff(content.chunks()), count)
+        deadline = session.connection.deadline_after(
+            self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
+        )
+        for _ in range(count):
+            try:
+                replies.append(await session.read_reply(deadline, positive=2 if is_whole else 4))
+            except ClosingError as error:
+                # It answers one recipient. Others may have the message, and would get it twice.
+                self._report_error(error)
+                replies.append(error.reply)
+                deadline = min(deadline, session.connection.deadline_after(_LATE_REPLY_TIMEOUT))
+
+    def _report_error(self, error: Exception) -> None:
+        hop = self._hop.settings.to
+        _log.warning("next hop %s: %s: %s", hop, type(error).__name__, error)
+        self._hop.on_error(error)

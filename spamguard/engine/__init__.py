@@ -1,0 +1,1 @@
+"""The engine: a filter on a ledger, from raw mail to verdicts, lessons and explanations."""

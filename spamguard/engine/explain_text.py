@@ -1,0 +1,210 @@
+"""From the experts' log-odds to verdicts and to explanations that people read.
+
+An explanation is put together from its parts (`explain_verdict`), and shown on a terminal or a page
+as the words worth showing, figures that add up, and the way to another label. Its figures must
+never sum to anything else than the score. This module never reads tables by bucket and never
+changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, inf, log
+from typing import NamedTuple
+
+from spamguard.bayes import experts
+from spamguard.bayes.experts import Floats
+from spamguard.bayes.explain import LogOddsBreakdown
+from spamguard.bayes.personal import UserCorrection
+from spamguard.bayes.tables import Evidence, Tables
+from spamguard.engine import policy
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import Clue, Explanation, Verdict
+
+OTHERS_LABEL = "all other words"  # shown without a bar, since their sum would dwarf every bar
+STEPS_PER_NAT = 1000  # parts are shown in thousandths
+PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the experts
+_MAX_LOG_ODDS = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON may not
+
+
+# ---- verdicts
+
+
+def verdict_from_joint(
+    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float
+) -> Verdict:
+    """The verdict by unnormalised log-probabilities of the classes, in the order of the tables."""
+    if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior counts
+        joint = [log(count + 1) for count in tables.messages.tolist()]
+    whole = _log_sum(joint)
+    pairs = list(zip(tables.classes, joint, strict=True))
+    probabilities = {name: exp(value - whole) for name, value in pairs}
+    bad = _log_sum([value for name, value in pairs if name in unwanted])
+    good = _log_sum([value for name, value in pairs if name not in unwanted])
+    log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
+    return policy.make_verdict(probabilities, log_odds, unwanted, _lesson_counts(tables), spam_from)
+
+
+def _lesson_counts(tables: Tables) -> dict[str, int]:
+    return dict(zip(tables.classes, tables.messages.tolist(), strict=True))
+
+
+def _log_sum(values: list[float]) -> float:
+    """log of the sum of exp(values); faster than an array for one or two, the usual case."""
+    highest = max(values)
+    if highest == -inf or len(values) == 1:
+        return highest
+    return highest + log(sum([exp(value - highest) for value in values]))
+
+
+def likeliest_sides(verdict: Verdict, unwanted: frozenset[str]) -> tuple[str, str]:
+    """The likeliest unwanted class and the likeliest wanted one."""
+    names, likelihood = verdict.probabilities, verdict.probabilities.__getitem__
+    bad = max((name for name in names if name in unwanted), key=likelihood)
+    return bad, max((name for name in names if name not in unwanted), key=likelihood)
+
+
+# ---- putting an explanation together
+
+
+class WeighedMessage(NamedTuple):
+    """A message's features, its log-odds taken apart, and the user's correction, if any."""
+
+    evidence: Evidence
+    breakdown: LogOddsBreakdown
+    correction: UserCorrection | None
+
+
+def explain_verdict(
+    tables: Tables,
+    verdict: Verdict,
+    unwanted: frozenset[str],
+    spam_from: float,
+    message: WeighedMessage,
+    texts: Mapping[int, str],
+    *,
+    cautious: bool = False,
+) -> Explanation:
+    """Why a verdict, by the likeliest class of each side.
+
+    texts holds the texts of tokens that are known. cautious says that spam_from is above the usual
+    threshold, since little good mail is known.
+    """
+    parts, correction = message.breakdown, message.correction
+    favoured, against = likeliest_sides(verdict, unwanted)
+    shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
+    scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
+    log_odds, biases = parts.log_odds, parts.biases
+    if correction:
+        numbers = tables.classes.index(favoured), tables.classes.index(against)
+        log_odds = verdict.log_odds
+        shares[PERSONAL_EXPERT] = share = verdict.log_odds - parts.log_odds
+        evidence = correction.class_difference(correction.evidence, *numbers)
+        scores[PERSONAL_EXPERT] = float(evidence)
+        biases += _add_user_parts(parts.buckets, share, correction, numbers)
+    clues = _sorted_clues(tables, texts, message)
+    distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
+    few = policy.has_too_few_lessons(_lesson_counts(tables), unwanted)
+    flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
+    return Explanation(
+        verdict=verdict,
+        favoured=favoured,
+        against=against,
+        log_odds=log_odds,
+        prior=parts.prior,
+        biases=biases,
+        shares=shares,
+        scores=scores,
+        clues=clues,
+        traits=dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
+        numbers=dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
+        to_threshold=distance,
+        flip=flip,
+        few=few,
+        spam_from=policy.logit(spam_from) if cautious and not few else None,
+    )
+
+
+def _add_user_parts(
+    buckets: Floats, share: float, correction: UserCorrection, numbers: tuple[int, int]
+) -> float:
+    """Add to the tokens their parts of the user's share; returns what is left of it.
+
+    With more than two classes, what the votes move between these two need not be what they move
+    between both sides.
+    """
+    shift = float(correction.class_difference(correction.shifts, *numbers))
+    fraction = min(max(share / shift, 0.0), 1.0) if shift else 0.0
+    parts = correction.class_difference(correction.parts, *numbers)
+    buckets[correction.token_indices] += fraction * parts
+    return share - fraction * shift
+
+
+def _sorted_clues(tables: Tables, texts: Mapping[int, str], message: WeighedMessage) -> list[Clue]:
+    """Every token of a message, the strongest first."""
+    text_of: dict[int, str] = {}
+    for token, text in texts.items():
+        text_of.setdefault(token >> (32 - tables.bits), text)
+    columns = zip(
+        message.evidence.buckets.tolist(),
+        message.breakdown.buckets.tolist(),
+        message.breakdown.counts.T.tolist(),
+        strict=True,
+    )
+    clues = [
+        Clue(text_of.get(bucket, ""), part, dict(zip(tables.classes, counts, strict=True)))
+        for bucket, part, counts in columns
+    ]
+    return sorted(clues, key=lambda clue: -abs(clue.part))
+
+
+# ---- showing it
+
+
+def strongest_clues(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
+    """The strongest words each way with a text, strongest first, and the sum of all others."""
+    up = [clue for clue in why.clues if clue.part > 0 and clue.text][:words]
+    down = [clue for clue in why.clues if clue.part < 0 and clue.text][:words]
+    chosen = sorted((*up, *down), key=lambda clue: -abs(clue.part))
+    return chosen, sum(clue.part for clue in why.clues) - sum(clue.part for clue in chosen)
+
+
+def round_parts(parts: Iterable[float], whole: float) -> list[int]:
+    """At least one part in thousandths; they sum to the whole in thousandths.
+
+    The largest part takes up the rounding.
+
+    >>> round_parts([0.3334, 0.3334, 0.3334], 1.0002)
+    [334, 333, 333]
+    """
+    steps = [round(part * STEPS_PER_NAT) for part in parts]
+    largest = max(range(len(steps)), key=lambda at: abs(steps[at]))
+    steps[largest] += round(whole * STEPS_PER_NAT) - sum(steps)
+    return steps
+
+
+def describe_odds(why: Explanation, class_title: Callable[[str], str] = str) -> str:
+    """Which classes the log-odds compare; with more than two, both sides as wholes."""
+    pair = f"{class_title(why.favoured)} against {class_title(why.against)}"
+    if len(why.verdict.probabilities) == 2:
+        return pair
+    return f"unwanted mail against wanted, most likely {pair}"
+
+
+def describe_flip(why: Explanation) -> str:
+    """What another label would take, in one sentence."""
+    if why.few:
+        return "no words would change it: everything is unsure while so little has been taught"
+    way, side = ("fall", "for") if why.to_threshold < 0 else ("rise", "against")
+    sentence = (
+        f"for another label the log-odds would have to {way} by {abs(why.to_threshold):.3f}: "
+    )
+    if why.spam_from is not None:
+        sentence = (
+            "little good mail is known yet, so this message is called spam from "
+            f"{why.spam_from:+.3f} on; {sentence}"
+        )
+    if why.flip is None:
+        return sentence + "its words alone do not keep it from that"
+    words = "strongest word" if why.flip == 1 else f"{why.flip:,} strongest words"
+    return sentence + f"without its {words} {side} {why.favoured} they would"

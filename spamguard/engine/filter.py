@@ -1,0 +1,338 @@
+"""The filter: judge, learn, forget, explain. Doors and commands talk to nothing else of the engine.
+
+Every change is one transaction on the ledger; the tables follow from the ledger (`store`), and
+verdicts from the tables (`judge`). Judging and explaining never write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard import keys, users
+from spamguard.bayes import experts, tables
+from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
+from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
+from spamguard.engine import fold, snapshot, store
+from spamguard.engine.judge import JudgingFilter
+from spamguard.engine.prepare import Example
+from spamguard.engine.store import BITS_RANGE, TableStore
+from spamguard.errors import UnknownClassError, UsageError
+from spamguard.ledger import codec
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import NewVote
+from spamguard.records import EXTRACTOR, Status
+from spamguard.storage import KEY_FILE, LEDGER_FILE
+
+_ADOPTED_KEY = "adopted"  # the ledger's note that the tables came without receipts
+
+
+class Filter(JudgingFilter):
+    """A spam filter in a directory of its own.
+
+    It belongs to one process and one thread; open another one in each.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | Path,
+        *,
+        profile: str = DEFAULT_PROFILE,
+        bits: int = DEFAULT_BITS,
+        durable: bool = True,
+        load: bool = True,
+        one_wrong_in: int = 0,
+    ) -> Filter:
+        """Open the filter in `directory`; it is created when new.
+
+        Parameters
+        ----------
+        profile : how to judge, a name of `bayes.profiles.PROFILES`.
+        bits : the tables of a new filter have 2**bits buckets until they grow.
+        durable : lessons survive a power cut.
+        load : map the tables. Without them only `settle` makes sense: they are damaged.
+        one_wrong_in : call at most one good message in so many spam, once that can be known
+            (`spam_threshold`).
+
+        Raises
+        ------
+        LedgerError, TableError
+            The directory cannot be used.
+        UsageError
+            There is no such profile.
+        """
+        if profile not in PROFILES:
+            raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        if bits not in BITS_RANGE:
+            raise UsageError(
+                f"tables of 2**{bits} buckets: choose between 2**{min(BITS_RANGE)} and "
+                f"2**{max(BITS_RANGE)}"
+            )
+        place = Path(directory).absolute()  # the process may change its directory
+        path = place / LEDGER_FILE
+        key = keys.load_key(place / KEY_FILE, create=store.is_new_state(place, path))
+        ledger = SqliteLedger.open(path, keys.key_fingerprint(key), durable=durable)
+        try:
+            table_store = TableStore(
+                place, ledger, store.read_min_bits(ledger, bits), durable=durable
+            )
+            if load:
+                table_store.catch_up()
+            return cls(place, key, ledger, table_store, profile, one_wrong_in)
+        except BaseException:
+            ledger.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files."""
+        self._ledger.close()
+
+    def __enter__(self) -> Filter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Teaching
+
+    def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
+        """Teach one message; returns whether that changed anything.
+
+        Teaching the same again is a success that changes nothing. Settles when that is due, at a
+        cost per lesson that does not grow with their number; `learn_examples` does not.
+
+        Parameters
+        ----------
+        label : a class. A new name makes one, of wanted mail (else `define_class`).
+        user : who votes; "" is nobody in particular.
+
+        Raises
+        ------
+        UnknownClassError
+            label cannot name a class, or looks like a slip of the pen.
+        LedgerError
+            The message was not taught.
+        TableError
+            It was taught, but the tables cannot be written.
+        """
+        example = self._reader.read_example(raw)
+        changed = self.learn_examples([example], label, user=user, origin=origin)[0]
+        self.settle_if_due()
+        return changed
+
+    def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
+        """Take back this user's vote on one message; returns whether there was one.
+
+        Raises the same errors as `learn`.
+        """
+        changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
+        self.settle_if_due()
+        return changed
+
+    def learn_examples(
+        self, lessons: Sequence[Example], label: str, *, user: str = "", origin: str = "api"
+    ) -> list[bool]:
+        """Teach several messages in one transaction; for each, whether it changed anything."""
+        return self.cast_votes(self.make_votes(lessons, label, user=user, origin=origin))
+
+    def make_votes(
+        self, lessons: Sequence[Example], label: str, *, user: str = "", origin: str = "api"
+    ) -> list[NewVote]:
+        """The votes that teach these messages, for `cast_votes`.
+
+        A class that is new becomes known; nothing else changes.
+        """
+        self._refresh()
+        self.check_class(label)
+        self.ensure_class(label)
+        now = int(time.time())
+        votes = []
+        for lesson, scores in zip(lessons, self.first_scores(lessons), strict=True):
+            packed = codec.pack(lesson.features)
+            votes.append(
+                NewVote(lesson.digest, user, label, packed, scores, origin, now, EXTRACTOR)
+            )
+        return votes
+
+    def forget_digests(
+        self, digests: Sequence[bytes], *, user: str = "", origin: str = "api"
+    ) -> list[bool]:
+        """Take back votes on several messages (`ExampleReader.digest`), in one transaction."""
+        now = int(time.time())
+        return self.cast_votes(
+            [NewVote(digest, user, None, b"", b"", origin, now, EXTRACTOR) for digest in digests]
+        )
+
+    def first_scores(self, lessons: Sequence[Example]) -> list[bytes]:
+        """The experts' scores before each message was taught, packed for its receipt.
+
+        Messages that are taught already, by anybody, keep their first scores.
+        """
+        if not lessons:
+            return []
+        learnt = self._store.tables
+        batch = tables.batch_features([lesson.features for lesson in lessons], learnt.bits)
+        now = experts.batch_scores(learnt, self._parameters(), batch)
+        digests = [lesson.digest for lesson in lessons]
+        then = self._ledger.scores.first_scores(digests, EXTRACTOR)
+        return [
+            then[digest] if digest in then else fold.pack_first_scores(rows, learnt.classes)
+            for digest, rows in zip(digests, now, strict=True)
+        ]
+
+    def cast_votes(
+        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+    ) -> list[bool]:
+        """Cast votes in one transaction; for each, whether it changed anything.
+
+        unless_voted_since is as in `SqliteLedger.append`.
+        """
+        if not all(isinstance(vote.user, str) for vote in votes):
+            raise TypeError(
+                "the name of a user is a str, and empty for what is nobody's in particular"
+            )
+        self.require_receipts()
+        changed = self._ledger.append(votes, unless_voted_since=unless_voted_since)
+        self._refresh()
+        self._store.save_if_long_tail()
+        return changed
+
+    # Classes
+
+    def check_class(self, name: str, *, new: bool = False) -> None:
+        """Raise UnknownClassError unless `name` is a class or may become one.
+
+        With `new`, a name that looks like a slip of the pen may become one, too.
+        """
+        if not isinstance(name, str) or not users.is_class_name(name):
+            raise UnknownClassError(
+                f"{name!r} cannot be a class: use up to 32 of a-z, 0-9, - and _, "
+                f"but not {', '.join(users.RESERVED_CLASSES)}"
+            )
+        if new or name in self.classes:
+            return
+        if near := get_close_matches(name, sorted(self.classes), 1, 0.7):
+            raise UnknownClassError(
+                f"no class {name!r}: did you mean {near[0]!r}? "
+                "To make it one of its own, say --new (`define_class`)"
+            )
+
+    def define_class(self, name: str, *, unwanted: bool) -> None:
+        """Make a class known, wanted or unwanted, before anything is taught."""
+        self.check_class(name, new=True)
+        if name in BASE_CLASSES and unwanted != (name == "spam"):
+            side = "unwanted" if name == "spam" else "wanted"
+            raise UnknownClassError(f"{name!r} is always {side}: choose another name")
+        self._ledger.define_class(name, unwanted)
+        self._read_classes()
+
+    def ensure_class(self, name: str) -> None:
+        """Make a class known, of wanted mail, if it is not, even if its name resembles another."""
+        if name not in BASE_CLASSES and name not in self._ledger.classes():
+            self.define_class(name, unwanted=False)
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """Names of all classes, taught or only defined."""
+        self._refresh()
+        return frozenset((*self._store.tables.classes, *self._ledger.classes()))
+
+    # Maintenance
+
+    def settle(self) -> None:
+        """Settle the experts: all tables are made from the receipts."""
+        self.require_receipts()
+        self._store.settle()
+        fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
+
+    def settle_if_due(self) -> bool:
+        """Settle if that is due; returns whether it was."""
+        self._refresh()
+        due = self.is_settling_due()
+        if due:
+            self.settle()
+        return due
+
+    @property
+    def ledger(self) -> SqliteLedger:
+        """The receipts, for export and import."""
+        return self._ledger
+
+    @property
+    def min_bits(self) -> int:
+        """The tables have 2**bits buckets before they grow.
+
+        Settled tables are a function of this and the receipts.
+        """
+        return self._store.min_bits
+
+    def save_tables(self, path: Path) -> None:
+        """Write the tables under a new name, for `adopt_tables` elsewhere; may raise OSError."""
+        self._refresh()
+        snapshot.write_snapshot(path, self._store.tables, durable=False)
+
+    def adopt_tables(self, path: Path) -> None:
+        """Judge by tables that a filter with the same key has saved.
+
+        From then on nothing can be taught here, for want of receipts.
+        """
+        if self._ledger.last_seq():
+            raise UsageError(
+                f"{self.directory}: has receipts of its own: import tables without receipts into "
+                "a new state directory"
+            )
+        adopted = snapshot.read_snapshot(path)
+        self._ledger.set_meta(_ADOPTED_KEY, "yes")
+        self._store.adopt(adopted)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the tables came without receipts."""
+        return self._ledger.get_meta(_ADOPTED_KEY) is not None
+
+    def require_receipts(self) -> None:
+        """Raise UsageError if the tables were adopted: they are no sum of receipts here."""
+        if self.is_adopted:
+            raise UsageError(
+                f"{self.directory}: its tables were imported without receipts, it can only judge: "
+                "teach where they came from"
+            )
+
+    def with_ledger(self, ledger: SqliteLedger) -> Filter:
+        """A filter like this one on another view of its ledger (`what_if`). Never teach it."""
+        table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
+        table_store.catch_up()
+        profile = self._profile.name
+        return Filter(self.directory, self.key, ledger, table_store, profile, self._one_wrong_in)
+
+    def fuse_scores(self, scores: list[bytes]) -> NDArray[np.float64]:
+        """Log-odds of being unwanted from scores of receipts, (m,), in any order.
+
+        Scores of another form are left out.
+        """
+        return fold.fuse_first_scores(scores, self._store.tables, self._unwanted)
+
+    def find_loss(self) -> snapshot.LedgerLoss | None:
+        """Events that the ledger has provably lost."""
+        return snapshot.find_loss(self.directory, self._ledger)
+
+    def clear_loss(self) -> None:
+        """Drop the ledger's note of a loss."""
+        snapshot.clear_loss(self._ledger)
+
+    def status(self) -> Status:
+        """What the filter knows, as of now."""
+        self._refresh()
+        return store.filter_status(self.directory, self._ledger, self._store, self._unwanted)

@@ -1,0 +1,260 @@
+"""From receipts to tables: the ledger's events folded in order, or replayed from nothing.
+
+Folding applies one event at a time, in the order of the log. The outcome depends on the tables it
+starts from and the events alone, never on how many are folded at once; so all processes that
+started from the same snapshot and folded the same events hold the same bits. Settling replays all
+lessons from nothing; word lists of other filters come into force, and go, with it.
+
+A receipt keeps the experts' *first scores*: their scores of the message before it was taught, with
+a mark of the classes among which they chose. Classes come and go, and scores of some classes must
+never be taken for those of others.
+
+After settling, the first scores of good mail are fused by today's weights and kept in the ledger:
+the bound on wrongly judged good mail is computed from them (`policy.compute_threshold`).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes import experts, fusion, online
+from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT, Integers
+from spamguard.bayes.replay import BLOCK_LESSONS, LessonBlock, replay
+from spamguard.bayes.tables import (
+    BASE_CLASSES,
+    N_BASE,
+    N_TRAIT_VALUES,
+    Tables,
+    make_evidence,
+    partition_classes,
+    table_bits,
+)
+from spamguard.engine import policy
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Change, Lesson, refuse_damaged_lessons
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import EXTRACTOR, Features
+from spamguard.storage import batches
+
+# ---- first scores
+
+_ROW_BYTES = 2 * len(EXPERTS)  # of one class against ham
+_MARK_BYTES = 4  # behind the rows where there are further classes
+
+
+def pack_first_scores(scores: Integers, classes: Sequence[str]) -> bytes:
+    """Pack scores (R, E), rows as by `experts.batch_scores` with these classes."""
+    return codec.pack_scores((scores / STEPS_PER_NAT).ravel().tolist()) + _class_mark(classes)
+
+
+def class_rows(scores: bytes, classes: Sequence[str]) -> bytes:
+    """The rows of all classes but the first; empty if the scores are not of these classes."""
+    mark = _class_mark(classes)
+    size = _ROW_BYTES * (len(classes) if mark else 1)
+    if len(scores) != size + len(mark) or scores[size:] != mark:
+        return b""
+    return scores[: _ROW_BYTES * (len(classes) - 1)]
+
+
+def unwanted_row(scores: bytes) -> bytes:
+    """The row of unwanted mail against wanted, for any classes; empty if these are no scores."""
+    size = len(scores) - len(scores) % _ROW_BYTES
+    if len(scores) == size:
+        return scores[:_ROW_BYTES]  # the only one; or, from before there was a mark, spam's
+    return scores[size - _ROW_BYTES : size] if size and len(scores) - size == _MARK_BYTES else b""
+
+
+def _class_mark(classes: Sequence[str]) -> bytes:
+    further = classes[N_BASE:]
+    return struct.pack("<I", zlib.crc32("\n".join(further).encode())) if further else b""
+
+
+# ---- folding
+
+_FOLD_BATCH = 128  # events unpacked together
+_NO_SCORES: Integers = np.zeros(0, np.int64)
+
+
+def fold_changes(
+    tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]
+) -> tuple[int | None, int]:
+    """Apply changes in order.
+
+    is_new says whether the lesson of a digest, as it stood before an event (its seq), came after
+    the settled state of the tables.
+
+    Returns
+    -------
+    The seq of the last change, or None when there was none, and how many lessons were taken back
+    without another one in their place.
+    """
+    last, taken_back = None, 0
+    for chunk in batches(changes, _FOLD_BATCH):
+        changed = [change for change in chunk if change[1] != change[2]]
+        pairs = ((before, after) for _, before, after in changed)
+        lessons = [lesson for pair in pairs for lesson in pair if lesson is not None]
+        unpacked = iter(unpack_features([lesson.packed for lesson in lessons]))
+        for seq, before, after in changed:
+            if before is not None:
+                seen = make_evidence(next(unpacked), tables.bits)
+                scores = _NO_SCORES
+                if is_new(before.digest, seq):
+                    scores = read_first_scores(before, tables.classes)
+                online.subtract_lesson(tables, seen, before.label, scores)
+            if after is None:
+                taken_back += 1
+            else:
+                seen = make_evidence(next(unpacked), tables.bits)
+                online.add_lesson(tables, seen, after.label)
+        last = chunk[-1][0]
+    return last, taken_back
+
+
+def read_first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
+    """A receipt's scores in the experts' steps, flat; empty if they are of other classes."""
+    rows = class_rows(lesson.scores, classes)
+    return np.asarray(np.rint(np.array(codec.unpack_scores(rows)) * STEPS_PER_NAT), np.int64)
+
+
+def unpack_features(packed: Sequence[bytes]) -> list[Features]:
+    """The features of some receipts. LedgerError: a receipt is damaged."""
+    if not packed:
+        return []
+    columns = _unpack_receipts(packed)
+    ends = columns.offsets.tolist()
+    return [
+        Features(columns.tokens[first:last], traits, numbers)
+        for first, last, traits, numbers in zip(
+            ends, ends[1:], columns.traits, columns.numbers, strict=False
+        )
+    ]
+
+
+def _unpack_receipts(packed: Sequence[bytes]) -> codec.ReceiptColumns:
+    """Unpack receipts; traits and numbers must be in range, because they are places in tables."""
+    columns = codec.unpack_tokens(packed)
+    traits, numbers = columns.traits, columns.numbers
+    if (
+        (traits.shape[1], numbers.shape[1]) != (len(TRAITS), len(NUMBERS))
+        or traits.max() >= N_TRAIT_VALUES
+        or numbers.min() < 0
+        or numbers.max() >= N_NUMBER_VALUES
+    ):
+        raise LedgerError(
+            "a receipt in the ledger was not made by this extractor: restore the ledger from a "
+            "backup"
+        )
+    return columns
+
+
+# ---- settling
+
+
+def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
+    """Make settled tables that hold exactly the lessons of the events up to `upto_seq`.
+
+    The canonical order is that of the keyed digests: as good as random, so it interleaves the
+    classes, and the same everywhere. The tables have 2**min_bits buckets, or more with many
+    lessons.
+    """
+
+    def blocks(*, backwards: bool) -> Iterator[LessonBlock]:
+        return _read_blocks(ledger.lessons(EXTRACTOR, upto_seq, backwards=backwards))
+
+    with ledger.large_page_cache():
+        counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
+        word_odds = [
+            online.WordOdds(words.tokens, words.log_odds)
+            for words in ledger.word_lists(upto_seq)
+            if words.extractor == EXTRACTOR  # tokens of another extractor say nothing about ours
+        ]
+        lessons = sum(counts.values())
+        return replay(
+            blocks(backwards=False),
+            blocks(backwards=True),
+            lessons,
+            sorted(set(counts) - set(BASE_CLASSES)),
+            table_bits(lessons, min_bits),
+            len(TRAITS),
+            len(NUMBERS),
+            word_odds,
+            policy.unwanted_classes(ledger.classes()),
+        )
+
+
+def _read_blocks(lessons: Iterator[Lesson]) -> Iterator[LessonBlock]:
+    for block in batches(lessons, BLOCK_LESSONS):
+        try:
+            columns = _unpack_receipts([lesson.packed for lesson in block])
+        except LedgerError:
+            refuse_damaged_lessons(block)
+            raise
+        labels = [lesson.label for lesson in block]
+        yield LessonBlock(labels, columns.tokens, columns.offsets, columns.traits, columns.numbers)
+
+
+# ---- first scores of good mail
+
+_HAM_SCORES_KEY = f"goodmail.{EXTRACTOR}"
+_MAX_KEPT_SCORES = 1000  # the highest: for one wrong in 1,000 enough up to a million messages
+# A score counts when so many messages of each side were taught before it was taken: the first ones
+# of a filter are guesses, and while only good mail is taught, nothing looks like spam.
+MIN_LESSONS_PER_SIDE = 100
+_MEASURE_BATCH = 4096  # lessons
+_KEPT_STEPS_PER_NAT = 1000  # log-odds are kept in thousandths, rounded up
+
+
+def measure_ham(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> None:
+    """Note in the ledger how spammy good mail looked before it was taught, by settled tables."""
+    confirmed, highest = 0, np.empty(0)
+    scores = _eligible_scores(ledger.scores.lesson_scores(EXTRACTOR), unwanted)
+    for chunk in batches(scores, _MEASURE_BATCH):
+        log_odds = fuse_first_scores(chunk, tables, unwanted)
+        confirmed += len(log_odds)
+        highest = np.sort(np.concatenate((highest, log_odds)))[-_MAX_KEPT_SCORES:]
+    steps = np.ceil(highest[::-1] * _KEPT_STEPS_PER_NAT).astype(int).tolist()
+    ledger.set_meta(_HAM_SCORES_KEY, json.dumps({"confirmed": confirmed, "highest": steps}))
+
+
+def read_ham_scores(ledger: SqliteLedger) -> policy.HamScores:
+    """The last measurement. A note that cannot be read counts as none; settling mends it."""
+    try:
+        values = json.loads(ledger.get_meta(_HAM_SCORES_KEY) or "{}")
+        highest = tuple(step / _KEPT_STEPS_PER_NAT for step in values["highest"])
+        return policy.HamScores(values["confirmed"], highest)
+    except (ValueError, TypeError, KeyError):
+        return policy.HamScores()
+
+
+def _eligible_scores(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Iterator[bytes]:
+    """Scores of good messages that were taken when both sides were known."""
+    lessons_of_side = {True: 0, False: 0}
+    for label, scores in lessons:
+        bad = label in unwanted
+        if not bad and min(lessons_of_side.values()) >= MIN_LESSONS_PER_SIDE:
+            yield scores
+        lessons_of_side[bad] += 1
+
+
+def fuse_first_scores(
+    scores: list[bytes], tables: Tables, unwanted: Set[str]
+) -> NDArray[np.float64]:
+    """Fused log-odds of being unwanted, (m,), from packed scores; malformed ones are left out."""
+    rows = [row for row in map(unwanted_row, scores) if row]
+    steps = np.frombuffer(b"".join(rows), "<i2").astype(np.int64)
+    confidence = experts.side_confidence(
+        tables.messages, partition_classes(tables.classes, unwanted)
+    )
+    bounds = experts.score_bounds(confidence)
+    bounded = experts.bound_scores(steps.reshape(len(rows), 1, len(EXPERTS)), bounds)
+    weights, bias = fusion.side_weights(tables.fusion_weights), tables.fusion_biases[:1]
+    fused = fusion.to_nats(fusion.fused_log_odds(bounded, weights, bias))
+    return fusion.temper(confidence * fused[:, 0])

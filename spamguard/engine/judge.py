@@ -1,0 +1,290 @@
+"""Verdicts: what the tables, fused by a profile and corrected by a user's own votes, say of mail.
+
+A `JudgingFilter` holds the tables of one process. Before each judgement it folds what was committed
+meanwhile, here or in another process. It never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from spamguard.bayes import experts, personal, tables
+from spamguard.bayes import explain as breakdown
+from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES, fuse_batch, fuse_scores
+from spamguard.bayes.tables import Evidence
+from spamguard.engine import explain_text, fold, policy
+from spamguard.engine.prepare import ExampleReader, batch_by_size, check_bytes
+from spamguard.engine.store import TableStore
+from spamguard.engine.user_models import UserModels
+from spamguard.errors import UsageError
+from spamguard.ledger import codec
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.records import Explanation, Features, Scan, Verdict
+
+# Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
+# often to settle"): the cost of each lesson stays the same however many there are.
+_MIN_SETTLE_EVENTS = 10
+_SETTLE_SHARE = 0.1
+# A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
+# "Taking back").
+_TAKEN_BACK_WEIGHT = 20
+
+
+class JudgingFilter:
+    """The half of a `Filter` that reads: verdicts, scans and explanations."""
+
+    def __init__(
+        self,
+        directory: Path,
+        key: bytes,
+        ledger: SqliteLedger,
+        store: TableStore,
+        profile: str,
+        one_wrong_in: int,
+    ) -> None:
+        """Use `Filter.open`."""
+        self.directory = directory
+        self.key = key
+        self._ledger = ledger
+        self._store = store
+        self._user_models = UserModels(ledger)
+        self._profile = PROFILES[profile]
+        self._is_default = profile == DEFAULT_PROFILE
+        self._reader = ExampleReader(key)
+        self._one_wrong_in = one_wrong_in
+        self._read_classes()
+        self._update_parameters()
+
+    def judge(self, raw: bytes, *, user: str = "") -> Verdict:
+        """Judge one message (bytes of RFC 5322); never writes, never raises on bad mail.
+
+        Parameters
+        ----------
+        user : whose mail it is, so that this user's own votes weigh more; "" is nobody's.
+
+        Raises
+        ------
+        LedgerError, TableError
+            The directory is damaged, or used from another thread or process.
+        TypeError
+            raw is not bytes.
+        """
+        if self._profile.words_only:
+            return self.judge_features(self._reader.extractor.word_features(check_bytes(raw)), user)
+        return self.judge_features(self._reader.read_features(raw), user)
+
+    def judge_all(self, messages: Iterable[bytes], *, user: str = "") -> Iterator[Verdict]:
+        """Judge many messages, in order.
+
+        Some are read ahead and judged together, which costs each of them less.
+        """
+        extractor = self._reader.extractor
+        for batch in batch_by_size(messages, check_bytes):
+            if self._profile.words_only:
+                yield from map(self.judge_features, extractor.word_features_batch(batch))
+                continue
+            features = [message.features for message in extractor.read_batch(batch)]
+            if self._is_default and not user:
+                yield from self._judge_batch(features)
+            else:
+                yield from (self.judge_features(each, user) for each in features)
+
+    def _judge_batch(self, messages: list[Features]) -> Iterator[Verdict]:
+        """Judge each; a lesson taught meanwhile is in force from the next message on."""
+        self._refresh()
+        learnt, parameters = self._store.tables, self._parameters()
+        if self._caution:
+            yield from map(self.judge_features, messages)
+            return
+        joints = fuse_batch(learnt, parameters, tables.batch_features(messages, learnt.bits))
+        for number, joint in enumerate(joints):
+            self._refresh()
+            if self._parameters() is not parameters:
+                yield from map(self.judge_features, messages[number:])
+                return
+            yield self._make_verdict(joint, self._spam_from)
+
+    def judge_features(self, features: Features, user: str = "") -> Verdict:
+        """`judge` for a message that was read already."""
+        self._refresh()
+        seen = tables.make_evidence(features, self._store.tables.bits)
+        parameters = self._parameters()  # brings the caution up to date
+        if self._load_user_model(user) is None and not self._caution:
+            joint = self._profile.judge(self._store.tables, parameters, seen)
+            return self._make_verdict(joint, self._spam_from)
+        scored, joint = self._score(seen)
+        correction = self._user_corrections([user], seen, scored).get(user)
+        joint = correction.apply(joint) if correction else joint
+        return self._make_verdict(joint, self._required_probability(scored, seen))
+
+    def scan(
+        self, raw: bytes, words: int = 8, extra_fields: bytes = b"", users: Sequence[str] = ()
+    ) -> Scan:
+        """Judge as `judge`, and return what is kept of a message once it is gone.
+
+        Parameters
+        ----------
+        words : how many of the strongest words each way, with the default profile only.
+        extra_fields : as in `ExampleReader.read_with_words`.
+        users : whose mail it is. Users with votes that count get a verdict of their own, with the
+            default profile only.
+        """
+        example, finder = self._reader.read_with_words(raw, extra_fields)
+        self._refresh()
+        learnt, parameters = self._store.tables, self._parameters()
+        seen = tables.make_evidence(example.features, learnt.bits)
+        packed, due = codec.pack(example.features), self.is_settling_due()
+        if not self._is_default:
+            verdict = self._make_verdict(
+                self._profile.judge(learnt, parameters, seen), self._spam_from
+            )
+            return Scan(verdict, example.digest, packed, (), self._spam_from, due)
+        scored, joint = self._score(seen)
+        spam_from = self._required_probability(scored, seen)
+        verdict = self._make_verdict(joint, spam_from)
+        by_user = {
+            user: self._make_verdict(correction.apply(joint), spam_from)
+            for user, correction in self._user_corrections(users, seen, scored).items()
+        }
+        numbers = self._likeliest_sides(verdict)
+        parts = breakdown.bucket_parts(scored, learnt, parameters, seen, *numbers)
+        chosen = breakdown.strongest_parts(parts, words)
+        strongest = finder.words(seen.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits)
+        return Scan(verdict, example.digest, packed, strongest, spam_from, due, by_user)
+
+    def explain(self, raw: bytes, *, user: str = "") -> Explanation:
+        """Explain the verdict of `judge` by parts that sum to its log-odds.
+
+        Raises
+        ------
+        UsageError
+            The profile is not the default.
+        """
+        extractor = self._reader.extractor
+        texts = extractor.token_texts(check_bytes(raw))
+        return self.explain_features(extractor.features(raw), texts, user)
+
+    def explain_features(
+        self, features: Features, texts: Mapping[int, str], user: str = ""
+    ) -> Explanation:
+        """`explain` for a message that was read already.
+
+        texts holds the texts of those tokens whose text is known; other clues have an empty text.
+        """
+        if not self._is_default:
+            raise UsageError("explanations are of the default profile: leave --profile out")
+        self._refresh()
+        learnt, parameters = self._store.tables, self._parameters()
+        seen = tables.make_evidence(features, learnt.bits)
+        scored, joint = self._score(seen)
+        correction = self._user_corrections([user], seen, scored).get(user)
+        spam_from = self._required_probability(scored, seen)
+        verdict = self._make_verdict(correction.apply(joint) if correction else joint, spam_from)
+        numbers = self._likeliest_sides(verdict)
+        parts = breakdown.break_down(scored, learnt, parameters, seen, *numbers)
+        return explain_text.explain_verdict(
+            learnt,
+            verdict,
+            self._unwanted,
+            spam_from,
+            explain_text.WeighedMessage(seen, parts, correction),
+            texts,
+            cautious=spam_from > self._spam_from,
+        )
+
+    def _refresh(self) -> None:
+        """Fold what was committed, lessons and classes, here or elsewhere."""
+        if self._store.refresh():
+            self._read_classes()
+
+    def _parameters(self) -> experts.ExpertParameters:
+        """The parameters of judging: the same object for as long as nothing changes."""
+        learnt, (before, changes, unwanted) = self._store.tables, self._estimated_for
+        if before is not learnt or changes != learnt.changes or unwanted != self._unwanted:
+            self._update_parameters()
+        return self._estimated
+
+    def _update_parameters(self) -> None:
+        """Estimate parameters, and what the label spam needs besides its threshold.
+
+        Other profiles than the default have no experts of words to ask, hence no caution.
+        """
+        learnt = self._store.tables
+        self._estimated = parameters = experts.estimate_parameters(learnt, self._unwanted)
+        self._estimated_for = learnt, learnt.changes, self._unwanted
+        self._caution = None
+        if self._is_default:
+            good = int(tables.sum_by_side(learnt.messages, parameters.sides)[0])
+            self._caution = policy.compute_caution(good, parameters.confidence)
+
+    def _required_probability(self, scored: breakdown.MessageScores, seen: Evidence) -> float:
+        """Probability from which on this message is called spam."""
+        if not self._caution:
+            return self._spam_from
+        text, unknown = experts.familiarity(scored.rows.counts, scored.scores, seen)
+        return max(self._spam_from, self._caution.required_probability(text, unknown))
+
+    def _score(self, seen: Evidence) -> tuple[breakdown.MessageScores, list[float]]:
+        """The default profile's scores of a message, and the classes' log-probabilities."""
+        learnt, parameters = self._store.tables, self._parameters()
+        scored = breakdown.score_message(learnt, parameters, seen)
+        return scored, fuse_scores(learnt, parameters, scored.scores)
+
+    def _make_verdict(self, joint: list[float], spam_from: float) -> Verdict:
+        return explain_text.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from)
+
+    def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
+        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
+        index = self._store.tables.classes.index
+        favoured, against = explain_text.likeliest_sides(verdict, self._unwanted)
+        return index(favoured), index(against)
+
+    def _user_corrections(
+        self, names: Sequence[str], seen: Evidence, scored: breakdown.MessageScores
+    ) -> dict[str, personal.UserCorrection]:
+        """What users' own votes change, for those users who have votes that count."""
+        models = {
+            user: model for user in names if (model := self._load_user_model(user)) is not None
+        }
+        if not models:
+            return {}
+        learnt = self._store.tables
+        shared = personal.token_frequencies(learnt, scored.rows.counts)
+        return {
+            user: personal.compute_correction(model, learnt.classes, seen, shared)
+            for user, model in models.items()
+        }
+
+    def _load_user_model(self, user: str) -> personal.UserVoteCounts | None:
+        if not user or not self._is_default:
+            return None
+        return self._user_models.load(user, self._store.seq, self._store.tables.bits)
+
+    @property
+    def unwanted(self) -> frozenset[str]:
+        """Names of the unwanted classes."""
+        return self._unwanted
+
+    def _read_classes(self) -> None:
+        self._unwanted = policy.unwanted_classes(self._ledger.classes())
+        self._spam_from = self.spam_threshold(self._one_wrong_in).spam_from
+
+    def spam_threshold(self, one_wrong_in: int) -> policy.Threshold:
+        """The threshold that calls at most one good message in so many spam; 0: the fixed one."""
+        if not one_wrong_in:
+            return policy.Threshold()
+        return policy.compute_threshold(self.ham_scores(), one_wrong_in)
+
+    def ham_scores(self) -> policy.HamScores:
+        """Scores of good mail before it was taught, as of the last settling."""
+        return fold.read_ham_scores(self._ledger)
+
+    def is_settling_due(self) -> bool:
+        """Whether enough was taught or taken back, or another version of the learner settled.
+
+        As of the last look at the ledger.
+        """
+        due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
+        events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
+        return events >= due or self._store.has_other_learner

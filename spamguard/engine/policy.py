@@ -1,0 +1,334 @@
+"""From numbers to words: label, threshold, action, and the header fields that carry the verdict.
+
+Pure: numbers in, words and bytes out.
+
+A message is labelled `spam` or `ham` (or by a further class of the likelier side) only when its
+probability is beyond a threshold and both sides have been taught; else it is `unsure`. Two
+mechanisms raise the threshold of spam: a bound on wrongly judged good mail (`compute_threshold`),
+and caution while few good messages have been taught (`Caution`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import exp, lgamma, log, log1p
+from typing import NamedTuple
+
+from spamguard.config.options import Action, Policy, Rule
+from spamguard.records import Verdict
+
+UNSURE = "unsure"
+# Where "unsure" ends, as probability of being unwanted, and how many lessons of each side any other
+# label needs (corpora/RESULTS.md, "Thresholds").
+SPAM_THRESHOLD = 0.95
+HAM_THRESHOLD = 0.1
+MIN_LESSONS = 3
+# Few good lessons leave spam unsure ("The first days") and, beside so many times as many unwanted
+# ones, most good mail (corpora/RESULTS.md, "People who only move").
+_MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
+REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
+
+
+# ---- labels
+
+
+def make_verdict(
+    probabilities: Mapping[str, float],
+    log_odds: float,
+    unwanted: frozenset[str],
+    lessons: Mapping[str, int],
+    spam_from: float = SPAM_THRESHOLD,
+) -> Verdict:
+    """A verdict from each class's probability.
+
+    log_odds are those of being unwanted; lessons says how many each class has.
+    """
+    rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
+    probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
+    label = UNSURE
+    is_clear = probability <= HAM_THRESHOLD or probability >= spam_from
+    if is_clear and not has_too_few_lessons(lessons, unwanted):
+        side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
+        label = max(side, key=lambda name: probabilities[name])
+    return Verdict(label, probability, log_odds, dict(probabilities))
+
+
+def unwanted_classes(classes: Mapping[str, bool]) -> frozenset[str]:
+    """Names of the unwanted classes, from whether each one is; spam always is."""
+    return frozenset({"spam", *(name for name, unwanted in classes.items() if unwanted)})
+
+
+def has_too_few_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
+    """Whether everything is unsure for want of lessons."""
+    return min(_count_sides(lessons, unwanted)) < MIN_LESSONS
+
+
+def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
+    """Why much mail is unsure for want of lessons, in a few words; empty: it is not."""
+    good, bad = _count_sides(lessons, unwanted)
+    if has_too_few_lessons(lessons, unwanted):
+        return (
+            f"everything is unsure until {MIN_LESSONS} good messages and {MIN_LESSONS} "
+            "unwanted ones have been taught"
+        )
+    if good >= _MIN_HAM_LESSONS:
+        return ""
+    if bad > _MAX_SPAM_PER_HAM * good:
+        return (
+            f"much good mail is unsure: {good:,} good messages have been taught beside "
+            f"{bad:,} unwanted ones"
+        )
+    return (
+        f"only plain spam is called spam, the rest is unsure: {good:,} of {_MIN_HAM_LESSONS} "
+        "good messages have been taught"
+    )
+
+
+def _count_sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
+    """Lessons of good mail, and of unwanted."""
+    bad = sum([count for name, count in lessons.items() if name in unwanted])
+    return sum(lessons.values()) - bad, bad
+
+
+def logit(probability: float) -> float:
+    """Log-odds of a probability between 0 and 1, both excluded."""
+    return log(probability) - log1p(-probability)
+
+
+def distance_to_threshold(log_odds: float, spam_from: float = SPAM_THRESHOLD) -> float:
+    """How far the log-odds would have to move to reach the nearest border to another label."""
+    return min((logit(at) - log_odds for at in (HAM_THRESHOLD, spam_from)), key=abs)
+
+
+def count_flips(parts: Iterable[float], distance: float) -> int | None:
+    """How many parts of the log-odds, in this order, must go until the rest has moved by distance.
+
+    None: all of them together are not enough.
+
+    >>> count_flips([3.0, -1.0, 2.0], distance=-4.0)
+    2
+    """
+    left = abs(distance)
+    for number, part in enumerate((part for part in parts if part * distance < 0), start=1):
+        left -= abs(part)
+        if left <= 0:
+            return number
+    return None
+
+
+# ---- the threshold as a bound on good mail that is judged wrongly
+
+MIN_CONFIRMED = 3000  # good messages below which no bound is believed
+_ERROR_PROBABILITY = 0.05  # the bound holds with 95 % confidence
+_MIN_THRESHOLD = 0.5  # no bound makes spam of mail that is more likely good,
+_MAX_THRESHOLD = 1 - 1e-9  # or lets nothing be spam
+
+
+class HamScores(NamedTuple):
+    """How spammy good mail looked before it was taught.
+
+    confirmed: messages known to be good that were scored before. highest: the highest of their
+    log-odds, falling; not all.
+    """
+
+    confirmed: int = 0
+    highest: Sequence[float] = ()
+
+
+class Threshold(NamedTuple):
+    """The probability from which on mail is called spam, and whether a bound sets it."""
+
+    spam_from: float = SPAM_THRESHOLD
+    is_bounded: bool = False
+
+
+def compute_threshold(good: HamScores, one_wrong_in: int) -> Threshold:
+    """The lowest threshold that provably calls at most one good message in `one_wrong_in` spam.
+
+    The fixed one, if that is 0 or cannot be known yet.
+    """
+    allowed = None
+    if one_wrong_in > 0 and good.confirmed >= MIN_CONFIRMED:
+        allowed = max_errors(good.confirmed, one_wrong_in)
+    if allowed is None or not good.highest:
+        return Threshold()
+    just_above = good.highest[min(allowed, len(good.highest) - 1)] + 1e-6
+    return Threshold(_clip_probability(just_above), is_bounded=True)
+
+
+def _clip_probability(log_odds: float) -> float:
+    """A threshold from log-odds, within its bounds."""
+    return min(max(1.0 / (1.0 + exp(-max(log_odds, -700.0))), _MIN_THRESHOLD), _MAX_THRESHOLD)
+
+
+def max_errors(confirmed: int, one_wrong_in: int) -> int | None:
+    """How many of so many good messages may be above a threshold of that error rate.
+
+    The largest number whose upper confidence bound (Clopper & Pearson 1934, one-sided, 95 %) does
+    not exceed 1 / one_wrong_in; None when even none at all proves too little. The same holds for a
+    threshold chosen by looking at these messages: the share of all good mail above the (x+1)-th
+    highest has the very distribution whose quantile that bound is (Wilks 1941).
+    """
+    rate = 1.0 / one_wrong_in
+    allowed, cumulated = None, 0.0
+    for wrong in range(confirmed):
+        if one_wrong_in > 1:  # the binomial probability of exactly so many
+            ways = lgamma(confirmed + 1) - lgamma(wrong + 1) - lgamma(confirmed - wrong + 1)
+            cumulated += exp(ways + wrong * log(rate) + (confirmed - wrong) * log1p(-rate))
+        if cumulated > _ERROR_PROBABILITY:
+            break
+        allowed = wrong
+    return allowed
+
+
+# ---- the first days
+
+# Tuned on frozen filters: corpora/RESULTS.md, "The first days".
+_CAUTION_HALF_LESSONS = 300  # good messages
+_CAUTION_STEEPNESS = 4  # power
+_FEW_LESSONS_NATS = 50.0  # divided by the number of good messages
+_UNKNOWN_NATS = 15.0  # for a message whose header and structure are all unknown
+_TEXT_FACTOR = 3.5  # nats for each nat by which the text says less for spam than _CLEAR_TEXT_NATS
+_CLEAR_TEXT_NATS = 3.0
+
+
+class Caution(NamedTuple):
+    """What else a message needs to be called spam while few good messages have been taught.
+
+    Log-odds compare a message with what was taught. A good message of a kind that was never taught
+    looks more like spam than like any good mail. With n good messages taught, of few senders, no
+    error below about 1/n can be claimed, whatever the log-odds say. And a message is no spam for
+    lack of ham: its text must speak for spam, and much of it must be known.
+
+    good: good messages taught. weight: of what the message itself lacks, in [0, 1].
+    """
+
+    good: int
+    weight: float
+
+    def required_probability(self, text: float, unknown: float) -> float:
+        """Probability from which on a message is called spam, at least SPAM_THRESHOLD.
+
+        text: log-odds of spam by its words, in nats. unknown: share, in [0, 1], of its header
+        fields, hosts and structure that no lesson has.
+
+        >>> round(Caution(good=100, weight=0.9).required_probability(text=1.0, unknown=0.3), 5)
+        0.99997
+        """
+        lacking = _UNKNOWN_NATS * unknown + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
+        few = logit(SPAM_THRESHOLD) + _FEW_LESSONS_NATS / max(self.good, 1)
+        return _clip_probability(max(few, self.weight * lacking))
+
+
+def compute_caution(good: int, confidence: float) -> Caution | None:
+    """The caution that so many good lessons ask for; None: they are enough.
+
+    confidence, as in `bayes.experts.ExpertParameters`, holds the log-odds back as well.
+    """
+    if good >= _MIN_HAM_LESSONS:
+        return None
+    return Caution(good, confidence**3 / (1 + (good / _CAUTION_HALF_LESSONS) ** _CAUTION_STEEPNESS))
+
+
+# ---- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done with a message.
+
+    is_unwanted: its label is that of an unwanted class. rule: the rule that decided, if any.
+    """
+
+    action: Action
+    is_unwanted: bool
+    spam_from: float = SPAM_THRESHOLD
+    rule: Rule | None = None
+
+    @property
+    def to(self) -> str:
+        """Address to redirect to."""
+        return self.rule.to if self.rule else ""
+
+    @property
+    def subject_prefix(self) -> str:
+        """Text to put before the subject."""
+        return self.rule.subject_prefix if self.rule else ""
+
+
+def decide(verdict: Verdict, policy: Policy, spam_from: float) -> Decision:
+    """The action of the first rule that fits, else tagging.
+
+    spam_from is the threshold by which the verdict was made.
+    """
+    is_unwanted = verdict.label != UNSURE and verdict.probability >= spam_from
+    for rule in policy.rules:
+        fits = rule.when == verdict.label or (rule.when == "spam" and is_unwanted)
+        if fits and verdict.probability >= rule.from_probability:
+            return Decision(rule.action, is_unwanted, spam_from, rule)
+    return Decision(Action.TAG, is_unwanted, spam_from)
+
+
+# ---- scores and header fields
+
+
+def spam_score(verdict: Verdict, spam_from: float = SPAM_THRESHOLD) -> float:
+    """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold.
+
+    Where that is the fixed one, even odds give 0. Where a message needs more, the score is flatter
+    above 0: unsure mail stays near the border.
+    """
+    nats, required, fixed = verdict.log_odds, logit(spam_from), logit(SPAM_THRESHOLD)
+    if required > fixed:
+        return REQUIRED_SCORE * nats / (required if nats > 0 else fixed)
+    return REQUIRED_SCORE + (nats - required) * REQUIRED_SCORE / fixed
+
+
+def reported_score(verdict: Verdict, decision: Decision) -> float:
+    """The score as it is reported: in all its digits on the same side as the decision."""
+    points = spam_score(verdict, decision.spam_from)
+    if decision.is_unwanted:
+        return max(points, REQUIRED_SCORE)
+    return min(points, REQUIRED_SCORE - 0.1)
+
+
+def symbol_name(label: str) -> str:
+    """The name of the test that a message has met, as SpamAssassin writes names.
+
+    >>> symbol_name("bulk-mail")
+    'SPAMGUARD_BULK_MAIL'
+    """
+    return "SPAMGUARD_" + label.upper().replace("-", "_")
+
+
+VERDICT_FIELDS = (b"X-Spam-Flag", b"X-Spam-Status", b"X-Spamguard", b"X-Spamguard-Probability")
+"""The fields of `header_fields`. In mail that arrives they are forged."""
+
+
+def header_fields(
+    verdict: Verdict, decision: Decision, signature: bytes, *, tell_probability: bool = False
+) -> list[bytes]:
+    """The verdict as header fields, without line ends (grammar of X-Spam-Status: SpamAssassin's).
+
+    `unsure` is a No with tests=SPAMGUARD_UNSURE. The probability itself is added only on demand,
+    because spammers could use it as an oracle; readers compare the score with the required one.
+    """
+    status = b"X-Spam-Status: %s, score=%.1f required=%.1f tests=%s" % (
+        b"Yes" if decision.is_unwanted else b"No",
+        reported_score(verdict, decision),
+        REQUIRED_SCORE,
+        symbol_name(verdict.label).encode(),
+    )
+    fields = [b"X-Spam-Flag: YES"] if decision.is_unwanted else []
+    fields += [status, b"X-Spamguard: " + signature]
+    if tell_probability:
+        fields.append(b"X-Spamguard-Probability: %.4f" % verdict.probability)
+    return fields
+
+
+def not_scanned_fields(reason: str) -> list[bytes]:
+    """Fields of a message that could not be judged and is passed on all the same."""
+    letters = "".join(letter if letter.isalnum() else "-" for letter in reason)
+    words = letters.strip("-")[:60] or "error"
+    return [b"X-Spamguard: not-scanned; reason=" + words.encode("ascii", "replace")]

@@ -1,0 +1,151 @@
+"""What if: the verdicts that a lesson would bring about, before it is given.
+
+A second filter of the same directory sees the ledger as it was at one moment, then with one more
+vote laid over it. Nothing is written, and nothing that is committed meanwhile comes in, so the
+verdicts before and after differ by that vote alone. They are those that teaching the message would
+bring about at once, before anything is settled.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example
+from spamguard.errors import LedgerError, TableError
+from spamguard.ledger import codec, schema
+from spamguard.ledger.queries import ChangeWalk, Receipt, UserQueries
+from spamguard.ledger.schema import Query
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Change, NewVote, add_version
+from spamguard.records import EXTRACTOR, Features, Verdict, Vote
+
+_MAX_ATTEMPTS = 5
+
+
+@contextmanager
+def open_what_if(spam_filter: Filter) -> Iterator[WhatIf]:
+    """Open a filter beside this one, as it is at this moment. May raise LedgerError, TableError."""
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        try:
+            ledger = OverlayLedger.open(spam_filter.ledger.path, spam_filter.ledger.fingerprint)
+            try:
+                subject = spam_filter.with_ledger(ledger)
+            except BaseException:
+                ledger.close()
+                raise
+            break
+        except (LedgerError, TableError):  # a concurrent settling may have deleted the snapshot
+            if attempt == _MAX_ATTEMPTS:
+                raise
+    with ledger:
+        yield WhatIf(ledger, subject)
+
+
+class WhatIf:
+    """A filter that can be taught one lesson without anybody else seeing it. Use `open_what_if`."""
+
+    def __init__(self, ledger: OverlayLedger, subject: Filter) -> None:
+        self._ledger = ledger
+        self._filter = subject
+
+    def judge(self, messages: Sequence[Features], user: str, deadline: float) -> list[Verdict]:
+        """Judge each, until the deadline (`time.monotonic`); at least the first."""
+        verdicts: list[Verdict] = []
+        for features in messages:
+            if verdicts and time.monotonic() >= deadline:
+                break
+            verdicts.append(self._filter.judge_features(features, user))
+        return verdicts
+
+    def overlay(self, lesson: Example, label: str, user: str) -> bool:
+        """Judge from now on as if this had been taught; whether it changes anything. Once."""
+        self._filter.check_class(label)
+        packed, now = codec.pack(lesson.features), int(time.time())
+        return self._ledger.overlay(
+            NewVote(lesson.digest, user, label, packed, b"", "", now, EXTRACTOR)
+        )
+
+
+class OverlayLedger(SqliteLedger):
+    """A ledger as it was when it was opened, then with one more vote."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, fingerprint: str) -> None:
+        """Use `open`."""
+        super().__init__(path, db, fingerprint)
+        self._query("PRAGMA query_only = ON")
+        with self._transaction("BEGIN"):  # notes name tables, which hold no later event
+            self._last_seq = super().last_seq()
+            self._meta_values: dict[str, str] = dict(self._query("SELECT key, value FROM meta"))
+        self._overlaid_vote: Vote | None = None
+        self._has_grown = False
+
+    def overlay(self, vote: NewVote) -> bool:
+        """Put this vote at the end; whether it changes anything. Once."""
+        if self._is_redundant(vote):
+            return False
+        self._overlaid_vote = add_version(vote, self._clock() + 1, self.node)
+        self._has_grown = True
+        return True
+
+    def has_grown(self) -> bool:
+        """Whether a vote was laid over since the last call."""
+        grown, self._has_grown = self._has_grown, False
+        return grown
+
+    def last_seq(self) -> int:
+        """As it was; the vote laid over has the next number."""
+        return self._last_seq
+
+    def get_meta(self, key: str) -> str | None:
+        """As it was."""
+        return self._meta_values.get(key)
+
+    def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
+        """The changes of the ledger, then that of the vote laid over."""
+        yield from super().changes_after(min(seq, self._last_seq), extractor=extractor)
+        if self._overlaid_vote is not None and seq <= self._last_seq:
+            event = (self._last_seq + 1, self._overlaid_vote)
+            with self._transaction("BEGIN"):
+                walk = ChangeWalk(self._query)
+                changes = walk.read_changes(self._last_seq, [event], extractor)
+            yield from changes
+
+    @property
+    def users(self) -> UserQueries:
+        """The votes of users, with the vote laid over."""
+        if self._overlaid_vote is None:
+            return UserQueries(self._query)
+        return _OverlayUserQueries(self._query, self._last_seq, self._overlaid_vote)
+
+
+class _OverlayUserQueries(UserQueries):
+    """Queries by user, with one more vote after the last event."""
+
+    def __init__(self, query: Query, last_seq: int, vote: Vote) -> None:
+        super().__init__(query)
+        self._last_seq, self._seq = last_seq, last_seq + 1
+        self._vote = vote
+
+    def latest_seqs(self, user: str, upto_seq: int, extractor: int, limit: int) -> list[int]:
+        vote = self._vote
+        if user != vote.user or upto_seq <= self._last_seq:
+            return super().latest_seqs(user, min(upto_seq, self._last_seq), extractor, limit)
+        replaced = {seq for (seq,) in self._query(schema.SEQS_OF_KEY, (vote.digest, user))}
+        seqs = super().latest_seqs(user, self._last_seq, extractor, limit + 1)
+        own = [] if vote.label is None else [self._seq]
+        return [*own, *(seq for seq in seqs if seq not in replaced)][:limit]
+
+    def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
+        receipts = super().read_receipts([seq for seq in seqs if seq <= self._last_seq])
+        if self._seq in seqs:
+            receipts.insert(0, Receipt(self._seq, self._vote.label or "", self._vote.packed))
+        return receipts
+
+    def users_between(self, after: int, upto: int) -> list[str]:
+        users = super().users_between(after, min(upto, self._last_seq))
+        return users if upto <= self._last_seq else list({*users, self._vote.user})

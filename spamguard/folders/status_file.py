@@ -1,0 +1,230 @@
+"""Saying what is wrong with people's files once, and not at every look at them.
+
+What the watcher leaves for people to read: that it is there, what it could not learn, and why. A
+small file in the state directory.
+
+Must never stand in the way of learning: what cannot be written now is written later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spamguard.folders.mailboxes import Folder, Mailbox
+from spamguard.learning.refusals import (
+    JSON_ERRORS,
+    RefusalLog,
+    RefusedLessons,
+    parse_refusals,
+    write_json,
+)
+
+_log = logging.getLogger("spamguard.folders")
+
+
+DOUBT = "doubt"
+"""What a `Matter` is that may be as it should be, so that no examination fails for it."""
+
+_MAX_WARNINGS = 10_000  # things remembered; beyond that some are told again
+
+
+class StandingWarning(NamedTuple):
+    """What was said, and when, in seconds since 1970."""
+
+    text: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What may be wrong with a mailbox, or with a folder. what: which trouble; empty: that it
+    cannot be looked at.
+
+    passing: nobody will say when it is over, as with a single file, so it is told for a day.
+    """
+
+    subject: Mailbox | Folder
+    kind: Hashable = ""
+    transient: bool = False
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Whose it is."""
+        return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
+
+
+class WarnOnce:
+    """What was said already."""
+
+    def __init__(self) -> None:
+        self._warnings: dict[Hashable, StandingWarning] = {}
+        self.changes = 0  # of what stands, so far
+
+    def warn(self, key: Hashable, text: str, *values: object) -> None:
+        """Say it, unless it was said about this before and `over` has not been called since."""
+        if key in self._warnings:
+            return
+        self.note(key, text, *values)
+        _log.warning(text, *values)
+
+    def note(self, key: Hashable, text: str, *values: object) -> None:
+        """Let it stand, unless it does: somebody else says it."""
+        if key in self._warnings:
+            return
+        if len(self._warnings) >= _MAX_WARNINGS:
+            self._warnings.pop(next(iter(self._warnings)))
+        self._warnings[key] = StandingWarning(text % values, time.time())
+        self.changes += 1
+
+    def clear(self, key: Hashable) -> None:
+        """It is well again: should it come back, that is news."""
+        self.changes += self._warnings.pop(key, None) is not None
+
+    def clear_where(self, is_cleared: Callable[[Issue], bool]) -> None:
+        """All of these are well again, or nobody's concern any more."""
+        for key in [key for key in self._warnings if isinstance(key, Issue) and is_cleared(key)]:
+            self.clear(key)
+
+    def standing_warnings(self) -> Mapping[Hashable, StandingWarning]:
+        """What is not over."""
+        return self._warnings
+
+
+STATUS_FILE = "watching.json"
+"""Its name in the state directory."""
+BEAT_SECONDS = 30.0  # between two signs of life
+DEAD_AFTER_SECONDS = (
+    150.0  # without one, after which nobody watches: a long look at a large mailbox lets beats out
+)
+
+_DAY_SECONDS = 86_400
+_MAX_TROUBLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherTrouble:
+    """Why something teaches nothing. user: whose; empty: everybody's. since: seconds since 1970.
+    doubt: that may be as it should be.
+    """
+
+    user: str
+    text: str
+    since: int
+    doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherStatus:
+    """The whole file. began, seen: first and last sign of life, seconds since 1970. mailboxes: how
+    many are watched.
+    """
+
+    began: int = 0
+    seen: int = 0
+    mailboxes: int = 0
+    refused: Mapping[str, RefusedLessons] = field(default_factory=dict)
+    troubles: tuple[WatcherTrouble, ...] = ()
+
+    def is_alive(self, now: float) -> bool:
+        """Whether somebody watches."""
+        return abs(now - self.seen) < DEAD_AFTER_SECONDS
+
+
+def read_watcher_status(state: Path) -> WatcherStatus | None:
+    """What the watcher of a state directory has noted; None: nobody has ever watched there, or it
+    cannot be read.
+    """
+    try:
+        return _parse_status(json.loads((state / STATUS_FILE).read_bytes()))
+    except (OSError, *JSON_ERRORS):
+        return None
+
+
+def _parse_status(values: dict[str, Any]) -> WatcherStatus:
+    return WatcherStatus(
+        int(values["began"]),
+        int(values["seen"]),
+        int(values["mailboxes"]),
+        parse_refusals(values["refused"]),
+        tuple(_parse_trouble(**one) for one in values["troubles"]),
+    )
+
+
+def _parse_trouble(user: object, text: object, since: Any, doubt: object = False) -> WatcherTrouble:
+    return WatcherTrouble(str(user), str(text), int(since), bool(doubt))
+
+
+class StatusFile:
+    """The file of one watcher. state: the state directory."""
+
+    def __init__(self, state: Path, once: WarnOnce) -> None:
+        self._path = state / STATUS_FILE
+        self._warnings = once
+        self._began = int(time.time())
+        self._changed = True
+        self._written = -1, -1  # how many mailboxes, and which changes of `Once`, were written last
+        self._last_beat = -inf
+        before = read_watcher_status(state)
+        self._refusals = RefusalLog(before.refused if before else {})
+
+    @property
+    def next_beat(self) -> float:
+        """When the next `beat` is to come, on the clock of `time.monotonic`."""
+        return self._last_beat + BEAT_SECONDS
+
+    def add_refused(self, user: str, folder: str, number: int) -> bool:
+        """Lessons of a user were not taken; whether they are the first of this day."""
+        self._changed = True
+        return self._refusals.add(user, folder, number)
+
+    def beat(self, mailboxes: int) -> None:
+        """Write what there is to say, at once if something has changed, else a sign of life now and
+        then.
+        """
+        now_told = mailboxes, self._warnings.changes
+        if not self._changed and now_told == self._written and time.monotonic() < self.next_beat:
+            return
+        self._written = now_told
+        self._last_beat = time.monotonic()
+        now = int(time.time())
+        told = WatcherStatus(
+            self._began,
+            now,
+            mailboxes,
+            self._refusals.recent(),
+            tuple(standing_troubles(self._warnings.standing_warnings(), now)),
+        )
+        try:
+            write_json(self._path, asdict(told))
+        except OSError as error:
+            self._warnings.warn(
+                self._path,
+                "%s: cannot be written (%s): `status` does not see what is learnt",
+                self._path,
+                error.strerror,
+            )
+        else:
+            self._warnings.clear(self._path)
+            self._changed = False
+
+
+def standing_troubles(
+    standing: Mapping[Hashable, StandingWarning], now: int
+) -> Iterable[WatcherTrouble]:
+    """What was warned of and stands in the way of learning: of our own things, and of mailboxes.
+    What is passing does so for a day.
+    """
+    found = []
+    for key, (text, since) in standing.items():
+        if isinstance(key, str):
+            found.append(WatcherTrouble("", text, int(since)))
+        elif isinstance(key, Issue) and (not key.transient or now - since < _DAY_SECONDS):
+            found.append(WatcherTrouble(key.mailbox.user, text, int(since), key.kind == DOUBT))
+    return sorted(found, key=lambda one: one.since)[-_MAX_TROUBLES:]

@@ -1,0 +1,358 @@
+"""The one way in for a lesson.
+
+A lesson says: this message is of this class, by the word of this user. It comes by a program on
+the teaching socket, by a scanner's protocol, by forwarded mail, from a folder, from the page or the
+API, or by a command. Each of these authenticates its client in its own manner and names the user;
+from there on they all come here:
+
+- `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
+  lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
+  goes out before the lesson is learnt, because no mail server may wait for the ledger;
+  `learning.worker` takes it from there to `LessonService.submit`.
+- `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
+  everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
+  `request_settling` then asks for settling, not too often. Folders call the same steps one by one
+  (`admit`, `make_votes`, `cast`), because they store the votes between the steps, so that a crash
+  loses none.
+
+Must never teach in another user's name than the one it is called with, never make a class for a
+client that may not make one, and never report a lesson as taken before it is on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from enum import Enum, auto
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from spamguard import keys, log
+from spamguard.engine.policy import unwanted_classes
+from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
+from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.records import EXTRACTOR
+from spamguard.spool import Spool
+from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.users import (
+    MAX_LESSON_BYTES,
+    SUBMITTED_ORIGINS,
+    LessonHeader,
+    is_class_name,
+    is_user_name,
+)
+
+if TYPE_CHECKING:  # doors and proxies import this module and never load a filter
+    from spamguard.engine.filter import Filter
+    from spamguard.engine.prepare import Example
+    from spamguard.ledger.votes import NewVote
+
+_log = logging.getLogger("spamguard.teaching")
+
+Item = TypeVar("Item")
+
+SETTLE_SECONDS = 60.0
+"""Between two requests to settle by one process that learns in the background."""
+
+
+# ---- with a filter at hand
+
+
+class NewClass(Enum):
+    """What becomes of a lesson of a class that is not there yet."""
+
+    REFUSE = auto()  # by programs and on the page: every class costs memory and time for all mail
+    UNLESS_SIMILAR = auto()  # make it, unless its name looks like a slip of the pen
+    CREATE = auto()  # by configuration or `--new`: somebody meant it
+
+
+class LessonOutcome(Enum):
+    """What became of a lesson."""
+
+    LEARNT = auto()
+    UNCHANGED = auto()  # it says nothing new
+    OVER_QUOTA = auto()
+
+
+def unknown_class(label: str) -> UnknownClassError:
+    """The error for a class that is not there and may not be made this way."""
+    return UnknownClassError(
+        f"there is no class {label!r} here; `spamguard learn --as {label}` makes one"
+    )
+
+
+class LessonService:
+    """Teaches one filter, in its thread.
+
+    Parameters
+    ----------
+    settle
+        Asks for settling; called in the same thread.
+    pause
+        Seconds between two calls of it.
+    logger
+        Gets a line for each lesson of `submit` and `retract`; None where the caller answers a
+        person, such as a command.
+    """
+
+    def __init__(
+        self,
+        spam_filter: Filter,
+        settle: Callable[[], object] | None = None,
+        *,
+        pause: float = SETTLE_SECONDS,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._filter = spam_filter
+        self._settle = settle
+        self._pause = pause
+        self._logger = logger
+        self.changed = 0  # votes that changed anything, so far
+        self._settled_at = -inf
+        self._settled_changes = 0
+
+    def submit(
+        self,
+        examples: Sequence[Example],
+        label: str,
+        user: str,
+        origin: str,
+        *,
+        new_class: NewClass = NewClass.UNLESS_SIMILAR,
+        lessons_per_day: int = 0,
+    ) -> list[LessonOutcome]:
+        """Teach messages as one class, in one transaction; what became of each.
+
+        Raises
+        ------
+        UnknownClassError
+            There is no such class, and it may not be made: nothing is taught.
+        LedgerError
+            Nothing is taught.
+        """
+        self.open_class(label, new_class)
+        admitted, _ = self.admit(
+            list(enumerate(examples)),
+            user,
+            lessons_per_day,
+            SUBMITTED_ORIGINS,
+            lambda item: (item[1].digest, label),
+        )
+        votes = self.make_votes([example for _, example in admitted], label, user, origin)
+        outcomes = [LessonOutcome.OVER_QUOTA] * len(examples)
+        for (number, example), changed in zip(admitted, self.cast(votes), strict=True):
+            outcomes[number] = LessonOutcome.LEARNT if changed else LessonOutcome.UNCHANGED
+            self._log(user, origin, label, example.digest, "learnt" if changed else "known")
+        return outcomes
+
+    def retract(
+        self, digests: Sequence[bytes], user: str, origin: str, old_label: str = ""
+    ) -> list[bool]:
+        """Take back what the user has said about messages; of each, whether there was anything.
+        There is no quota for this. old_label: for the log line, where it is known.
+        """
+        retracted = self._filter.forget_digests(digests, user=user, origin=origin)
+        self.changed += sum(retracted)
+        for digest, changed in zip(digests, retracted, strict=True):
+            self._log(user, origin, old_label, digest, "forgotten" if changed else "known")
+        return retracted
+
+    def _log(self, user: str, origin: str, label: str, digest: bytes, outcome: str) -> None:
+        if self._logger is not None:
+            log.log_lesson(self._logger, user, {"by": origin}, label, digest, outcome)
+
+    # the steps of `submit`
+
+    def open_class(self, label: str, new_class: NewClass, *, unwanted: bool = False) -> None:
+        """Make sure that there is this class. UnknownClassError: it is not there and may not be
+        made, or cannot be unwanted.
+        """
+        if new_class is not NewClass.CREATE:
+            self._filter.check_class(label)  # a slip of the pen: the error says what was meant
+        if new_class is NewClass.REFUSE and label not in self._filter.classes:
+            raise unknown_class(label)
+        if unwanted:
+            self._filter.define_class(label, unwanted=True)
+        elif new_class is not NewClass.REFUSE:
+            self._filter.ensure_class(label)
+
+    def admit(
+        self,
+        lessons: Sequence[Item],
+        user: str,
+        lessons_per_day: int,
+        origins: Sequence[str],
+        vote: Callable[[Item], tuple[bytes, str]],
+    ) -> tuple[list[Item], list[Item]]:
+        """Split lessons into those that the user may still teach within 24 hours, and the others.
+
+        The ledger is what is counted, which no restart forgets. A lesson that stands already costs
+        nothing. The site's own word (user "") has no limit.
+
+        Parameters
+        ----------
+        lessons_per_day
+            0: no limit.
+        origins
+            The ways of teaching that share this quota.
+        vote
+            Digest and class of a lesson.
+        """
+        if not lessons_per_day or not user:
+            return list(lessons), []
+        return self._filter.ledger.users.apply_quota(
+            lessons_per_day, user, origins, int(time.time()), lessons, vote
+        )
+
+    def make_votes(
+        self, examples: Sequence[Example], label: str, user: str, origin: str
+    ) -> list[NewVote]:
+        """The votes that teach these messages, for `cast`."""
+        return self._filter.make_votes(examples, label, user=user, origin=origin)
+
+    def cast(
+        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+    ) -> list[bool]:
+        """Cast votes in one transaction; of each, whether it changed anything.
+        unless_voted_since: as of `SqliteLedger.append`.
+        """
+        changed = self._filter.cast_votes(votes, unless_voted_since=unless_voted_since)
+        self.changed += sum(changed)
+        return changed
+
+    # settling
+
+    @property
+    def settling_due(self) -> float:
+        """When to call `request_settling`, on the clock of `time.monotonic`; inf: nothing has
+        changed.
+        """
+        return inf if self.changed == self._settled_changes else self._settled_at + self._pause
+
+    def request_settling(self) -> None:
+        """Ask for settling if something has changed, the pause is over and enough is unsettled."""
+        now = time.monotonic()
+        if self._settle is None or now < self.settling_due:
+            return
+        self._settled_at, self._settled_changes = now, self.changed
+        if self._filter.is_settling_due():
+            self._settle()
+
+
+# ---- without a filter: into the queue
+
+
+class TrainingOutcome(Enum):
+    """What came of a lesson that was handed over."""
+
+    ACCEPTED = auto()  # it is on the disk, and is learnt by and by
+    UNCHANGED = auto()  # it says nothing new
+    FORBIDDEN = auto()  # this client may not teach
+    IMPOSSIBLE = auto()  # it can never be learnt
+    TRY_LATER = auto()  # local trouble
+
+
+class LessonTotals(NamedTuple):
+    """lessons: by class. unwanted: classes."""
+
+    lessons: Mapping[str, int]
+    unwanted: Set[str]
+
+
+class TrainingIntake:
+    """Takes lessons for the queue of one state directory; any number of threads may call it."""
+
+    def __init__(self, state: Path, queue: LessonQueue | None = None) -> None:
+        self._state = state
+        self._queue = queue or LessonQueue(state / QUEUE_DIRECTORY)
+
+    def submit(
+        self,
+        message: Spool | bytes,
+        label: str,
+        user: str,
+        origin: str,
+        digest: bytes | None = None,
+    ) -> TrainingOutcome:
+        """Return once the lesson is on the disk. Class and quota are checked when it is learnt.
+
+        Parameters
+        ----------
+        label
+            "" takes back what the user has said about the message.
+        origin
+            The way the lesson came.
+        digest
+            Of the message; b"": it could not be read. A door that has read the message gives it;
+            then a lesson that is known is not queued, and a log line names the message.
+
+        Raises
+        ------
+        OSError
+            The lesson is not on the disk.
+        """
+        size, chunks = (
+            (len(message), (message,))
+            if isinstance(message, bytes)
+            else (message.size, message.chunks())
+        )
+        if (
+            not 0 < size <= MAX_LESSON_BYTES
+            or (label and not is_class_name(label))
+            or (user and not is_user_name(user))
+        ):
+            return TrainingOutcome.IMPOSSIBLE
+        if digest and self._current_label(digest, user) == label:
+            return TrainingOutcome.UNCHANGED
+        key = _queue_mark(digest, user) if digest else ""
+        self._queue.put(LessonHeader(label, size, user), origin, chunks, key)
+        if digest is not None:
+            log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
+        return TrainingOutcome.ACCEPTED
+
+    def totals(self) -> LessonTotals:
+        """Lessons by class; none where the ledger cannot be read."""
+        try:
+            with self._open_ledger() as ledger:
+                return LessonTotals(
+                    ledger.lesson_counts(EXTRACTOR), unwanted_classes(ledger.classes())
+                )
+        except SpamguardError as error:
+            _log.warning("how much was learnt cannot be told: %s", error)
+            return LessonTotals({}, unwanted_classes({}))
+
+    def _open_ledger(self) -> SqliteLedger:
+        """LedgerError also where there is none yet: this process never makes one."""
+        path, key = self._state / LEDGER_FILE, keys.load_key(self._state / KEY_FILE, create=False)
+        if not path.exists():
+            raise LedgerError(f"{path}: is not there yet")
+        return SqliteLedger.open(path, keys.key_fingerprint(key))
+
+    def _current_label(self, digest: bytes, user: str) -> str | None:
+        """What this user says of the message, queue included; "": nothing; None: it cannot be
+        known, or is worth saying again.
+        """
+        try:
+            waiting = self._queue.find_marked(_queue_mark(digest, user))
+        except LookupError:
+            return None
+        if waiting is not None and waiting.user == user:
+            return waiting.label
+        try:
+            with self._open_ledger() as ledger:
+                votes = ledger.users.all_votes(user, digest)
+        except SpamguardError as error:
+            _log.warning("whether a lesson is known cannot be told: %s", error)
+            return None
+        if votes and votes[0].label and votes[0].extractor < EXTRACTOR:
+            return None
+        return (votes[0].label or "") if votes else ""
+
+
+def _queue_mark(digest: bytes, user: str) -> str:
+    """What finds a lesson in the queue, whichever process has put it there."""
+    return blake2b(user.encode("utf-8", "replace"), key=digest[:64], digest_size=6).hexdigest()

@@ -1,0 +1,296 @@
+"""Processes of one daemon: how the master starts them, how they begin, and what they tell it.
+
+The master starts a child by exec of the same interpreter on the same modules. It passes the
+settings in a file in memory and the two ends of a socket pair are the channel: a child writes
+single bytes to it, and end of file there means that the master is gone or wants the child gone.
+`Notifier` speaks to systemd in the same way for all of them (sd_notify(3)).
+
+The module also checks two things before a process starts: the package on the disk is the one that
+runs, and the limit on address space is high enough. Below that limit every library fails in its own
+way, and the daemon would start its processes again for ever.
+
+Must never import what workers need: the master and the mailbox broker load this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+from spamguard import log
+from spamguard.config.options import Settings
+from spamguard.counters import CounterBoard
+
+READY_BYTE = b"r"  # the worker accepts connections
+BEAT_BYTE = b"b"  # the worker is alive
+SETTLE_BYTE = b"s"  # lessons wait for settling
+
+# Every installation writes this file again, and hardly anything else does.
+_PACKAGE_FILE = Path(__file__).with_name("__init__.py")
+
+# Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
+# MiB, `rebuild` 330; the daemon, with page and watcher, failed at 310 and never from 340 on. A
+# process that takes new tables maps the old ones at the same time.
+_OPEN_BYTES = 160 << 20
+_SERVE_BYTES = 224 << 20
+_INITIAL_TABLE_BYTES = 64 << 20
+
+# numpy would reserve address space for each core, and nothing here is faster for it.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+# ---- checks before a process starts
+
+
+class ReplacedError(OSError):
+    """Another version of spamguard has been installed since this process started."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another spamguard was installed than the one that runs: "
+            "restart it, as by `systemctl restart spamguard`"
+        )
+
+
+def _installation_time() -> int:
+    with suppress(OSError):
+        return _PACKAGE_FILE.stat().st_mtime_ns
+    return 0
+
+
+_STARTED_WITH = _installation_time()
+
+
+def check_installation() -> None:
+    """Raise ReplacedError if the package on the disk is no longer the one that runs.
+
+    A child of another version could misread messages of its parent, or rewrite the ledger in a form
+    that the other processes do not know.
+    """
+    if _installation_time() != _STARTED_WITH:
+        raise ReplacedError
+
+
+def memory_shortage(state: Path, *, serving: bool = False) -> str:
+    """Say how far RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
+
+    Parameters
+    ----------
+    serving
+        Whether this is for the daemon, whose processes also settle and serve the page.
+    """
+    table_sizes = []
+    for path in state.glob("tables-*.bin"):
+        with suppress(FileNotFoundError):  # another process has replaced it
+            table_sizes.append(path.stat().st_size)
+    needed = (_SERVE_BYTES if serving else _OPEN_BYTES) + 2 * max(
+        table_sizes, default=_INITIAL_TABLE_BYTES
+    )
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        return ""
+    return (
+        "there is not enough memory: the limit for each process (`ulimit -v`, LimitAS= of systemd) "
+        f"is {limit >> 20} MiB: raise it to {-(-needed >> 20)} MiB or more"
+    )
+
+
+# ---- the parent's side
+
+
+@contextmanager
+def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket]:
+    """Yield a socket from which the numbers of received signals can be read, one byte each.
+
+    For a loop that waits for sockets anyway. The former handlers are restored at the end.
+    """
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    # Python writes the number to the wake-up descriptor; the handler itself has nothing to do.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in signals}
+    wakeup = signal.set_wakeup_fd(writer.fileno())
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        reader.close()
+        writer.close()
+
+
+def start_process(
+    module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Run `python -m MODULE ARGUMENTS…` in a process group of its own.
+
+    Signals typed at a terminal then reach the master alone. With -P and PYTHONPATH the child
+    imports from where this process does, and never from the current directory.
+
+    Raises
+    ------
+    OSError
+        The process cannot be started. ReplacedError is one of these.
+    """
+    check_installation()
+    path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        pass_fds=pass_fds,
+        env=os.environ | _ONE_THREAD | path,
+        process_group=0,
+    )
+
+
+def start_child(
+    module: str,
+    settings: Settings,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+    files: Sequence[int] = (),
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Run `python -m MODULE BEFORE… CHANNEL SETTINGS AFTER… FILES…`; also return our channel end.
+
+    CHANNEL, SETTINGS and FILES are numbers of descriptors that the child inherits.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    settings_file = os.memfd_create("settings")
+    try:
+        with open(settings_file, "wb", closefd=False) as file:
+            pickle.dump(settings, file)
+        os.lseek(settings_file, 0, os.SEEK_SET)
+        inherited = [theirs.fileno(), settings_file]
+        arguments = [*before, *map(str, inherited), *after, *map(str, files)]
+        return start_process(module, arguments, [*inherited, *files]), ours
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(settings_file)
+
+
+# ---- the child's side
+
+
+def begin_child() -> None:
+    """Leave signals of the terminal and reloads to the master, and log as it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    log.configure(os.environ)
+
+
+@contextmanager
+def child_context(
+    arguments: Sequence[str],
+) -> Iterator[tuple[Settings, socket.socket, CounterBoard]]:
+    """Begin a process that runs beside the workers and ends with the master.
+
+    Parameters
+    ----------
+    arguments
+        CHANNEL SETTINGS MASTER COUNTERS, as `supervisor.Service` passes them.
+
+    Yields
+    ------
+    The settings, the channel to the master and the counters.
+    """
+    begin_child()
+    channel, settings, master, counters = map(int, arguments)
+    end_with_parent(master)
+    with socket.socket(fileno=channel) as to_master:
+        yield read_settings(settings), to_master, CounterBoard(counters)
+
+
+def read_settings(descriptor: int) -> Settings:
+    """Read, once, the settings that `start_child` passes. The parent is the master and trusted."""
+    with open(descriptor, "rb") as file:
+        return cast(Settings, pickle.load(file))  # noqa: S301
+
+
+def end_with_parent(parent: int, end_signal: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this signal when the parent ends. parent: its process id."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end_signal)
+    if os.getppid() != parent:  # it ended before the call
+        sys.exit(1)
+
+
+def settle_requester(channel: socket.socket) -> Callable[[], None]:
+    """Return a function that tells the master that lessons wait for settling; it never blocks."""
+    channel.set_inheritable(False)
+    channel.setblocking(False)
+
+    def request_settling() -> None:
+        with suppress(OSError):
+            channel.send(SETTLE_BYTE)
+
+    return request_settling
+
+
+# ---- systemd
+
+
+class Notifier:
+    """Sends states to the service manager, if there is one; nothing happens when nobody listens.
+
+    Parameters
+    ----------
+    address
+        The Unix datagram socket; with a leading @ in the abstract namespace (unix(7)).
+    watchdog_seconds
+        The interval within which the service manager expects a ping; None: it expects none.
+    """
+
+    def __init__(self, address: str | None, watchdog_seconds: float | None = None) -> None:
+        self._address = address
+        self.watchdog_seconds = watchdog_seconds
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:
+        """Take NOTIFY_SOCKET and WATCHDOG_… out of the environment: they are not for children."""
+        address = environment.pop("NOTIFY_SOCKET", None)
+        interval = environment.pop("WATCHDOG_USEC", "")
+        pid = environment.pop("WATCHDOG_PID", "")
+        expected = interval.isdecimal() and int(interval) > 0 and pid in ("", str(os.getpid()))
+        return cls(address, int(interval) / 1e6 if expected else None)
+
+    def ready(self, status: str) -> None:
+        """Report that start or reload is complete."""
+        self.send("READY=1", f"STATUS={status}")
+
+    def reloading(self) -> None:
+        """Report that new settings are being read (systemd.service, Type=notify-reload)."""
+        moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self.send("RELOADING=1", f"MONOTONIC_USEC={moment}", "STATUS=reloading")
+
+    def stopping(self) -> None:
+        """Report that the service is ending."""
+        self.send("STOPPING=1", "STATUS=finishing what is under way")
+
+    def ping_watchdog(self) -> None:
+        """Report that the service is alive."""
+        self.send("WATCHDOG=1")
+
+    def send(self, *lines: str) -> None:
+        """Send one datagram."""
+        if not self._address:
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as channel:
+            channel.sendto("\n".join(lines).encode(), address)

@@ -1,0 +1,154 @@
+"""The contracts between doors, proxy and judge, and recipients grouped by decision.
+
+A door sees a `Proxy` and its `MailTransaction`s; a proxy sees a `Judge`. Recipients whose users
+have taught otherwise may get another verdict: `group_recipients` is pure. It must never leave a
+recipient out or put one into two groups, and never treat a recipient more harshly than the mildest
+verdict of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from spamguard.config.options import Action, Policy, Rule
+from spamguard.engine.policy import Decision, decide
+from spamguard.records import Scan, Verdict
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
+from spamguard.spool import Spool
+
+REFUSAL_REPLIES: Mapping[Action, Reply] = {
+    Action.REJECT: Reply.from_text(550, "5.7.1 Message refused as unsolicited"),
+    Action.DEFER: Reply.from_text(451, "4.7.1 Message deferred, try again later"),
+}
+"""The reply to the sender, for actions that refuse a message."""
+NOT_JUDGED_REPLY = Reply.from_text(451, "4.3.0 Message cannot be judged now, try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class NotScanned:
+    """A message that could not be judged.
+
+    reason: a word such as "timeout", "crashed", "no-model", "poison".
+    """
+
+    reason: str
+
+    @property
+    def settle(self) -> bool:
+        """Whether the tables may be missing, which settling makes anew."""
+        return self.reason == "no-model"
+
+
+class Judge(Protocol):
+    """Judges messages; never raises, and never exceeds its deadline plus the wait for a scorer."""
+
+    async def judge(
+        self, message: Spool, on_top: bytes, users: Sequence[str] = ()
+    ) -> Scan | NotScanned:
+        """The scan of a message, or the reason why there is none.
+
+        Parameters
+        ----------
+        on_top : header fields, each with CRLF, that count as if they stood on top of the message.
+        users : whose mail it may be, at most `ipc.MAX_USERS`; `Scan.personal` has only these.
+        """
+
+
+class MailTransaction(Protocol):
+    """A mail transaction, as a door sees it: `mail`, `recipient` …, `data` at most once, `end`
+    always.
+    """
+
+    async def mail(self, sender: Sender) -> Reply:
+        """The reply to MAIL."""
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        """The reply to RCPT."""
+
+    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        """Judge the message and deliver it.
+
+        One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
+        oddities: odd bytes that the door has normalised (`smtp.data`). The door closes the spool
+        afterwards.
+        """
+
+    async def end(self) -> None:
+        """Release everything; idempotent."""
+
+
+class Proxy(Protocol):
+    """What a door passes mail to."""
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
+
+    def message(self, client: Client) -> MailTransaction:
+        """A new transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientGroup:
+    """Recipients that get the same verdict and decision.
+
+    indices: of the recipients, from 0, in order. personal: users among them for whom the decision
+    differs from that for all people, each with the own label.
+    """
+
+    indices: Sequence[int]
+    verdict: Verdict
+    decision: Decision
+    personal: Mapping[str, str] = field(default_factory=dict)
+
+
+class _UserVerdict(NamedTuple):
+    verdict: Verdict
+    decision: Decision
+
+    @property
+    def group_key(self) -> tuple[str, Rule | None]:
+        return self.verdict.label, self.decision.rule
+
+
+def group_recipients(
+    scan: Scan, users: Sequence[str], policy: Policy, *, separate_copies: bool
+) -> list[RecipientGroup]:
+    """The groups; the first is that of recipients judged as for all people.
+
+    Parameters
+    ----------
+    users : for each recipient a user in `scan.personal`, or "".
+    separate_copies : whether recipients can get different copies. Otherwise they are one group, and
+        the mildest of their verdicts decides.
+    """
+    shared = _UserVerdict(scan.verdict, decide(scan.verdict, policy, scan.threshold))
+    if not any(users):
+        return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
+    verdicts = {"": shared}
+    for user in filter(None, users):
+        own = scan.personal[user]
+        verdicts[user] = _UserVerdict(own, decide(own, policy, scan.threshold))
+    members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
+    for index, user in enumerate(users):
+        key = verdicts[user].group_key if separate_copies else shared.group_key
+        members.setdefault(key, []).append(index)
+    groups = []
+    for indices in filter(None, members.values()):
+        own_verdicts = {users[index]: verdicts[users[index]] for index in indices}
+        mildest = min(own_verdicts.values(), key=lambda own: own.verdict.probability)
+        if mildest.group_key == shared.group_key:
+            mildest = shared
+        personal = {
+            user: own.verdict.label
+            for user, own in own_verdicts.items()
+            if own.group_key != shared.group_key
+        }
+        groups.append(RecipientGroup(indices, mildest.verdict, mildest.decision, personal))
+    return groups

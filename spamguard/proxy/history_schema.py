@@ -1,0 +1,297 @@
+"""A row of the history, and the file that holds them.
+
+Columns that are looked through stand apart from large ones (features and words), so that looking
+through many rows reads little. Text that people search for is also kept folded (case, and forms of
+the same letter), where that differs from the text itself.
+
+Must never let a text into the file that is not bounded and printable: senders choose most of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+from spamguard import storage
+from spamguard.errors import HistoryError
+from spamguard.records import Word
+
+MAX_RECIPIENTS = 50
+"""How many recipients are kept, and how many users with an own decision."""
+_MAX_WORDS = 50
+_MAX_ADDRESS, _MAX_SUBJECT, _MAX_AUTHOR, _MAX_REPLY = 320, 200, 200, 500  # characters
+_MAX_SHORT_TEXT = 100
+
+COLUMNS = (
+    "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest",
+    "label", "probability", "log_odds", "action", "reply", "packed", "words", "extractor",
+    "fingerprint", "personal", "author",
+)  # fmt: skip
+LARGE_COLUMNS = ("packed", "words")
+"""Columns that are not read when rows are looked through."""
+SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
+FOLDED_COLUMNS = ("sender", "recipients", "subject", "author")
+"""Columns that are searched whatever the case."""
+LOWERED_COLUMNS = ("subject", "author")
+"""Columns whose ASCII text SQLite lowers in the search: nearly all have capitals, and would be
+kept twice.
+"""
+_FOLDED_INDEXES = [(COLUMNS.index(name), name in LOWERED_COLUMNS) for name in FOLDED_COLUMNS]
+
+# Unprintable for Unicode, yet Persian, Hindi and many emoji cannot be written without them.
+_JOINERS = frozenset("\u200c\u200d")
+_SUBJECT_PREFIXES = ("subject:",)  # of words from the subject
+_ADDRESS_PREFIXES = ("address:", "from:", "to:", "cc:", "reply-to:", "sender:")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """What became of one message. Texts that are too long are cut when the row is kept.
+
+    id: as of `keys.new_id`. time: seconds since 1970. client: its address. reply: the next hop's.
+    recipients: the first `MAX_RECIPIENTS` are kept. size: bytes. label: of the verdict, or
+    "not-scanned", when digest and packed are b"". packed: the features (`ledger.codec`), made by
+    this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
+    with a decision that differs from that for all people, each with the own label. author: as
+    `mail.headers.format_author` writes it.
+    """
+
+    id: str
+    time: float
+    listener: str
+    client: str
+    sender: str
+    recipients: tuple[str, ...]
+    subject: str
+    size: int
+    digest: bytes
+    label: str
+    probability: float
+    log_odds: float
+    action: str
+    reply: str
+    packed: bytes
+    words: tuple[Word, ...]
+    extractor: int
+    fingerprint: str
+    personal: Mapping[str, str] = field(default_factory=dict)
+    author: str = ""
+
+    @property
+    def was_scanned(self) -> bool:
+        """Whether its features are known."""
+        return bool(self.digest)
+
+
+def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRow:
+    """The row without its subject, without addresses, or without both, and without their words.
+
+    Addresses are those of sender, author, recipients, users and client, and the text of the next
+    hop's reply behind its code.
+    """
+    prefixes = (() if subjects else _SUBJECT_PREFIXES) + (() if addresses else _ADDRESS_PREFIXES)
+    if prefixes:
+        words = tuple(word for word in row.words if not word.text.startswith(prefixes))
+        row = replace(row, words=words)
+    if not subjects:
+        row = replace(row, subject="")
+    if not addresses:
+        row = replace(
+            row, sender="", author="", recipients=(), client="", reply=row.reply[:3], personal={}
+        )
+    return row
+
+
+RowValues = tuple[Any, ...]
+"""The values of a row in the file: those of `COLUMNS`, then those of `FOLDED_COLUMNS` as
+`fold_text` makes them. A folded value is None where it is the same as the value itself, or, in
+subject and author, differs in the case of ASCII letters only.
+"""
+
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
+
+
+def row_values(row: HistoryRow) -> RowValues:
+    """The values to keep."""
+    recipients = [printable(address, _MAX_ADDRESS) for address in row.recipients[:MAX_RECIPIENTS]]
+    personal = {
+        printable(user, _MAX_ADDRESS): label
+        for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
+    }
+    # JSON written by hand: rounding and writing each number in one step halves the cost of a row.
+    words = [
+        f"[{token}, {_encode_json(readable(text, _MAX_SHORT_TEXT))}, {part:.6f}]"
+        for token, text, part in row.words[:_MAX_WORDS]
+    ]
+    values: RowValues = (
+        row.id,
+        row.time,
+        printable(row.listener, _MAX_SHORT_TEXT),
+        printable(row.client, _MAX_SHORT_TEXT),
+        printable(row.sender, _MAX_ADDRESS),
+        _encode_json(recipients),
+        readable(row.subject, _MAX_SUBJECT),
+        row.size,
+        row.digest,
+        printable(row.label, _MAX_SHORT_TEXT),
+        row.probability,
+        row.log_odds,
+        printable(row.action, _MAX_SHORT_TEXT),
+        printable(row.reply, _MAX_REPLY),
+        row.packed,
+        f"[{', '.join(words)}]",
+        row.extractor,
+        row.fingerprint,
+        _encode_json(personal),
+        readable(row.author, _MAX_AUTHOR),
+    )
+    folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
+    return (*values, *folded)
+
+
+def _fold_value(text: str, *, lowered: bool) -> str | None:
+    if lowered and text.isascii():
+        return None
+    folded = fold_text(text)
+    return None if folded == text else folded
+
+
+def fold_text(text: str) -> str:
+    """The text as it is searched: without case and forms of the same letter (NFKC, UAX #15).
+
+    >>> fold_text("Straße"), fold_text("ﬁne")
+    ('strasse', 'fine')
+    """
+    return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
+
+
+def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> HistoryRow:
+    """The row of these columns; large values that are not among them are empty.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The values are damaged.
+    """
+    fields = {"packed": b"", "words": "[]"} | dict(zip(names, values, strict=True))
+    fields["recipients"] = tuple(json.loads(fields["recipients"]))
+    fields["personal"] = json.loads(fields["personal"])
+    fields["words"] = tuple(Word(*word) for word in json.loads(fields["words"]))
+    return HistoryRow(**fields)
+
+
+def printable(value: str, max_length: int) -> str:
+    """A stranger's text, cut, and without letters that a terminal acts on.
+
+    >>> printable("a\\x1bb", 10)
+    'a\ufffdb'
+    """
+    cut = value[:max_length]
+    if cut.isprintable():
+        return cut
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+
+
+def readable(value: str, max_length: int) -> str:
+    """The same for sentences, which keep their joiners; in an address they would only deceive."""
+    cut = value[:max_length]
+    if cut.isprintable():
+        return cut
+    return "".join(letter if letter in _JOINERS else printable(letter, 1) for letter in cut)
+
+
+# ---- the file
+
+HISTORY_FILE = "history.sqlite"
+"""Its name in the state directory."""
+PAGE_BYTES = 16384  # as for the ledger, whose rows have the same size
+_APPLICATION_ID = 0x7367_6869  # "sghi" in the file's header
+_SCHEMA_VERSION = 4
+_BUSY_SECONDS = 5.0
+_NEWER_SCHEMA = (
+    "a newer version has opened it: restart what is left of the old one, "
+    "or install the newer one here"
+)
+_OLDER_SCHEMA = "a version before the first release has made it: move it away, a new one is made"
+_FOREIGN_FILE = "it is of another program: move it away, a new one will be made"
+
+_TABLES = """
+CREATE TABLE judgements (
+    id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL,
+    sender TEXT NOT NULL, recipients TEXT NOT NULL, subject TEXT NOT NULL,
+    folded_sender TEXT, folded_recipients TEXT, folded_subject TEXT,
+    listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL,
+    probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL,
+    extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
+    author TEXT NOT NULL DEFAULT '', folded_author TEXT
+);
+CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL)
+"""
+
+_VALUE_NAMES = (*COLUMNS, *(f"folded_{name}" for name in FOLDED_COLUMNS))  # of `RowValues`
+_JUDGEMENT_COLUMNS = [name for name in _VALUE_NAMES if name not in LARGE_COLUMNS]
+_SMALL_INDEXES = [_VALUE_NAMES.index(name) for name in _JUDGEMENT_COLUMNS]
+_LARGE_INDEXES = [_VALUE_NAMES.index(name) for name in (*LARGE_COLUMNS, "id")]
+_INSERT = (
+    f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "  # noqa: S608  our names
+    f"VALUES ({', '.join('?' * len(_JUDGEMENT_COLUMNS))})"
+)
+_INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"
+
+
+def insert_rows(db: sqlite3.Connection, rows: Sequence[RowValues]) -> None:
+    """Insert rows, within a transaction. A row whose id is there stays as it is."""
+    db.executemany(_INSERT, [[row[index] for index in _SMALL_INDEXES] for row in rows])
+    db.executemany(_INSERT_LARGE, [[row[index] for index in _LARGE_INDEXES] for row in rows])
+
+
+def open_history_file(path: Path) -> sqlite3.Connection:
+    """Open the file; make it, with mode 0600, when there is none.
+
+    Raises
+    ------
+    HistoryError
+        The file is of another version or program.
+    sqlite3.Error, OSError
+    """
+    with storage.as_directory_owner(path.parent):
+        if not path.exists():
+            storage.create_once(path, _create_tables)
+        db = storage.open_database(path, _BUSY_SECONDS)
+        try:
+            is_ours = read_pragma(db, "application_id") == _APPLICATION_ID
+            version = read_pragma(db, "user_version")
+            if not is_ours:
+                raise HistoryError(f"history {path}: {_FOREIGN_FILE}")
+            if version != _SCHEMA_VERSION:
+                reason = _NEWER_SCHEMA if version > _SCHEMA_VERSION else _OLDER_SCHEMA
+                raise HistoryError(f"history {path}: {reason}")
+            storage.enable_wal(db)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _create_tables(draft: Path) -> None:
+    db = storage.open_database(draft, _BUSY_SECONDS)
+    try:
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        db.executescript(_TABLES)
+        storage.enable_wal(db)
+    finally:
+        db.close()
+
+
+def read_pragma(db: sqlite3.Connection, name: str) -> int:
+    """A number that SQLite keeps about the file."""
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

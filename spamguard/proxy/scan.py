@@ -1,0 +1,248 @@
+"""Judging and teaching for programs that pass their mail on themselves: the service behind every
+scanner door.
+
+Must never raise because of a message or of its client, never believe an untrusted client about
+whose mail it is, and never say that a lesson was learnt before it is on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spamguard.aio import run_in_thread
+from spamguard.config.options import Action, OnError, Policy, Rule, Scanner
+from spamguard.engine import policy
+from spamguard.engine.policy import Decision
+from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
+from spamguard.limits import Networks
+from spamguard.proxy import outgoing
+from spamguard.proxy.base import Judge, NotScanned
+from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.transaction import PolicyJudge, ProxyContext
+from spamguard.proxy.users import TrainingAcl
+from spamguard.records import Scan, Verdict
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender, received_field
+from spamguard.spool import Spool
+
+_log = logging.getLogger("spamguard.proxy")
+
+# The learner must not meet a message at which a scorer ended. Once may be chance; the second time
+# it is poison.
+_OUTCOME_BY_REASON = {
+    "poison": TrainingOutcome.IMPOSSIBLE,
+    "error": TrainingOutcome.IMPOSSIBLE,
+    "crashed": TrainingOutcome.TRY_LATER,
+    "timeout": TrainingOutcome.TRY_LATER,
+}
+
+TOO_LARGE = "too-large"
+"""The `problem` of a message beyond the limit of its door."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """A message, and what its client says about it.
+
+    message: its bytes, any line ends. peer: address of the connection, "" for a Unix socket.
+    sender, recipients: of the envelope, as far as known. client, user: where the message comes from
+    and whose it is; believed only of a trusted peer. received_by: the server that got the message
+    from that client and adds its own Received field later. queue_id: of the message at that server.
+    problem: why the message cannot be judged, if that is known already.
+    """
+
+    message: Spool
+    peer: str
+    sender: str = ""
+    recipients: Sequence[str] = ()
+    client: Client = field(default_factory=Client)
+    user: str = ""
+    received_by: str = ""
+    queue_id: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """The answer to a request.
+
+    id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
+    scan, verdict, decision: None where there is only a reason. action: TAG, REJECT, QUARANTINE or
+    DEFER. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without scan.
+    """
+
+    id: str
+    fields: Sequence[bytes]
+    action: Action
+    reason: str = ""
+    scan: Scan | None = None
+    verdict: Verdict | None = None
+    decision: Decision | None = None
+    score: float = 0.0
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether the message counts as spam."""
+        return self.decision is not None and self.decision.is_unwanted
+
+    @property
+    def label(self) -> str:
+        """The label of the verdict, "" if there is none."""
+        return self.verdict.label if self.verdict else ""
+
+    @property
+    def symbol(self) -> str:
+        """The test that X-Spam-Status names."""
+        return policy.symbol_name(self.label) if self.verdict else "SPAMGUARD_NOT_SCANNED"
+
+
+class ScanService:
+    """The service behind one scanner door. hostname: ours."""
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        judge: Judge,
+        context: ProxyContext,
+        training: TrainingIntake,
+        hostname: str,
+    ) -> None:
+        self.scanner = scanner
+        self._policy = _scanner_policy(scanner)
+        self._judge = judge
+        self._policy_judge = PolicyJudge(judge, context, self._policy)
+        self._user_resolver = context.user_resolver
+        self._training = training
+        self._hostname = hostname
+        self._trusted = Networks(scanner.trusted)
+        self._training_acl = TrainingAcl(scanner)
+
+    def trusts(self, peer: str) -> bool:
+        """Whether this client is believed about others."""
+        return peer in self._trusted
+
+    async def may_teach(self, peer: str, password: str = "") -> bool:
+        """Whether this client may teach; a wrong password delays the answer."""
+        return await self._training_acl.admit(peer, password)
+
+    async def scan(self, request: ScanRequest) -> ScanResult:
+        """Judge a message; recorded like mail that passes."""
+        trusted = self.trusts(request.peer)
+        client = request.client if trusted else Client(address=request.peer, peer=request.peer)
+        recipients = tuple(map(Recipient, request.recipients))
+        envelope = Envelope(Sender(request.sender), recipients, client)
+        record = DeliveryRecord(self.scanner, envelope, request.message.size)
+        record.queue_id = request.queue_id
+        result = None
+        try:
+            if request.problem:
+                record.set_failure(request.problem)
+            else:
+                result = await self._judge_message(request, record, trusted=trusted)
+        except Exception:  # noqa: BLE001  # a fault of ours
+            _log.exception("%s: a fault in judging this message", record.id)
+            record.set_failure("error")
+        if result is None:
+            # A message that is too large would be deferred each time.
+            defer = self._policy.on_error is OnError.DEFER and record.reason != TOO_LARGE
+            record.action = Action.DEFER if defer else Action.TAG
+            fields = policy.not_scanned_fields(record.reason)
+            result = ScanResult(record.id, fields, record.action, record.reason)
+        record.finish(())
+        self._policy_judge.record(record)
+        return result
+
+    async def _judge_message(
+        self, request: ScanRequest, record: DeliveryRecord, *, trusted: bool
+    ) -> ScanResult | None:
+        header = outgoing.read_header_section(request.message)
+        on_top = b""
+        names: Sequence[str] = ()
+        if trusted:
+            on_top = self._client_field(record, header, request.received_by)
+            names = (request.user,) if request.user else request.recipients
+        judged = await self._policy_judge.judge(
+            request.message, header, on_top, names, record, separate_copies=False
+        )
+        if judged is None:
+            return None
+        scan, (group,) = judged
+        record.set_decision(group)
+        return ScanResult(
+            id=record.id,
+            fields=self._policy_judge.header_fields(group, scan, record.id),
+            action=group.decision.action,
+            scan=scan,
+            verdict=group.verdict,
+            decision=group.decision,
+            score=policy.reported_score(group.verdict, group.decision),
+        )
+
+    def _client_field(self, record: DeliveryRecord, header: bytes, received_by: str) -> bytes:
+        """A Received field about the client; b"" where a server has written one already."""
+        client = record.envelope.client
+        is_recorded = not received_by and outgoing.has_received_on_top(header)
+        if is_recorded or not (client.address or client.name or client.helo):
+            return b""
+        hostname = received_by or self._hostname
+        return received_field(client, hostname, "", "", record.time) + b"\r\n"
+
+    async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
+        """Queue a message as a lesson of this class; it is learnt within a second.
+
+        label: "" takes earlier lessons of the message back.
+        """
+        if not await self.may_teach(request.peer, password):
+            client = request.peer or "somebody"
+            _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
+            return TrainingOutcome.FORBIDDEN
+        user = ""
+        if self.trusts(request.peer) and request.user:
+            # The name under which this user's mail is judged.
+            resolver = self._user_resolver
+            candidates = resolver.candidates(request.user) if resolver else ()
+            user = candidates[0] if candidates else request.user
+        try:
+            scan = await self._judge.judge(request.message, b"", ())
+            if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
+                return _OUTCOME_BY_REASON[scan.reason]
+            digest = b"" if isinstance(scan, NotScanned) else scan.digest
+            origin = self.scanner.listen.protocol
+            return await run_in_thread(
+                lambda: self._training.submit(request.message, label, user, origin, digest)
+            )
+        except OSError as error:
+            _log.error("a lesson cannot be kept: %s", error)
+        except Exception:  # a fault of ours  # noqa: BLE001
+            _log.exception("a fault in taking a lesson")
+        return TrainingOutcome.TRY_LATER
+
+
+def _scanner_policy(scanner: Scanner) -> Policy:
+    """The scanner's policy, with its three options about actions as rules."""
+    wanted = (
+        (Action.REJECT, ("spam",), scanner.reject_from),
+        (Action.QUARANTINE, ("spam",), scanner.quarantine_from),
+        (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from),
+    )
+    rules = tuple(
+        Rule(label, action, probability)
+        for action, labels, probability in wanted
+        if probability is not None
+        for label in labels
+    )
+    given = scanner.policy
+    return Policy(rules, given.spam_threshold, given.tell_probability, given.forged, given.on_error)
+
+
+def format_words(judged: ScanResult, *, with_weights: bool) -> Sequence[str]:
+    """Return the words that weighed most, printable; weights would help spammers to write."""
+    words = judged.scan.words if judged.scan else ()
+    return [
+        _printable(word.text) + (f" {word.part:+.2f}" if with_weights else "") for word in words
+    ]
+
+
+def _printable(word: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in word)

@@ -1,0 +1,553 @@
+"""Scorers: processes that judge messages for one worker, and that can be killed.
+
+A message that hangs or crashes a scorer costs that scorer and nothing else: `_Watchdog` kills it at
+its deadline, another one takes its place, and the message is remembered as poison. While a scorer
+is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
+loop; a scorer is started by exec, never by a bare fork.
+
+Must never block, let a message wait for ever, let one message hold up the others, or start
+processes without bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from spamguard import __file__ as package
+from spamguard import log, process
+from spamguard.aio import DeadlineTimer, run_in_thread
+from spamguard.config.options import Scoring
+from spamguard.process import ReplacedError
+from spamguard.proxy import ipc
+from spamguard.proxy.base import NotScanned
+from spamguard.records import Scan
+from spamguard.spool import Spool
+
+_log = logging.getLogger("spamguard.proxy")
+
+SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
+WORDS_PER_SIDE = 8
+"""Words for each side: as many as history and log show."""
+
+_SINGLE_THREAD_ENV = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+_READ_BYTES = 256 << 10
+_POLL_SECONDS = 0.01  # between looks at whether a killed process is gone
+_MAX_SPARE_SCORERS = 2  # above the usual number, while others are stuck
+_STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
+# For a scorer to open the filter. Each start that failed doubles it, up to so many times: a slow
+# machine would never have a scorer.
+_START_TIMEOUT = 60.0
+_MAX_DOUBLINGS = 4
+_RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
+_QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
+_BATCH_SIZE = 8  # messages that a scorer gets in one go, if they are small
+_MAX_BATCH_BYTES = 256 << 10
+_POISON_COUNT = 2  # times that a message may end a scorer
+# A poisonous message is tried again after so long: the machine may have been too slow, and mail
+# that is deferred needs a verdict one day.
+_POISON_SECONDS = 3600.0
+_MAX_POISON_RECORDS = 1000
+
+
+@dataclass(eq=False, slots=True)
+class ScanJob:
+    """A message that waits for its verdict."""
+
+    message: Spool
+    on_top: bytes
+    users: Sequence[str]
+    result: asyncio.Future[Scan | NotScanned]
+
+    def finish(self, result: Scan | NotScanned) -> None:
+        """Set the result, if anybody still waits for it."""
+        if not self.result.done():
+            self.result.set_result(result)
+
+
+class ScorerHandle:
+    """One scorer process.
+
+    jobs: submitted and not answered, first the one that it works on. on_change: called with this
+    object when it has become ready, has answered, or has ended.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        arguments: Sequence[str],
+        on_change: Callable[[ScorerHandle], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_change = on_change
+        self._answers = ipc.ScorerAnswerReader()
+        self._unsent = memoryview(b"")
+        self._write_blocked = False
+        self.jobs: deque[ScanJob] = deque()
+        self.is_ready = False
+        self.has_ended = False
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process.check_installation()
+                descriptor = theirs.fileno()
+                path = [str(Path(package).parents[1]), os.environ.get("PYTHONPATH", "")]
+                self._process = subprocess.Popen(  # noqa: S603  our own command
+                    [*command, str(descriptor), str(os.getpid()), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(descriptor,),
+                    env={
+                        **os.environ,
+                        **_SINGLE_THREAD_ENV,
+                        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+                    },
+                )
+            except OSError:
+                self._socket.close()
+                raise
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._on_readable)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def has_lost_tables(self) -> bool:
+        """Whether it ended because the tables, which it maps, could not be read: the disk is full
+        or broken.
+        """
+        return self._process.returncode == -signal.SIGBUS
+
+    def submit(self, jobs: Sequence[ScanJob]) -> None:
+        """Have these judged, in order. A message that lies in a file is submitted alone.
+
+        Raises
+        ------
+        OSError
+            A message cannot be read.
+        """
+        parts: list[bytes] = []
+        descriptors: list[int] = []
+        for job in jobs:
+            on_top, users = job.on_top[: ipc.MAX_ON_TOP_BYTES], ipc.encode_users(job.users)
+            descriptor, size = job.message.descriptor, job.message.size
+            in_file = descriptor is not None
+            header = ipc.REQUEST_HEADER.pack(in_file, len(on_top), len(users), size)
+            parts += header, on_top, users
+            if descriptor is None:
+                parts.append(job.message.read())
+            else:
+                descriptors.append(descriptor)
+        request = b"".join(parts)
+        self.jobs.extend(jobs)
+        try:
+            if descriptors:
+                sent = socket.send_fds(self._socket, [request], descriptors)
+                request = request[sent:]
+        except OSError:
+            self.kill()
+            return
+        self._unsent = memoryview(request)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent) if self._unsent else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.kill()
+            return
+        self._unsent = self._unsent[sent:]
+        if bool(self._unsent) != self._write_blocked:
+            self._write_blocked = bool(self._unsent)
+            if self._write_blocked:
+                self._loop.add_writer(self._socket, self._write)
+            else:
+                self._loop.remove_writer(self._socket)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionError
+            for answer in self._answers.feed(data):
+                self._handle_answer(answer)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):  # it has gone, or does not keep to the protocol
+            self.kill()
+            return
+        self._on_change(self)
+
+    def _handle_answer(self, answer: ipc.ScorerAnswer) -> None:
+        """ValueError: nothing was asked, or that is no answer to it."""
+        if answer.kind == ipc.READY and not self.is_ready:
+            self.is_ready = True
+            return
+        if not self.jobs or not self.is_ready:
+            raise ValueError("nothing was asked")
+        result: Scan | NotScanned
+        if answer.kind == ipc.SCANNED:  # noqa: SIM108
+            result = ipc.decode_scan(answer, self.jobs[0].users)
+        else:
+            result = NotScanned(ipc.decode_reason(answer))
+        self.jobs.popleft().finish(result)
+
+    def kill(self) -> None:
+        """End it at once; idempotent."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._process.kill()
+        self._on_change(self)
+
+    async def wait(self) -> None:
+        """Wait until the process is gone."""
+        while self._process.poll() is None:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _Watchdog(DeadlineTimer):
+    """The clock of one scorer.
+
+    is_stuck: it has been at a message for so long that it is not counted on. end_reason: why it
+    ended, if it has.
+    """
+
+    def __init__(
+        self,
+        scorer: ScorerHandle,
+        start_seconds: float,
+        message_seconds: float,
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self.is_stuck = False
+        self.end_reason = "crashed"
+        self._scorer = scorer
+        self._seconds = message_seconds
+        self._on_stuck = on_stuck
+        self._set_timeout(start_seconds)
+
+    @property
+    def has_died_early(self) -> bool:
+        """Whether its message has used hardly any time: it may not be to blame."""
+        return self.end_reason == "crashed" and not self.is_stuck
+
+    def start_message(self) -> None:
+        """The scorer begins with a message."""
+        self.is_stuck = False
+        self._set_timeout(min(_STUCK_SECONDS, self._seconds))
+
+    def stop(self) -> None:
+        """The scorer has nothing to do."""
+        self.is_stuck = False
+        self.clear_deadline()
+
+    def deadline_passed(self) -> None:
+        """A message takes long, and then too long; or the scorer does not become ready."""
+        if self._scorer.jobs and not self.is_stuck:
+            self.is_stuck = True
+            self._set_timeout(max(self._seconds - _STUCK_SECONDS, 0.0))
+            self._on_stuck()
+        else:
+            self.end_reason = "timeout"
+            self._scorer.kill()
+
+    def _set_timeout(self, seconds: float) -> None:
+        self.set_deadline(asyncio.get_running_loop().time() + seconds)
+
+
+class _PoisonRecord(NamedTuple):
+    """How often a message has ended a scorer, and when last, by the event loop's clock."""
+
+    times: int
+    last_time: float
+
+
+_NO_POISON_RECORD = _PoisonRecord(0, 0.0)
+
+
+class ScorerPool:
+    """The scorers of one worker: a `Judge`.
+
+    one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
+    report for each side.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        scoring: Scoring,
+        one_wrong_in: int = 0,
+        command: Sequence[str] = SCORER_COMMAND,
+        words: int = WORDS_PER_SIDE,
+    ) -> None:
+        self._seconds = scoring.deadline
+        self._size = scoring.scorers
+        self._command, self._arguments = command, (str(one_wrong_in), str(words), str(state))
+        self._scorers: dict[ScorerHandle, _Watchdog] = {}
+        self._queue: deque[ScanJob] = deque()
+        self._poison_records: OrderedDict[bytes, _PoisonRecord] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._starts_after = 0.0
+        self._failed_starts = 0  # one after the other
+        self._start_errors = log.LogOnChange(_log)
+        self._replaced = False  # another installation has replaced this one: no scorer starts
+
+    async def start(self) -> None:
+        """Start the usual number of scorers; they become ready by themselves."""
+        self._start_scorers()
+
+    async def close(self) -> None:
+        """End all scorers, and answer the messages that wait."""
+        self._closing = True
+        for scorer in list(self._scorers):
+            scorer.kill()
+        self._fail_queue()
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    @property
+    def has_ready_scorer(self) -> bool:
+        """Whether a scorer has opened the filter, or tried to, and accepts messages."""
+        return any(scorer.is_ready and not scorer.has_ended for scorer in self._scorers)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether no scorer is left and none can start: another spamguard is installed by now."""
+        return self._replaced and not self._scorers
+
+    async def judge(
+        self, message: Spool, on_top: bytes, users: Sequence[str] = ()
+    ) -> Scan | NotScanned:
+        """The scan of a message, or the reason why there is none; as `Judge.judge`."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self._poison_records and self._is_poison(await _fingerprint(message)):
+                return NotScanned("poison")
+        except OSError as error:
+            _log.error("a message cannot be read to be judged: %s", error)
+            return NotScanned("unreadable")
+        if self._closing:
+            return NotScanned("stopping")
+        job = ScanJob(message, on_top, users, loop.create_future())
+        self._queue.append(job)
+        self._dispatch_or_fail()
+        if not self._queue:  # it is being judged, which has a deadline of its own
+            return await job.result
+        timer = loop.call_later(_QUEUE_TIMEOUT, partial(self._on_queue_timeout, job))
+        try:
+            return await job.result
+        finally:
+            timer.cancel()
+
+    def _is_poison(self, name: bytes) -> bool:
+        times, last = self._poison_records.get(name, _NO_POISON_RECORD)
+        return times >= _POISON_COUNT and asyncio.get_running_loop().time() - last < _POISON_SECONDS
+
+    def _on_queue_timeout(self, job: ScanJob) -> None:
+        with suppress(ValueError):  # it is being judged
+            self._queue.remove(job)
+            job.finish(NotScanned("busy"))
+
+    # ---- messages to scorers
+
+    def _dispatch(self) -> None:
+        """Give waiting messages to free scorers."""
+        for scorer in list(self._scorers):
+            is_free = scorer.is_ready and not scorer.jobs and not scorer.has_ended
+            if is_free and (jobs := self._next_batch()):
+                self._scorers[scorer].start_message()
+                try:
+                    scorer.submit(jobs)
+                except OSError as error:
+                    self._scorers[scorer].stop()
+                    _log.error("messages cannot be read to be judged: %s", error)
+                    for job in jobs:
+                        job.finish(NotScanned("unreadable"))
+        if self._queue:
+            self._start_scorers()
+
+    def _dispatch_or_fail(self) -> None:
+        """Dispatch; without any scorer, fail the waiting messages: the next start is due later."""
+        self._dispatch()
+        if not self._scorers:
+            self._fail_queue()
+
+    def _fail_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
+
+    def _next_batch(self) -> list[ScanJob]:
+        """The first message that waits, and more of them if all are small."""
+        jobs: list[ScanJob] = []
+        size = 0
+        while self._queue and len(jobs) < _BATCH_SIZE:
+            job = self._queue[0]
+            in_file = job.message.descriptor is not None
+            size += job.message.size
+            if jobs and (size > _MAX_BATCH_BYTES or in_file):
+                break
+            self._queue.popleft()
+            if not job.result.done():  # else nobody waits any more
+                jobs.append(job)
+            if in_file:
+                break
+        return jobs
+
+    def _requeue(self, jobs: Sequence[ScanJob]) -> None:
+        """Put jobs in front of the queue, unless another scorer has them."""
+        taken = set(self._queue)
+        for scorer, watchdog in self._scorers.items():
+            taken.update(islice(scorer.jobs, 1 if watchdog.is_stuck else None))
+        self._queue.extendleft(
+            reversed([job for job in jobs if not job.result.done() and job not in taken])
+        )
+
+    # ---- starting scorers
+
+    def _start_scorers(self) -> None:
+        """Start scorers up to the usual number; while messages wait, stuck ones do not count."""
+        if self._closing or asyncio.get_running_loop().time() < self._starts_after:
+            return
+        wanted = self._size - (self._count_able() if self._queue else len(self._scorers))
+        for _ in range(min(wanted, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
+            try:
+                scorer = ScorerHandle(self._command, self._arguments, self._on_change)
+            except OSError as error:
+                self._start_errors.report("a scorer cannot be started: %s", error)
+                self._replaced = isinstance(error, ReplacedError)
+                self._retry_later()
+                return
+            self._start_errors.clear()
+            start_seconds = _START_TIMEOUT * 2 ** min(self._failed_starts, _MAX_DOUBLINGS)
+            self._scorers[scorer] = _Watchdog(
+                scorer, start_seconds, self._seconds, partial(self._on_stuck, scorer)
+            )
+
+    def _count_able(self) -> int:
+        return sum(not watchdog.is_stuck for watchdog in self._scorers.values())
+
+    def _retry_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._starts_after = loop.time() + _RETRY_SECONDS
+        if not self._closing:
+            loop.call_at(self._starts_after + 0.01, self._start_scorers)
+
+    # ---- events of scorers
+
+    def _on_change(self, scorer: ScorerHandle) -> None:
+        """It is ready, has answered, or has ended."""
+        if scorer.has_ended:
+            self._on_end(scorer)
+            return
+        self._failed_starts = 0
+        if scorer.jobs:
+            self._scorers[scorer].start_message()
+            return
+        self._scorers[scorer].stop()
+        if self._count_able() > self._size and not self._queue:
+            scorer.kill()
+        else:
+            self._dispatch()
+
+    def _on_stuck(self, scorer: ScorerHandle) -> None:
+        """Others may judge the messages behind the one it works on; the first answer counts."""
+        self._requeue(list(scorer.jobs)[1:])
+        self._dispatch()
+
+    def _on_end(self, scorer: ScorerHandle) -> None:
+        watchdog = self._scorers.pop(scorer)
+        watchdog.cancel_deadline()
+        self._track(scorer.wait())
+        if scorer.jobs:
+            job = scorer.jobs.popleft()
+            if not self._closing:
+                _log.error(
+                    "scorer %d %s while judging a message of %d bytes",
+                    scorer.pid,
+                    watchdog.end_reason,
+                    job.message.size,
+                )
+            self._track(self._blame_message(job, scorer, watchdog))
+            self._requeue(list(scorer.jobs))
+        if not scorer.is_ready:
+            self._failed_starts += 1
+            # Once is an accident: the next one starts at once, and the queue goes on waiting.
+            if self._failed_starts > 1:
+                self._retry_later()
+        self._start_scorers()
+        self._dispatch_or_fail()
+
+    def _track(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _blame_message(self, job: ScanJob, scorer: ScorerHandle, watchdog: _Watchdog) -> None:
+        """Remember the message at which a scorer ended, unless the disk is to blame.
+
+        Another scorer gets it once more if the first one died on the spot.
+        """
+        await scorer.wait()
+        if scorer.has_lost_tables:
+            _log.error(
+                "scorer %d could not read the tables (SIGBUS): "
+                "their disk is full or broken: make room on it",
+                scorer.pid,
+            )
+            job.finish(NotScanned("no-model"))
+            return
+        times, loop = _POISON_COUNT, asyncio.get_running_loop()
+        with suppress(OSError):  # nobody waits any more, and the message is gone
+            name = await _fingerprint(job.message)
+            times = self._poison_records.pop(name, _NO_POISON_RECORD).times + (not self._closing)
+            self._poison_records[name] = _PoisonRecord(times, loop.time())
+            while len(self._poison_records) > _MAX_POISON_RECORDS:
+                self._poison_records.popitem(last=False)
+        if self._closing:
+            job.finish(NotScanned("stopping"))
+        elif times < _POISON_COUNT and watchdog.has_died_early:
+            self._queue.appendleft(job)
+            loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
+            self._dispatch_or_fail()
+        else:
+            job.finish(NotScanned(watchdog.end_reason))
+
+
+async def _fingerprint(message: Spool) -> bytes:
+    """A digest of the bytes. OSError: they cannot be read."""
+    if message.descriptor is None:
+        return _hash(message)
+    return await run_in_thread(partial(_hash, message))
+
+
+def _hash(message: Spool) -> bytes:
+    state = blake2b(digest_size=16)
+    for chunk in message.chunks():
+        state.update(chunk)
+    return state.digest()

@@ -1,0 +1,381 @@
+"""One mail transaction from the door to the next hop.
+
+The procedure is `FilterTransaction.data`: receive, judge, group recipients, tag or refuse, deliver,
+record. Usually all recipients share one verdict, and the message goes out in the transaction that
+is already open at the next hop. Where users have taught otherwise, and the next hop answers for
+each recipient, each group of recipients gets a copy of its own. A door that has one answer for all,
+before such a hop, takes one recipient at a time; so a refusal is only for those that it is meant
+for.
+
+Must never answer yes before the next hop, or our own quarantine on the disk, has the message for
+every accepted recipient; never refuse for good because of a fault of ours; never send a message
+twice; and never make mail of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spamguard import keys
+from spamguard.aio import run_in_thread
+from spamguard.config.options import Action, Listener, OnError, Policy, Position
+from spamguard.delivery.base import NextHop, NextHopTransaction, deliver, needs_smtputf8
+from spamguard.delivery.quarantine import Quarantine
+from spamguard.engine import policy
+from spamguard.proxy.base import (
+    NOT_JUDGED_REPLY,
+    REFUSAL_REPLIES,
+    Judge,
+    NotScanned,
+    RecipientGroup,
+    group_recipients,
+)
+from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.outgoing import OutgoingMessage
+from spamguard.proxy.users import UserResolver
+from spamguard.records import Scan
+from spamguard.smtp.envelope import (
+    Client,
+    Envelope,
+    Recipient,
+    Reply,
+    Sender,
+    count_hops,
+    received_field,
+    repeat_reply,
+)
+from spamguard.spool import Spool, SpoolView
+
+_log = logging.getLogger("spamguard.proxy")
+
+MAX_HOPS = 50
+"""Received fields from which on a message is in a loop (RFC 5321, section 6.3)."""
+
+_NEXT_HOP_EXTENSIONS = ("8BITMIME", "SMTPUTF8", "DSN")
+_SMTPUTF8_PROTOCOLS = {  # in Received (RFC 6531, section 4.3)
+    "ESMTP": "UTF8SMTP",
+    "ESMTPS": "UTF8SMTPS",
+    "LMTP": "UTF8LMTP",
+    "LMTPS": "UTF8LMTPS",
+}
+_DSN_OF_SENDER = ("ENVID", "RET")
+_MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
+_LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
+_CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
+# For the log only: our own client gets a 421.
+_CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyContext:
+    """The parts that all listeners and scanners of one worker share.
+
+    quarantine: for messages that are held. key: returns the installation key, which signs verdicts;
+    SpamguardError. record: keeps a finished record, without waiting. settle: called when lessons
+    wait for settling. user_resolver: if recipients are judged for themselves.
+    """
+
+    quarantine: Quarantine
+    key: Callable[[], bytes]
+    record: Callable[[DeliveryRecord], None]
+    settle: Callable[[], None]
+    user_resolver: UserResolver | None = None
+
+
+class PolicyJudge:
+    """A judge, and the policy of one listener or scanner about its verdicts."""
+
+    def __init__(self, judge: Judge, context: ProxyContext, policy: Policy) -> None:
+        self._judge = judge
+        self._context = context
+        self._policy = policy
+
+    async def judge(
+        self,
+        message: Spool,
+        header: bytes,
+        on_top: bytes,
+        names: Sequence[str],
+        record: DeliveryRecord,
+        *,
+        separate_copies: bool,
+    ) -> tuple[Scan, list[RecipientGroup]] | None:
+        """The scan and the groups of recipients; None, with a reason in the record, if there is no
+        scan.
+
+        Parameters
+        ----------
+        header : of the message.
+        on_top : as in `Judge.judge`.
+        names : addresses or users whose mail it is, as far as known.
+        separate_copies : as in `group_recipients`.
+        """
+        resolver = self._context.user_resolver
+        candidates = resolver.all_candidates(names) if resolver else ()
+        scan = await self._judge.judge(message, on_top, candidates)
+        record.set_scan(scan, header)
+        if scan.settle:
+            self._context.settle()
+        if isinstance(scan, NotScanned):
+            return None
+        users = [""] * len(names)
+        if resolver and scan.personal:
+            users = resolver.resolve(names, scan.personal)
+        return scan, group_recipients(scan, users, self._policy, separate_copies=separate_copies)
+
+    def header_fields(self, group: RecipientGroup, scan: Scan, name: str) -> list[bytes]:
+        """The signed header fields for a group. name: id of the message.
+
+        Raises
+        ------
+        SpamguardError
+            There is no key.
+        """
+        verdict, decision = group.verdict, group.decision
+        signed = keys.sign_verdict(self._context.key(), verdict, decision.action, name, scan.digest)
+        return policy.header_fields(
+            verdict, decision, signed, tell_probability=self._policy.tell_probability
+        )
+
+    def record(self, record: DeliveryRecord) -> None:
+        """Keep a finished record. A fault here must not change the reply: the message would come
+        again.
+        """
+        try:
+            self._context.record(record)
+        except Exception:  # noqa: BLE001
+            _log.exception("%s: a fault in recording this message", record.id)
+
+
+class FilterProxy:
+    """The proxy behind one listener. hostname: ours, in Received."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        next_hop: NextHop,
+        judge: Judge,
+        context: ProxyContext,
+        hostname: str,
+    ) -> None:
+        self.listener = listener
+        self.next_hop = next_hop
+        self.policy_judge = PolicyJudge(judge, context, listener.policy)
+        self.quarantine = context.quarantine
+        self.hostname = hostname
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
+        return self.next_hop.answers_each
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
+        offered = self.next_hop.extensions or {}
+        return {keyword: offered[keyword] for keyword in _NEXT_HOP_EXTENSIONS if keyword in offered}
+
+    def message(self, client: Client) -> FilterTransaction:
+        """A new transaction. client: of the connection, or as XFORWARD or XCLIENT describes it."""
+        return FilterTransaction(self, client)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """The message as some recipients get it.
+
+    indices: of these among all accepted recipients. record: of this copy. output: the message as it
+    goes out, or the refusal. redirect_to: the address, for the action REDIRECT.
+    """
+
+    record: DeliveryRecord
+    indices: Sequence[int]
+    output: SpoolView | Reply
+    action: Action = Action.TAG
+    redirect_to: str = ""
+
+    @property
+    def is_for_next_hop(self) -> bool:
+        """Whether its recipients get it from the next hop."""
+        return self.action is Action.TAG and isinstance(self.output, SpoolView)
+
+
+class FilterTransaction:
+    """One mail transaction."""
+
+    def __init__(self, proxy: FilterProxy, client: Client) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._listener = proxy.listener
+        self._next_hop = proxy.next_hop
+        self._transaction = proxy.next_hop.transaction(client)
+        self._sender = Sender("")
+        self._accepted: list[Recipient] = []
+
+    async def mail(self, sender: Sender) -> Reply:
+        """The next hop's reply to MAIL."""
+        self._sender = sender
+        if needs_smtputf8(sender):
+            protocol = self._client.protocol
+            protocol = _SMTPUTF8_PROTOCOLS.get(protocol, protocol)
+            self._client = replace(self._client, protocol=protocol)
+        return await self._transaction.mail(sender)
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        """The next hop's reply to RCPT."""
+        reply = await self._transaction.recipient(recipient)
+        if reply.is_positive:
+            self._accepted.append(recipient)
+        return reply
+
+    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        """Judge the message, do what the policy says, and return the replies.
+
+        One for each accepted recipient where the next hop answers each, else one.
+        """
+        envelope = Envelope(self._sender, tuple(self._accepted), self._client)
+        record = DeliveryRecord(self._listener, envelope, message.size, oddities)
+        copies = await self._prepare_copies(message, record)
+        opened = self._transaction if len(copies) == 1 and copies[0].is_for_next_hop else None
+        if opened is None:  # nobody gets the message in it, or not everybody the same
+            await self.end()
+        replies: dict[int, Reply] = {}
+        for copy in copies:
+            copy_replies: Sequence[Reply] = [_CANCELLED]
+            try:
+                copy_replies = await self._deliver(copy, opened)
+            finally:  # also if the worker is stopping
+                copy.record.finish(copy_replies)
+                self._proxy.policy_judge.record(copy.record)
+            copy_replies = repeat_reply(copy_replies, len(copy.indices))
+            replies.update(zip(copy.indices, copy_replies, strict=True))
+        count = len(self._accepted) if self._next_hop.answers_each else 1
+        return [replies[index] for index in range(count)]
+
+    async def end(self) -> None:
+        """Give the session with the next hop back."""
+        await self._transaction.end()
+
+    # ---- judge, group, tag or refuse
+
+    async def _prepare_copies(self, message: Spool, record: DeliveryRecord) -> list[MessageCopy]:
+        """Decide what each recipient gets. Nothing has happened to the message yet."""
+        everybody = range(len(self._accepted))
+        is_server = self._listener.position is Position.STANDALONE
+        try:
+            outgoing = OutgoingMessage(
+                message, self._listener, self._received_field(record) if is_server else b""
+            )
+            if is_server and count_hops(outgoing.header) > MAX_HOPS:
+                return [MessageCopy(record, everybody, _MAIL_LOOP)]
+            if copies := await self._judge_copies(outgoing, record):
+                return copies
+            if self._listener.policy.on_error is OnError.DEFER:
+                return [MessageCopy(record, everybody, NOT_JUDGED_REPLY)]
+            fields = policy.not_scanned_fields(record.reason)
+            return [MessageCopy(record, everybody, outgoing.tag(fields))]
+        except Exception:  # noqa: BLE001
+            _log.exception("%s: a fault in handling this message", record.id)
+            return [MessageCopy(record, everybody, _LOCAL_ERROR)]
+
+    async def _judge_copies(
+        self, outgoing: OutgoingMessage, record: DeliveryRecord
+    ) -> list[MessageCopy]:
+        """One copy for each group of recipients; none when the message could not be judged."""
+        judge = self._proxy.policy_judge
+        try:
+            judged = await judge.judge(
+                outgoing.spool,
+                outgoing.header,
+                outgoing.fields_on_top(self._client_field(record)),
+                [recipient.address for recipient in self._accepted],
+                record,
+                separate_copies=self._next_hop.answers_each,
+            )
+            if judged is None:
+                return []
+            scan, groups = judged
+            copies = []
+            for group, part in zip(groups, record.split(groups), strict=True):
+                decision = group.decision
+                output: SpoolView | Reply | None = REFUSAL_REPLIES.get(decision.action)
+                if output is None:
+                    fields = judge.header_fields(group, scan, part.id)
+                    output = outgoing.tag(fields, decision.subject_prefix)
+                copies.append(
+                    MessageCopy(part, group.indices, output, decision.action, decision.to)
+                )
+        except Exception:  # noqa: BLE001
+            _log.exception("%s: a fault in judging this message", record.id)
+            record.set_failure("error")
+            return []
+        return copies
+
+    def _received_field(self, record: DeliveryRecord) -> bytes:
+        recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
+        hostname = self._proxy.hostname
+        return received_field(self._client, hostname, record.id, recipient, record.time)
+
+    def _client_field(self, record: DeliveryRecord) -> bytes:
+        """A Received field about the client, for the judge; b"" if we know nothing about it.
+
+        It has no id of ours: that would be a new word each time.
+        """
+        if self._listener.position is not Position.STANDALONE and not self._client.forwarded:
+            return b""
+        return received_field(self._client, self._proxy.hostname, "", "", record.time)
+
+    # ---- deliver
+
+    async def _deliver(
+        self, copy: MessageCopy, opened: NextHopTransaction | None
+    ) -> Sequence[Reply]:
+        """Deliver a copy; a reply for each recipient, or one for all. Never raises.
+
+        opened: a transaction in which exactly the copy's recipients were accepted. None: the copy
+        gets one of its own.
+        """
+        sender, recipients = copy.record.envelope.sender, copy.record.envelope.recipients
+        try:
+            if isinstance(copy.output, Reply):
+                return [copy.output]
+            if copy.action is Action.QUARANTINE:
+                return [await self._hold(copy.output, copy.record)]
+            if copy.action is Action.REDIRECT:
+                # An error at the new address is temporary for this client.
+                parameters = [one for one in sender.parameters if one.keyword not in _DSN_OF_SENDER]
+                sender = Sender(sender.address, tuple(parameters))
+                (reply,) = await self._send(copy.output, sender, [Recipient(copy.redirect_to)])
+                return [reply if reply.is_positive else _CANNOT_REDIRECT]
+            if opened is not None:
+                return await opened.send(copy.output)
+            return await self._send(copy.output, sender, recipients)
+        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
+            _log.exception("%s: a fault in handling this message", copy.record.id)
+            return [_LOCAL_ERROR]
+
+    async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
+        """Quarantine the message: a yes once it is on the disk."""
+        listener = str(record.listener.listen)
+        try:
+            await run_in_thread(
+                lambda: self._proxy.quarantine.store(
+                    record.id, content, record.envelope, record.label, record.time, listener
+                )
+            )
+        except OSError as error:
+            _log.error("%s: quarantine: %s", record.id, error)
+            return _LOCAL_ERROR
+        return Reply.from_text(250, f"2.0.0 Held as {record.id}")
+
+    async def _send(
+        self, content: SpoolView, sender: Sender, recipients: Sequence[Recipient]
+    ) -> list[Reply]:
+        """Send in a transaction of its own."""
+        transaction = self._next_hop.transaction(self._client)
+        try:
+            return await deliver(transaction, sender, recipients, content)
+        finally:
+            await transaction.end()

@@ -1,0 +1,348 @@
+"""The data of one message as it comes in: into a spool while it may, read to the end and thrown
+away once it may not.
+
+Must never hold more than the limits allow, and gives everything back in `close`.
+
+The commands of a session that carry mail: MAIL, RCPT, DATA, and the data itself.
+
+Must never answer 250 to the data of a message before the proxy has, and never let the client's
+behaviour touch a message that is being handed on.
+
+The SMTP and the LMTP door: what all its sessions go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from spamguard.config.options import DoorLimits, Listener, OddBytes, Position, Protocol
+from spamguard.limits import ByteQuota, Networks
+from spamguard.proxy.base import MailTransaction, Proxy
+from spamguard.servers import smtp_connection, smtp_state
+from spamguard.servers.listener import Door, IncomingMessage, Rejection
+from spamguard.servers.smtp_connection import READ_BYTES
+from spamguard.servers.smtp_session import SessionContext, SmtpSession
+from spamguard.smtp.commands import parse_mail, parse_rcpt
+from spamguard.smtp.data import DataReader
+from spamguard.smtp.envelope import Recipient, Reply, Sender, repeat_reply
+from spamguard.spool import Spool
+
+_log = logging.getLogger("spamguard.doors")
+
+
+HEADER_SIZE_ODDITY = (
+    "header-size"  # the oddity of a header section beyond its limit, where it may not be refused
+)
+_BLANK_LINE = b"\r\n\r\n"
+_REPLY_BY_REJECTION = {
+    Rejection.TOO_LARGE: smtp_state.SIZE_LIMIT,
+    Rejection.TRY_LATER: smtp_state.NO_SPACE,
+}
+
+
+class DataReceiver:
+    """One message. client: as in `Load.room_for`. refusal: why it will not be taken, None while it
+    will.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: DoorLimits,
+        load: ByteQuota,
+        client: str,
+        *,
+        refuse_header: bool,
+    ) -> None:
+        self.refusal: Reply | None = None
+        self.oddities: set[str] = set()
+        self._message = IncomingMessage(directory, limits, load, client)
+        self._max_header_bytes = limits.header_size
+        self._refuse_header = refuse_header
+        self._header_bytes = 0
+        self._header_tail: bytes | None = (
+            b"\r\n"  # last bytes of the header section so far; None: it has ended, or is too long
+        )
+
+    @property
+    def spool(self) -> Spool:
+        """What came so far."""
+        return self._message.spool
+
+    def write(self, data: bytes) -> None:
+        """Some more bytes; never raises."""
+        if self.refusal is not None or not data:
+            return
+        self._message.write(data)
+        if self._message.rejection is not None:
+            self.refusal = _REPLY_BY_REJECTION[self._message.rejection]
+        elif self._header_tail is not None:
+            self._track_header(self._header_tail, data)
+
+    def refuse(self, reply: Reply) -> None:
+        """Keep nothing of it."""
+        self.refusal = self.refusal or reply
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        self._message.close()
+
+    def _track_header(self, tail: bytes, data: bytes) -> None:
+        """Whether the header section ends here, and where. A message that begins with an empty line
+        has none.
+        """
+        end = (tail + data).find(_BLANK_LINE)
+        self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
+        self._header_tail = (tail + data)[-3:] if end < 0 else None
+        if self._header_bytes > self._max_header_bytes:
+            self._header_tail = None
+            if self._refuse_header:
+                self.refuse(smtp_state.HEADER_LIMIT)
+            else:
+                self.oddities.add(HEADER_SIZE_ODDITY)
+
+
+_ONE_RECIPIENT_WARNING = (
+    "%s: a message for several recipients, of whom this next hop takes one at a time: the others wait, for long "
+    "(Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
+)
+
+
+class SmtpMailSession(SmtpSession):
+    """A session with the commands that carry mail."""
+
+    _sender = Sender("")
+    _rcpt_count = 0  # recipients of this message
+    _accepted_count = 0
+
+    async def _mail(self, arg: str) -> None:
+        sender = parse_mail(arg.encode("latin-1"), smtputf8=self._is_behind_server)
+        refusal = sender if isinstance(sender, Reply) else self._size_refusal(sender)
+        if refusal is None and isinstance(sender, Sender):
+            await self._begin_transaction(sender)
+        elif refusal is not None:
+            self._reply(refusal)
+
+    @property
+    def _is_behind_server(self) -> bool:
+        """Whether one has decided already which addresses it takes: behind its queue a refusal
+        would bounce.
+        """
+        return self._context.position is not Position.STANDALONE
+
+    async def _begin_transaction(self, sender: Sender) -> None:
+        self._transaction = self._context.proxy.message(self._forwarded_client or self._client)
+        self._idle_since = None
+        reply = await self._transaction.mail(sender)
+        if reply.is_positive:
+            self._sender, self._rcpt_count, self._accepted_count = sender, 0, 0
+            self._succeed("MAIL", reply)
+        else:
+            await self._close_transaction()
+            self._pass_refusal(reply)
+
+    @property
+    def _open_transaction(self) -> MailTransaction:
+        if self._transaction is None:
+            raise RuntimeError(
+                "no message is under way"
+            )  # the table of states does not let it come to this
+        return self._transaction
+
+    def _size_refusal(self, sender: Sender) -> Reply | None:
+        """RFC 1870, section 6.1: what is announced as too big need not be sent at all."""
+        size = next(
+            (int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0
+        )
+        if size > self._context.limits.message_size:
+            return smtp_state.SIZE_LIMIT
+        return (
+            None
+            if self._context.byte_quota.has_room(max(size, 1), self._quota_key)
+            else smtp_state.NO_SPACE
+        )
+
+    async def _rcpt(self, arg: str) -> None:
+        smtputf8 = self._is_behind_server or any(
+            keyword == "SMTPUTF8" for keyword, _ in self._sender.parameters
+        )
+        recipient = parse_rcpt(arg.encode("latin-1"), smtputf8=smtputf8)
+        self._rcpt_count += 1
+        if isinstance(recipient, Reply):
+            self._reply(recipient)
+        elif self._recipient_limit is not None:
+            self._refuse_recipient(self._recipient_limit)
+        else:
+            await self._add_recipient(recipient)
+
+    async def _add_recipient(self, recipient: Recipient) -> None:
+        reply = await self._open_transaction.recipient(recipient)
+        if reply.is_positive:
+            self._accepted_count += 1
+            self._succeed("RCPT", reply)
+        else:
+            self._pass_refusal(reply)
+
+    @property
+    def _recipient_limit(self) -> Reply | None:
+        """Why there can be no recipient more."""
+        if self._accepted_count and not self._context.lmtp and self._context.proxy.answers_each:
+            return (
+                smtp_state.ONE_RECIPIENT
+            )  # their replies could differ, and this client can be told only one
+        return (
+            smtp_state.TOO_MANY_RECIPIENTS
+            if self._accepted_count >= self._context.limits.recipients
+            else None
+        )
+
+    def _refuse_recipient(self, reply: Reply) -> None:
+        """Clients are right to ask for some more than they get; who goes on and on is not."""
+        if (
+            reply is smtp_state.ONE_RECIPIENT
+            and self._context.position is Position.AFTER_QUEUE
+            and self._rcpt_count == 2
+        ):
+            _log.warning(_ONE_RECIPIENT_WARNING, self._peer.address)
+        if self._rcpt_count > 2 * self._context.limits.recipients:
+            self._reply(reply)
+        else:
+            self.write_reply(reply)
+
+    def _pass_refusal(self, reply: Reply) -> None:
+        """The next hop has refused. A trusted peer speaks for many clients and may be wrong as
+        often as they are.
+        """
+        if self._trusted:
+            self.write_reply(reply)
+        else:
+            self._reply(reply)
+
+    async def _data(self, arg: str) -> None:
+        if arg:
+            self._reply(smtp_state.BAD_ARGUMENT)
+        elif not self._context.byte_quota.has_room(1, self._quota_key):
+            self._reply(smtp_state.NO_SPACE)
+        else:
+            self.write_reply(smtp_state.GO_AHEAD)
+            for reply in await self._receive_message():
+                self.write_reply(reply)
+            self.flush()  # before anything else: what the client does not know it may send again
+            await self._end_transaction()
+            self._budget.reset()
+
+    commands: ClassVar[Mapping[str, Callable[..., Awaitable[None]]]] = {
+        **SmtpSession.commands,
+        "MAIL": _mail,
+        "RCPT": _rcpt,
+        "DATA": _data,
+    }
+
+    async def _receive_message(self) -> Sequence[Reply]:
+        terms = self._context
+        refuse_header = terms.position is not Position.AFTER_QUEUE
+        incoming = DataReceiver(
+            terms.spool_directory,
+            terms.limits,
+            terms.byte_quota,
+            self._quota_key,
+            refuse_header=refuse_header,
+        )
+        try:
+            await self._receive_data(incoming)
+            replies = await self._submit(incoming)
+        finally:
+            incoming.close()
+        count = (
+            self._accepted_count if terms.lmtp else 1
+        )  # RFC 2033, section 4.2: one for each accepted recipient, in order
+        if len(replies) not in (1, count):
+            _log.error("%s: %d replies for %d recipients", self._peer.address, len(replies), count)
+            return [smtp_state.LOCAL_ERROR] * count
+        return repeat_reply(replies, count)
+
+    async def _receive_data(self, incoming: DataReceiver) -> None:
+        """To the end of the data, kept or not."""
+        limits, refuse = self._context.limits, self._context.odd_bytes is OddBytes.REFUSE
+        reader = DataReader(normalise=not refuse)
+        began = self.loop.time()
+        ends = began + limits.message_timeout
+        while not reader.is_finished:
+            if not self.lines.data:
+                await self.read_more(min(limits.data_timeout, ends - self.loop.time()))
+            incoming.write(reader.feed(self.lines.take_all()))
+            if refuse and reader.oddities:
+                incoming.refuse(smtp_state.ODD_BYTES)
+        self.clear_deadline()
+        self.lines.put_back(reader.rest)
+        incoming.oddities |= reader.oddities
+        self._context.on_data_received(self.loop.time() - began)
+
+    async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
+        """No timer runs, and nothing the client does disturbs it."""
+        if incoming.refusal is not None:
+            self._log_refusal(incoming.refusal)
+            return [incoming.refusal]
+        if incoming.oddities:
+            _log.info(
+                "%s: message with %s taken",
+                self._peer.address,
+                ", ".join(sorted(incoming.oddities)),
+            )
+        try:
+            return await self._open_transaction.data(incoming.spool, frozenset(incoming.oddities))
+        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
+            _log.exception("%s: a fault in handing on a message", self._peer.address)
+            return [smtp_state.LOCAL_ERROR]
+
+    def _log_refusal(self, refusal: Reply) -> None:
+        """Whose message that was: nobody behind the door hears of it."""
+        client, text = (
+            (self._forwarded_client or self._client).address,
+            refusal.lines[0].decode("ascii"),
+        )
+        told = (self._peer.address, client, self._sender.address, self._accepted_count, text)
+        _log.info("%s: message refused: client=%s from=<%s> recipients=%d: %s", *told)
+
+
+def open_door(
+    listener: Listener,
+    proxy: Proxy,
+    sockets: Sequence[socket.socket],
+    spool_directory: Path,
+    hostname: str,
+    on_data_received: Callable[[float], None],
+) -> Door:
+    """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname:
+    ours. received: is told how many seconds the data of each message took.
+
+    ValueError for networks that are none; StartError for a certificate that is none.
+    """
+    odd_bytes = listener.odd_bytes or (
+        OddBytes.NORMALISE if listener.position is Position.AFTER_QUEUE else OddBytes.REFUSE
+    )
+    terms = SessionContext(
+        proxy=proxy,
+        lmtp=listener.listen.protocol is Protocol.LMTP,
+        hostname=hostname,
+        limits=listener.limits,
+        byte_quota=ByteQuota(listener.limits),
+        odd_bytes=odd_bytes,
+        position=listener.position,
+        trusted=Networks(listener.trusted),
+        tls=None if listener.tls is None else smtp_connection.CertificateReloader(listener.tls),
+        spool_directory=spool_directory,
+        on_data_received=on_data_received,
+    )
+    scratch = memoryview(bytearray(READ_BYTES))
+
+    def begin(address: str, port: str) -> SmtpMailSession:
+        return SmtpMailSession(terms, asyncio.get_running_loop(), scratch, address, port)
+
+    return Door(begin, sockets, Networks(listener.clients), listener.limits)

@@ -1,0 +1,295 @@
+"""The arguments of MAIL, RCPT, XFORWARD and XCLIENT, and these commands as they are written.
+
+MAIL and RCPT follow RFC 5321 (section 4.1.1), RFC 6531, RFC 3461, RFC 1870 and RFC 6152; XFORWARD
+and XCLIENT follow Postfix's XFORWARD_README and XCLIENT_README.
+
+Nothing gets through that could end a command, begin another one or be read in two ways: no control
+character, no open quote or bracket, no unknown parameter. Values of XFORWARD are free text of
+strangers, encoded: once decoded they hold no control characters. Whether an address exists is for
+the next hop to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
+
+# RFC 5321 (section 4.5.3.1.3) asks for 256 octets; addresses that carry another one are longer.
+MAX_PATH_BYTES = 512
+
+# Beyond ASCII: everything but C1 controls, the two Unicode line ends, and bytes that are no UTF-8
+# (they come as surrogates).
+_WIDE = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"
+_ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~.{_WIDE}-]++"
+_QUOTED = rf'"(?:[ !#-\[\]-~{_WIDE}]++|\\[ -~]|)*+"'
+_DOMAIN = rf"(?:[A-Za-z0-9._{_WIDE}-]++|\[[!-Z^-~]++\])"
+_ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN}|)*+:|)?+"
+_MAILBOX = rf"(?:{_ATOM}|{_QUOTED})(?:{_ATOM}|{_QUOTED}|)*+(?:@{_DOMAIN}|)?+"
+# Many programs leave the brackets out, and mail servers accept that and pass it on to us.
+_PATH = re.compile(rf"<{_ROUTE}({_MAILBOX})>|({_MAILBOX})")
+_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-~{_WIDE}]++)|)?+")
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+_XTEXT = r"(?:[!-*,-~]|\+[0-9A-Fa-f]{2})"  # a bare "=" is wrong, frequent, and accepted everywhere
+_UNITEXT = rf"[!-~{_WIDE}]"  # RFC 6533, section 3
+_ADDRESS_TYPE = r"[!#-'*+./0-9=?A-Z^-~-]{1,60}"  # an atom
+_NOTIFY = r"(?:SUCCESS|FAILURE|DELAY)"
+
+# Accepted whether they were announced or not: Postfix sends them to filters that announce nothing.
+_MAIL_PARAMETERS: Mapping[str, re.Pattern[str] | None] = {
+    "SIZE": re.compile(r"[0-9]{1,20}"),
+    "BODY": re.compile(r"7BIT|8BITMIME", re.I),
+    "SMTPUTF8": None,
+    "RET": re.compile(r"FULL|HDRS", re.I),
+    "ENVID": re.compile(rf"{_XTEXT}{{1,100}}"),
+    "AUTH": re.compile(rf"{_XTEXT}{{1,500}}"),  # RFC 4954, section 5
+}
+_RCPT_PARAMETERS: Mapping[str, re.Pattern[str] | None] = {
+    "NOTIFY": re.compile(rf"NEVER|{_NOTIFY}(?:,{_NOTIFY}){{0,2}}", re.I),
+    "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|{_ADDRESS_TYPE};{_XTEXT}{{0,500}})", re.I),
+}
+
+_MAIL_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: MAIL FROM:<address>")
+_RCPT_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: RCPT TO:<address>")
+_BAD_SENDER = Reply.from_text(501, "5.1.7 Bad sender address syntax")
+_BAD_RECIPIENT = Reply.from_text(501, "5.1.3 Bad recipient address syntax")
+_BAD_PARAMETER = Reply.from_text(501, "5.5.4 Bad parameter")
+_UNKNOWN_PARAMETER = Reply.from_text(555, "5.5.4 Unknown parameter")
+_NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was not given")
+
+
+class _SyntaxRefusedError(Exception):
+    """Carries the reply out of the parser."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply)
+        self.reply = reply
+
+
+def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
+    """The sender in the argument of MAIL, or the refusal. A source route is dropped.
+
+    argument: without the line end. smtputf8: whether it may go beyond ASCII without the parameter
+    SMTPUTF8, as from a server that has let its client do so.
+
+    >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
+    Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
+    """
+    try:
+        path = _argument_after(argument, b"FROM:", _MAIL_SYNTAX)
+        if path.startswith("<>"):
+            address, rest = "", path[2:]
+        else:
+            address, rest = _parse_address(path, _BAD_SENDER)
+        parameters = _parse_parameters(rest, _MAIL_PARAMETERS, _BAD_SENDER)
+        announced = any(parameter.keyword == "SMTPUTF8" for parameter in parameters)
+        _check_ascii(address, parameters, smtputf8=smtputf8 or announced)
+    except _SyntaxRefusedError as refusal:
+        return refusal.reply
+    return Sender(address, parameters)
+
+
+def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient | Reply:
+    """The recipient in the argument of RCPT, or the refusal.
+
+    argument: without the line end. smtputf8: whether MAIL had that parameter, or need not. An
+    address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and an
+    LMTP server knows others.
+    """
+    try:
+        path = _argument_after(argument, b"TO:", _RCPT_SYNTAX)
+        address, rest = _parse_address(path, _BAD_RECIPIENT)
+        parameters = _parse_parameters(rest, _RCPT_PARAMETERS, _BAD_RECIPIENT)
+        _check_ascii(address, parameters, smtputf8=smtputf8)
+    except _SyntaxRefusedError as refusal:
+        return refusal.reply
+    return Recipient(address, parameters)
+
+
+def _argument_after(argument: bytes, word: bytes, refusal: Reply) -> str:
+    if argument[: len(word)].upper() != word:
+        raise _SyntaxRefusedError(refusal)
+    return argument[len(word) :].lstrip(b" ").decode("utf-8", "surrogateescape")
+
+
+def _parse_address(text: str, refusal: Reply) -> tuple[str, str]:
+    """The address without brackets and source route, and the text behind it."""
+    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
+        raise _SyntaxRefusedError(_NOT_ASCII)
+    match = _PATH.match(text)
+    if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
+        raise _SyntaxRefusedError(refusal)
+    return match[1] or match[2], text[match.end() :]
+
+
+def _parse_parameters(
+    text: str, forms: Mapping[str, re.Pattern[str] | None], refusal: Reply
+) -> tuple[EsmtpParameter, ...]:
+    """forms: of the values, by keyword; None: the keyword takes no value."""
+    if text and not text.startswith(" "):
+        raise _SyntaxRefusedError(refusal)  # something sticks to the closing bracket
+    parameters: dict[str, EsmtpParameter] = {}
+    for word in filter(None, text.split(" ")):
+        match = _PARAMETER.fullmatch(word)
+        if match is None:
+            raise _SyntaxRefusedError(_BAD_PARAMETER)
+        keyword, value = match[1].upper(), match[2]
+        if keyword not in forms:
+            raise _SyntaxRefusedError(_UNKNOWN_PARAMETER)
+        form = forms[keyword]
+        if (form is None) != (value is None) or (form and value and not form.fullmatch(value)):
+            raise _SyntaxRefusedError(_BAD_PARAMETER)
+        if keyword in parameters:
+            raise _SyntaxRefusedError(_BAD_PARAMETER)
+        parameters[keyword] = EsmtpParameter(keyword, value)
+    return tuple(parameters.values())
+
+
+def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8: bool) -> None:
+    if smtputf8:
+        return
+    if not address.isascii():
+        raise _SyntaxRefusedError(_NOT_ASCII)
+    if not all((parameter.value or "").isascii() for parameter in parameters):
+        raise _SyntaxRefusedError(_BAD_PARAMETER)
+
+
+def mail_command(sender: Sender) -> bytes:
+    """The MAIL command, line end included. ValueError: a control character in it.
+
+    >>> mail_command(Sender("a@example.org", (EsmtpParameter("SIZE", "12"),)))
+    b'MAIL FROM:<a@example.org> SIZE=12\\r\\n'
+    """
+    return _write_command("MAIL FROM", sender)
+
+
+def rcpt_command(recipient: Recipient) -> bytes:
+    """The RCPT command, line end included. ValueError: a control character in it."""
+    return _write_command("RCPT TO", recipient)
+
+
+def _write_command(verb: str, path: Sender | Recipient) -> bytes:
+    words = [
+        keyword if value is None else f"{keyword}={value}" for keyword, value in path.parameters
+    ]
+    line = " ".join((f"{verb}:<{path.address}>", *words))
+    if _CONTROL_CHARACTER.search(line):
+        raise ValueError("a control character in an address or a parameter")
+    return line.encode() + b"\r\n"
+
+
+# ---- XFORWARD and XCLIENT
+
+CLIENT_FIELDS: Mapping[str, str] = {
+    "NAME": "name",
+    "ADDR": "address",
+    "PORT": "port",
+    "PROTO": "protocol",
+    "HELO": "helo",
+    "IDENT": "ident",
+    "SOURCE": "source",
+    "LOGIN": "login",
+}
+"""The field of `Client` that holds each attribute."""
+
+# Those of XFORWARD, in Postfix's order; LOGIN is of XCLIENT only.
+_XFORWARD_NAMES = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "IDENT", "SOURCE")
+_ATTRIBUTE_NAMES = frozenset((*CLIENT_FIELDS, "DESTADDR", "DESTPORT", "REVERSE_NAME"))
+_MAX_LINE_BYTES = 512  # line end included (RFC 5321, section 4.5.3.1.4)
+_MAX_VALUE_LENGTH = 255  # characters: no host name is longer
+_UNAVAILABLE = "[UNAVAILABLE]"
+
+_ATTRIBUTE = re.compile(rb"([A-Za-z_]++)=([!-<>-~\x80-\xff]*+)")
+_ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
+_TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
+_PORT = re.compile(r"[0-9]{1,5}")
+_VALUE_FORMS: Mapping[str, re.Pattern[str]] = {
+    "PORT": _PORT,
+    "DESTPORT": _PORT,
+    "PROTO": re.compile(r"[A-Za-z0-9]{1,40}"),
+    "SOURCE": re.compile(r"LOCAL|REMOTE", re.I),
+}
+
+_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: attribute=value")
+_BAD_NAME = Reply.from_text(501, "5.5.4 Bad attribute name")
+_BAD_VALUE = Reply.from_text(501, "5.5.4 Bad attribute value")
+
+
+def parse_attributes(argument: bytes) -> dict[str, str] | Reply:
+    """The attributes in the argument of XFORWARD or XCLIENT, or the refusal.
+
+    Names are in upper case, values decoded; "" is what the peer does not know. ADDR and DESTADDR
+    are plain addresses, without "IPV6:".
+
+    >>> parse_attributes(b"NAME=mx.example.org ADDR=IPV6:::1 PORT=[UNAVAILABLE]")
+    {'NAME': 'mx.example.org', 'ADDR': '::1', 'PORT': ''}
+    """
+    attributes: dict[str, str] = {}
+    for word in filter(None, argument.split(b" ")):
+        match = _ATTRIBUTE.fullmatch(word)
+        if match is None:
+            return _SYNTAX
+        name = match[1].decode("ascii").upper()
+        if name not in _ATTRIBUTE_NAMES or name in attributes:
+            return _BAD_NAME
+        try:
+            attributes[name] = _decode_value(name, match[2])
+        except ValueError:
+            return _BAD_VALUE
+    return attributes or _SYNTAX
+
+
+def _decode_value(name: str, encoded: bytes) -> str:
+    raw = _ENCODED.sub(lambda match: bytes.fromhex(match[1].decode("ascii")), encoded)
+    text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:_MAX_VALUE_LENGTH]
+    if text.upper() in {_UNAVAILABLE, "[TEMPUNAVAIL]", ""}:
+        return ""
+    if name in {"ADDR", "DESTADDR"}:
+        return str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
+    form = _VALUE_FORMS.get(name)
+    if form and not form.fullmatch(text):
+        raise ValueError(name)
+    return text.upper() if name == "SOURCE" else text
+
+
+def xforward_commands(client: Client, announced: str) -> list[bytes]:
+    """XFORWARD commands, line ends included, with every attribute that EHLO offered.
+
+    announced: the parameters of XFORWARD in the reply to EHLO. A value that is unknown, or does not
+    fit, goes out as unavailable: the peer would keep that of the message before otherwise.
+    """
+    lines: list[bytes] = []
+    line = b"XFORWARD"
+    for name in _offered_names(announced):
+        word = _encode_attribute(name, getattr(client, CLIENT_FIELDS[name]))
+        if len(line) + 1 + len(word) + 2 > _MAX_LINE_BYTES:
+            lines.append(line + b"\r\n")
+            line = b"XFORWARD"
+        line += b" " + word
+    return [*lines, line + b"\r\n"] if line != b"XFORWARD" else []
+
+
+@lru_cache(maxsize=16)
+def _offered_names(announced: str) -> tuple[str, ...]:
+    offered = announced.upper().split()
+    return tuple(name for name in _XFORWARD_NAMES if name in offered)
+
+
+def _encode_attribute(name: str, value: str) -> bytes:
+    if name == "ADDR" and _is_ipv6(value):
+        value = f"IPV6:{value}"
+    encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
+    fits = len(value) <= _MAX_VALUE_LENGTH and len(encoded) <= _MAX_LINE_BYTES - 40
+    return f"{name}=".encode("ascii") + (encoded if value and fits else _UNAVAILABLE.encode())
+
+
+@lru_cache(maxsize=1024)
+def _is_ipv6(text: str) -> bool:
+    try:
+        return isinstance(ip_address(text), IPv6Address)
+    except ValueError:
+        return False

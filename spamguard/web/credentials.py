@@ -1,0 +1,247 @@
+"""The credential store: tokens, one-time links and sessions, in a SQLite file of its own.
+
+The commands and the web process share the file. It holds a hash of each secret, never the secret.
+A secret has a public half, by which it is found, and a private half, whose hash is compared in
+constant time.
+
+The store must never grow without limit, and must never let a link be used twice: whoever deletes
+the link first has it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import sqlite3
+from base64 import b32hexencode
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from spamguard.errors import AccessError
+from spamguard.storage import create_once, map_cache_errors, open_database, transaction
+from spamguard.web.models import Person
+
+CREDENTIALS_FILE = "access.sqlite"
+SECRET_BYTES = 32
+LINK_SECONDS = 600
+SESSION_SECONDS = 30 * 86_400
+IDLE_SECONDS = 7 * 86_400  # after which an unused session ends
+SEEN_UPDATE_SECONDS = 300  # between two updates of the time of use
+NEVER = 0  # an expiry time
+
+_BUSY_SECONDS = 2.0
+_VERSION = 1
+_MAX_TOKENS = 1000
+_SCHEMA = """
+CREATE TABLE credentials (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, digest BLOB NOT NULL, name TEXT NOT NULL,
+    person TEXT NOT NULL, operator INTEGER NOT NULL,
+    created INTEGER NOT NULL, expires INTEGER NOT NULL, seen INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX names ON credentials (name) WHERE kind = 'token';
+CREATE TABLE own (key BLOB NOT NULL);
+"""
+_SECRET_TEXT = re.compile(r"([0-9a-v]{16})\.([A-Za-z0-9_-]{43})")
+_COLUMNS = "id, kind, name, person, operator, created, expires, seen"
+# A link with too late an end was made while the clock was ahead. It is not valid, because links
+# must be short-lived whatever the clock does.
+_VALID = """(expires = 0 OR expires > :now) AND (kind != 'session' OR seen > :now - :idle)
+    AND (kind != 'link' OR expires <= :now + :link)"""
+_FIND = f"SELECT digest, {_COLUMNS} FROM credentials WHERE id = :id AND kind = :kind AND {_VALID}"  # noqa: S608  # constants
+_LIST = f"SELECT {_COLUMNS} FROM credentials WHERE {_VALID} ORDER BY kind, person, name, created"  # noqa: S608  # constants
+_DELETE_INVALID = f"DELETE FROM credentials WHERE NOT ({_VALID})"  # noqa: S608  # constants
+_DELETE_OLDEST = """DELETE FROM credentials WHERE id IN (
+    SELECT id FROM credentials WHERE {} ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)"""
+
+
+class CredentialKind(StrEnum):
+    """What a secret is for."""
+
+    TOKEN = "token"  # noqa: S105  # of a program; has a name
+    LINK = "link"  # of a person, for one use
+    SESSION = "session"  # of a browser
+
+
+# Of one person, and in all. Beyond that, the oldest are deleted.
+_MAX_CREDENTIALS = {CredentialKind.LINK: (5, 500), CredentialKind.SESSION: (20, 5000)}
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is known of a secret; times in seconds since 1970.
+
+    id: the public half. name: of a token, otherwise "". expires: 0 for never.
+    """
+
+    id: str
+    kind: CredentialKind
+    name: str
+    person: Person
+    created: int
+    expires: int
+    last_used: int
+
+
+class CredentialStore:
+    """The open store. It belongs to one thread; any number of processes may open the file.
+
+    All methods may raise AccessError.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection, key: bytes) -> None:
+        self._path = path
+        self._db = db
+        self.key = key
+
+    @classmethod
+    def open(cls, state: Path) -> CredentialStore:
+        """Open the store of a state directory, and create it if there is none.
+
+        A new store gets a random key of 32 bytes to sign with.
+        """
+        path = state / CREDENTIALS_FILE
+        with _as_access_errors(path):
+            if not path.exists():
+                create_once(path, _create_file)
+            db = open_database(path, _BUSY_SECONDS)
+            try:
+                version = db.execute("PRAGMA user_version").fetchone()[0]
+                if version != _VERSION:
+                    raise ValueError(f"has version {version}; this program knows {_VERSION}")
+                return cls(path, db, db.execute("SELECT key FROM own").fetchone()[0])
+            except BaseException:
+                db.close()
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def create(
+        self,
+        kind: CredentialKind,
+        person: Person,
+        now: int,
+        *,
+        name: str = "",
+        expires: int = NEVER,
+    ) -> str:
+        """Make a new secret, which cannot be shown again.
+
+        Raises
+        ------
+        AccessError
+            There is a token of that name, or there are too many tokens.
+        """
+        identity = b32hexencode(secrets.token_bytes(10)).decode("ascii").lower()
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        digest = _hash_secret(secret)
+        row = (identity, kind, digest, name, person.name, person.operator, now, expires, now)
+        with self._transaction():
+            self._db.execute(_DELETE_INVALID, _time_parameters(now))
+            if kind is CredentialKind.TOKEN:
+                self._check_new_token(name)
+            else:
+                per_person, in_all = _MAX_CREDENTIALS[kind]
+                of_person = _DELETE_OLDEST.format("kind = ? AND person = ?")
+                self._db.execute(of_person, (kind, person.name, per_person - 1))
+                self._db.execute(_DELETE_OLDEST.format("kind = ?"), (kind, in_all - 1))
+            self._db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        return f"{identity}.{secret}"
+
+    def _check_new_token(self, name: str) -> None:
+        names = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'").fetchall()
+        if (name,) in names:
+            raise AccessError(
+                f"there is a token {name!r} already: take another name, or revoke that one first"
+            )
+        if len(names) >= _MAX_TOKENS:
+            raise AccessError(f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first")
+
+    def find(self, kind: CredentialKind, text: str, now: int) -> Credential | None:
+        """Return what is known of a secret, if it is valid."""
+        match = _SECRET_TEXT.fullmatch(text)
+        identity, secret = (match[1], match[2]) if match else ("", "")
+        parameters = {"id": identity, "kind": kind, **_time_parameters(now)}
+        with _as_access_errors(self._path):
+            row = self._db.execute(_FIND, parameters).fetchone()
+        expected, *columns = row or (bytes(SECRET_BYTES),)  # compares even if there is none
+        same = hmac.compare_digest(_hash_secret(secret), expected)
+        return _credential_from_row(columns) if row and same else None
+
+    def redeem(self, text: str, now: int) -> Credential | None:
+        """Find a link and delete it. Of two callers at once, one gets it."""
+        credential = self.find(CredentialKind.LINK, text, now)
+        return credential if credential is not None and self.delete(credential.id) else None
+
+    def note_use(self, credential: Credential, now: int) -> None:
+        """Update the time of use, not every time and without waiting for another writer."""
+        if now - credential.last_used < SEEN_UPDATE_SECONDS:
+            return
+        self._db.execute("PRAGMA busy_timeout = 0")
+        try:
+            with self._transaction():
+                update = "UPDATE credentials SET seen = ? WHERE id = ?"
+                self._db.execute(update, (now, credential.id))
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+
+    def delete(self, identity: str) -> bool:
+        """Delete a credential by its id; False if there was none."""
+        return self._delete("id = ?", identity) > 0
+
+    def revoke(self, name: str) -> bool:
+        """Delete a token by its name; False if there was none."""
+        return self._delete("kind = 'token' AND name = ?", name) > 0
+
+    def end_sessions(self, person: str) -> int:
+        """Delete all sessions and links of a person, and return their number."""
+        return self._delete("kind != 'token' AND person = ?", person)
+
+    def _delete(self, condition: str, value: str) -> int:
+        with self._transaction():
+            statement = f"DELETE FROM credentials WHERE {condition}"  # noqa: S608  # constants
+            return self._db.execute(statement, (value,)).rowcount
+
+    def list_valid(self, now: int) -> list[Credential]:
+        """List the valid credentials by kind, person and name."""
+        with _as_access_errors(self._path):
+            rows = self._db.execute(_LIST, _time_parameters(now)).fetchall()
+            return [_credential_from_row(row) for row in rows]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _as_access_errors(self._path), transaction(self._db):
+            yield
+
+
+def _as_access_errors(path: Path) -> AbstractContextManager[None]:
+    return map_cache_errors("tokens and sessions", path, AccessError)
+
+
+def _create_file(draft: Path) -> None:
+    db = open_database(draft, _BUSY_SECONDS)
+    try:
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
+    finally:
+        db.close()
+
+
+def _time_parameters(now: int) -> dict[str, int]:
+    return {"now": now, "idle": IDLE_SECONDS, "link": LINK_SECONDS}
+
+
+def _hash_secret(secret: str) -> bytes:
+    return blake2b(secret.encode("ascii"), digest_size=SECRET_BYTES, person=b"access").digest()
+
+
+def _credential_from_row(row: list[Any]) -> Credential:
+    identity, kind, name, person, operator, *times = row
+    return Credential(identity, CredentialKind(kind), name, Person(person, bool(operator)), *times)

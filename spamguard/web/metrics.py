@@ -1,0 +1,500 @@
+"""Metrics for Prometheus and health checks for monitors, and the small HTTP server for both.
+
+`FilterProbe` reads what the filter knows, each time anew, which also shows that the filter is
+usable. It only reads, never creates a filter, and counts lessons from where the last look ended, so
+it does not take longer the more was taught. `find_unwell` looks at the heartbeats of the processes,
+`find_unreachable` at the next hops; each look has its deadline.
+
+`MonitorServer` answers GET and HEAD of a few fixed pages, one request for each connection (RFC
+9112). It reads only method, path and Host, and holds few connections for some seconds at most. On
+loopback it must be asked by address or as localhost: otherwise a page of another site whose name
+leads here (DNS rebinding) could read the answer in a browser on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spamguard.config.options import Endpoint, Hop, Protocol
+from spamguard.counters import (
+    BUCKET_BOUNDS,
+    MASTER_SLOT,
+    TEACHER_SLOT,
+    WATCHER_SLOT,
+    WEB_SLOT,
+    CounterBoard,
+    CounterSlot,
+    CounterTotals,
+)
+from spamguard.delivery.base import DeliveryError
+from spamguard.errors import LedgerError
+from spamguard.limits import ConnectionLimits
+from spamguard.storage import LEDGER_FILE
+from spamguard.users import SUBMITTED_ORIGINS
+
+if TYPE_CHECKING:  # the master imports this module, and never numpy
+    from spamguard.engine.filter import Filter
+    from spamguard.records import Status
+
+_log = logging.getLogger("spamguard.metrics")
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def counter(name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+    """Write a metric that only grows; its name ends in _total."""
+    return _metric(name, "counter", about, samples)
+
+
+def gauge(name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+    """Write a metric that goes up and down."""
+    return _metric(name, "gauge", about, samples)
+
+
+def histogram(
+    name: str,
+    about: str,
+    bounds: Iterable[float],
+    samples: Iterable[tuple[Labels, list[int], float]],
+) -> Iterator[str]:
+    """Write a histogram.
+
+    Parameters
+    ----------
+    samples
+        Labels, the number of values in each bucket (one more than bounds), and the sum of values.
+    """
+    yield from _metric_head(name, "histogram", about)
+    ends = [*(_format_number(bound) for bound in bounds), "+Inf"]
+    for labels, counts, whole in samples:
+        for end, count in zip(ends, accumulate(counts), strict=True):
+            yield _format_sample(f"{name}_bucket", {**labels, "le": end}, count)
+        yield _format_sample(f"{name}_sum", labels, whole)
+        yield _format_sample(f"{name}_count", labels, sum(counts))
+
+
+def encode_page(lines: Iterable[str]) -> bytes:
+    """Write the whole page (text format, version 0.0.4)."""
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def _metric(
+    name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]
+) -> Iterator[str]:
+    yield from _metric_head(name, kind, about)
+    for labels, value in samples:
+        yield _format_sample(name, labels, value)
+
+
+def _metric_head(name: str, kind: str, about: str) -> tuple[str, str]:
+    return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
+
+
+def _format_sample(name: str, labels: Labels, value: float) -> str:
+    inside = ",".join(f'{key}="{text.translate(_LABEL_ESCAPES)}"' for key, text in labels.items())
+    return (
+        f"{name}{{{inside}}} {_format_number(value)}"
+        if inside
+        else f"{name} {_format_number(value)}"
+    )
+
+
+def _format_number(value: float) -> str:
+    return repr(value)
+
+
+PERSON_ORIGINS = ("folder", "quarantine", *SUBMITTED_ORIGINS)
+"""First words of the origins of lessons that people gave one by one, not in bulk."""
+_MAX_EVENTS = 20_000  # votes counted in one look
+_MAX_ORIGIN_LENGTH = 12  # letters of an origin's first word
+
+
+class FilterReport(NamedTuple):
+    """The status of ledger and tables, and when a person last taught (seconds since 1970)."""
+
+    status: Status
+    last_taught: int | None
+
+
+class FilterProbe:
+    """Looks at one filter, for one thread at a time. slot: where lessons are counted."""
+
+    def __init__(self, state: Path, slot: CounterSlot) -> None:
+        self._state = state
+        self._slot = slot
+        self._last_taught: int | None = None
+        self._knows_last_taught = False
+
+    def probe(self) -> FilterReport:
+        """Look at the filter. SpamguardError: ledger or tables are unusable."""
+        file = self._state / LEDGER_FILE
+        if not file.exists():  # only a lesson creates it
+            raise LedgerError(f"ledger {file}: there is none")
+        from spamguard.engine.filter import Filter  # noqa: PLC0415  see above
+
+        with Filter.open(self._state) as spam_filter:
+            self._count_lessons(spam_filter)
+            return FilterReport(spam_filter.status(), self._last_taught)
+
+    def _count_lessons(self, spam_filter: Filter) -> None:
+        """Count lessons since the last look; the first look counts none."""
+        users, last = spam_filter.ledger.users, spam_filter.ledger.last_seq()
+        if not self._knows_last_taught:
+            self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
+        if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
+            self._slot.seq = last
+        upto = min(last, self._slot.seq + _MAX_EVENTS)
+        for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
+            first = (
+                origin.split(maxsplit=1)[0].strip(",")[:_MAX_ORIGIN_LENGTH]
+                if origin.strip()
+                else ""
+            )
+            self._slot.count_lessons(label, first or "other", number)
+            if first in PERSON_ORIGINS:
+                self._last_taught = max(self._last_taught or 0, newest)
+        self._slot.seq = upto
+
+
+# Present from the beginning, because Prometheus' rates miss the first increase of a new series.
+_NOT_JUDGED_ROW = ("not-scanned", "none")
+
+
+def counter_metrics(version: str, began: int, workers: int, totals: CounterTotals) -> Iterator[str]:
+    """Write what the processes of the daemon have counted.
+
+    Parameters
+    ----------
+    began
+        When the daemon started, in seconds since 1970.
+    workers
+        Number of processes that speak SMTP.
+    """
+    yield from gauge(
+        "spamguard_build_info", "Version of the program; always 1.", [({"version": version}, 1)]
+    )
+    yield from gauge(
+        "spamguard_start_time_seconds",
+        "When the daemon started, in seconds since 1970.",
+        [({}, began)],
+    )
+    yield from gauge(
+        "spamguard_workers",
+        "Processes that speak SMTP, draining ones included.",
+        [({}, workers)],
+    )
+    yield from counter(
+        "spamguard_messages_total",
+        "Messages handled, by verdict (a class, unsure, not-scanned) and action "
+        "(none: not judged).",
+        [
+            ({"verdict": verdict, "action": action}, number)
+            for (verdict, action), number in {_NOT_JUDGED_ROW: 0, **totals.messages}.items()
+        ],
+    )
+    yield from counter(
+        "spamguard_message_bytes_total",
+        "Bytes of the messages handled, as received.",
+        [({}, totals.bytes)],
+    )
+    yield from histogram(
+        "spamguard_stage_seconds",
+        "How long a message took to receive, judge and deliver.",
+        BUCKET_BOUNDS,
+        [({"stage": stage}, counts, seconds) for stage, (counts, seconds) in totals.stages.items()],
+    )
+    yield from counter(
+        "spamguard_next_hop_errors_total",
+        "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
+        [
+            ({"next_hop": endpoint, "kind": kind}, number)
+            for (endpoint, kind), number in totals.next_hop_errors.items()
+        ],
+    )
+    yield from counter(
+        "spamguard_lessons_total",
+        "Lessons since the daemon started, by class and origin, those of commands included.",
+        [
+            ({"class": label, "origin": origin}, number)
+            for (label, origin), number in totals.lessons.items()
+        ],
+    )
+
+
+def filter_metrics(found: FilterReport | None) -> Iterator[str]:
+    """Write what the filter knows; None if it could not be read."""
+    yield from gauge(
+        "spamguard_state_usable",
+        "Whether ledger and tables could be opened.",
+        [({}, int(found is not None))],
+    )
+    if found is None:
+        return
+    status, person = found
+    yield from gauge(
+        "spamguard_class_messages",
+        "Messages taught, by class.",
+        [({"class": name}, number) for name, number in status.classes.items()],
+    )
+    yield from gauge(
+        "spamguard_unsettled_events",
+        "Lessons that are not settled yet.",
+        [({}, status.unsettled)],
+    )
+    if person is not None:
+        about = "When a person last taught, not in bulk, in seconds since 1970."
+        yield from gauge("spamguard_last_lesson_by_person_timestamp_seconds", about, [({}, person)])
+    yield from gauge(
+        "spamguard_table_load_ratio",
+        "Share of buckets in use.",
+        [({"tokens": name}, load) for name, load in status.used.items()],
+    )
+    yield from gauge("spamguard_ledger_bytes", "Size of the ledger.", [({}, status.ledger_bytes)])
+    yield from gauge(
+        "spamguard_tables_bytes", "Size of the tables on the disk.", [({}, status.tables_bytes)]
+    )
+
+
+MAX_CONNECTIONS = 16
+REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
+MAX_REQUEST_BYTES = 8192
+_BACKLOG = 64
+
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]\r\n")
+_HOST_FIELD = re.compile(rb"\r\nhost:[ \t]*([^\r]*)", re.IGNORECASE)
+# Names that need no name server.
+_LOCAL_HOST = re.compile(
+    rb"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?[ \t]*", re.IGNORECASE
+)
+_REASON_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+} | {
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+PLAIN_TEXT = "text/plain; charset=utf-8"
+
+
+class MonitorAnswer(NamedTuple):
+    """An answer to a monitor."""
+
+    status: int
+    body: bytes
+    content_type: str = PLAIN_TEXT
+
+
+MonitorPages = Mapping[str, Callable[[], Awaitable[MonitorAnswer]]]
+
+
+@dataclass(eq=False, slots=True)
+class _MonitorClient:
+    """A connection, idle until its request has arrived (`limits.Evictable`)."""
+
+    writer: asyncio.StreamWriter
+    idle_since: float | None
+
+
+class MonitorServer:
+    """Serves pages by path."""
+
+    def __init__(self, pages: MonitorPages) -> None:
+        self._pages = pages
+        self._on_loopback = False
+        self._limits = ConnectionLimits[_MonitorClient](
+            MAX_CONNECTIONS, MAX_CONNECTIONS, lambda client: client.writer.transport.abort()
+        )
+
+    async def start(self, host: str, port: int) -> asyncio.Server:
+        """Listen on an address and port. OSError."""
+        self._on_loopback = ip_address(host).is_loopback
+        return await asyncio.start_server(
+            self._serve, host, port, backlog=_BACKLOG, limit=MAX_REQUEST_BYTES
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _MonitorClient(writer, asyncio.get_running_loop().time())
+        if self._limits.enter(client, "") is not None:
+            writer.transport.abort()
+            return
+        try:
+            with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    writer.write(await self._answer(reader, client))
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._limits.leave(client)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, client: _MonitorClient) -> bytes:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _encode_answer(MonitorAnswer(431, b"too long\n"))
+        finally:
+            client.idle_since = None
+        match = _REQUEST_LINE.match(request)
+        if match is None:
+            return _encode_answer(MonitorAnswer(400, b"not understood\n"))
+        if match[1] not in (b"GET", b"HEAD"):
+            return _encode_answer(MonitorAnswer(405, b"only GET and HEAD\n"))
+        if self._on_loopback and not all(map(_LOCAL_HOST.fullmatch, _HOST_FIELD.findall(request))):
+            return _encode_answer(
+                MonitorAnswer(421, b"on loopback, ask by address or as localhost\n")
+            )
+        path = match[2].decode("ascii").partition("?")[0]
+        return _encode_answer(await self._page(path), with_body=match[1] == b"GET")
+
+    async def _page(self, path: str) -> MonitorAnswer:
+        page = self._pages.get(path)
+        if page is None:
+            return MonitorAnswer(404, "".join(f"{one}\n" for one in self._pages).encode())
+        try:
+            return await page()
+        except Exception:  # noqa: BLE001  # an error in a page must not end the server
+            _log.exception("a fault in answering %s", path)
+            return MonitorAnswer(500, b"a fault, see the log\n")
+
+
+def _encode_answer(answer: MonitorAnswer, *, with_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status} {_REASON_PHRASES[answer.status]}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        *(["Allow: GET, HEAD"] if answer.status == 405 else []),
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        "Connection: close",
+    )
+    return "".join(f"{line}\r\n" for line in (*head, "")).encode("ascii") + (
+        answer.body if with_body else b""
+    )
+
+
+MAX_SILENCE_SECONDS = 10.0  # since the last heartbeat
+_NANOSECONDS = 1_000_000_000
+_OPTIONAL_PROCESSES = (
+    (WEB_SLOT, MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
+    (TEACHER_SLOT, MAX_SILENCE_SECONDS, "the teaching door: nobody opens it"),
+    # A long look at many mailboxes delays heartbeats.
+    (WATCHER_SLOT, 150.0, "folders: nobody watches them"),
+)
+
+
+def find_unwell(board: CounterBoard, now: int) -> list[str]:
+    """Describe processes that do not work. now: nanoseconds of the monotonic clock."""
+    return [*find_stuck(board, now), *find_absent(board, now)]
+
+
+def find_stuck(board: CounterBoard, now: int) -> list[str]:
+    """Describe those that mail depends on."""
+    workers = list(board.worker_slots())
+    faults = [] if workers else ["workers: none runs"]
+    faults += _describe_silence("master", board.slot(MASTER_SLOT), now)
+    for worker in workers:
+        if worker.last_beat:
+            faults += _describe_silence("worker", worker, now)
+    return faults
+
+
+def find_absent(board: CounterBoard, now: int) -> list[str]:
+    """Describe the other processes that should run and do not."""
+    processes = [(board.slot(number), limit, text) for number, limit, text in _OPTIONAL_PROCESSES]
+    return [
+        f"{text} for {_silence_seconds(slot, now):.0f} s"
+        for slot, limit, text in processes
+        if slot.pid and _silence_seconds(slot, now) > limit
+    ]
+
+
+def _describe_silence(name: str, slot: CounterSlot, now: int) -> list[str]:
+    seconds = _silence_seconds(slot, now)
+    return (
+        [f"{name} {slot.pid}: not heard for {seconds:.0f} s"]
+        if seconds > MAX_SILENCE_SECONDS
+        else []
+    )
+
+
+def _silence_seconds(slot: CounterSlot, now: int) -> float:
+    return (now - slot.last_beat) / _NANOSECONDS
+
+
+def find_missing_scorers(board: CounterBoard) -> list[str]:
+    """Describe the fault that no worker has a scorer."""
+    return (
+        [] if any(worker.scoring for worker in board.worker_slots()) else ["scorers: none is ready"]
+    )
+
+
+HOP_TIMEOUT = 3.0  # seconds, for the greeting of a next hop
+
+
+async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
+    """Describe next hops that do not greet, or Maildirs that cannot be written."""
+    return [
+        f"next hop {endpoint}: {trouble}"
+        for endpoint, trouble in (await probe_next_hops(hops, hostname)).items()
+        if trouble
+    ]
+
+
+async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
+    """Return the fault of each next hop, or "". Only a greeting is sent to it.
+
+    hostname: ours.
+    """
+    different = {hop.to: hop for hop in hops}
+    answers = await asyncio.gather(*(_probe_next_hop(hop, hostname) for hop in different.values()))
+    return dict(zip(different, answers, strict=True))
+
+
+async def _probe_next_hop(hop: Hop, hostname: str) -> str:
+    try:
+        if hop.to.protocol is Protocol.MAILDIR:
+            return await asyncio.wait_for(
+                asyncio.to_thread(_find_unwritable, hop.to.path or Path("/")), HOP_TIMEOUT
+            )
+        await _greet_next_hop(hop, hostname)
+    except TimeoutError:
+        return f"no answer within {HOP_TIMEOUT:.0f} s"
+    except DeliveryError as trouble:
+        return str(trouble)
+    return ""
+
+
+async def _greet_next_hop(hop: Hop, hostname: str) -> None:
+    from spamguard.delivery.smtp import SessionOpener  # noqa: PLC0415  see above
+
+    quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
+    session = await asyncio.wait_for(SessionOpener(quick, hostname).open(), HOP_TIMEOUT)
+    await session.quit()  # waits for a second at most
+
+
+def _find_unwritable(maildir: Path) -> str:
+    """Accept a missing Maildir if it can be created, as the first message does."""
+    places = [place for place in (maildir / "tmp", maildir / "new") if place.exists()]
+    places = places or [next(place for place in (maildir, *maildir.parents) if place.exists())]
+    return "; ".join(
+        f"{place} may not be written" for place in places if not os.access(place, os.W_OK | os.X_OK)
+    )

@@ -1,0 +1,367 @@
+"""The values that the service takes and returns. They are data only.
+
+The API writes them as they stand here (`api_models`): field names are those of the commands'
+`--json`, and docstrings become descriptions in the OpenAPI document.
+
+Texts are as strangers wrote them, made printable. Whoever shows them must still escape them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from spamguard.records import Explanation, Verdict
+
+JSON_NAME = "name"
+"""Key in the metadata of a field: its name in JSON, if that differs."""
+Moment = Annotated[float, "moment"]
+"""Seconds since 1970; in JSON a time in UTC (RFC 3339)."""
+Day = Annotated[float, "day"]
+"""The beginning of a day, in seconds since 1970; in JSON a date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who uses the service. An operator sees and teaches everything, other people only
+    their own mail.
+
+    name: as `watch` names users, or an operator's own name.
+    """
+
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search of the history. Empty fields do not matter; texts match anywhere, in any case.
+
+    sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
+    or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
+    most `MAX_ROWS`.
+    """
+
+    sender: str = ""
+    recipient: str = ""
+    subject: str = ""
+    label: str = ""
+    taught: str = ""
+    since: float = 0.0
+    until: float = 0.0
+    before: str = ""
+    limit: int = 50
+
+
+MAX_ROWS = 500
+"""Of one page."""
+MAX_HOURS = 31 * 24
+"""Of the numbers of the last hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordPart:
+    """A word, and what it adds to the log-odds of being unwanted (part)."""
+
+    text: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOutcome:
+    """What became of a message, as `spamguard explain --json ID` tells it too.
+
+    label, probability, log_odds: the verdict then; personal: other verdicts, by user. next_hop: its
+    reply. from: envelope sender. author: the header's From, in which senders write what they like:
+    "Name <address>" or the address alone, shortened where it is long, "" if unknown. to: people who
+    are not operators see only their own addresses.
+    """
+
+    time: Moment
+    listener: str
+    client: str
+    sender: str = field(metadata={JSON_NAME: "from"})
+    author: str
+    recipients: tuple[str, ...] = field(metadata={JSON_NAME: "to"})
+    subject: str
+    size: int
+    label: str
+    probability: float
+    log_odds: float
+    personal: Mapping[str, str]
+    action: str
+    reply: str = field(metadata={JSON_NAME: "next_hop"})
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement(MessageOutcome):
+    """A message that passed.
+
+    taught: its class now, by all votes, or "". own: the class that the person has given it.
+    can_teach: its features are there, in this version. held: it waits in the quarantine.
+    """
+
+    id: str
+    taught: str
+    own: str
+    can_teach: bool
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementDetails(Judgement):
+    """A message that passed, with its words, strongest first."""
+
+    words: Sequence[WordPart]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementPage:
+    """A page of the history, newest first.
+
+    following: `before` of the next page, "" on the last page. A page may be short, or empty, with
+    more to follow: the search stops after some time.
+    """
+
+    judgements: Sequence[Judgement]
+    following: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExplanation:
+    """Why a verdict came about. then: the verdict when the message passed, None for an upload. now:
+    the explanation of today's verdict.
+    """
+
+    then: JudgementDetails | None
+    now: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion(Verdict):
+    """The verdict on an uploaded message.
+
+    digest: the message digest, for `forget`. taught, own: as of a judgement. words: strongest
+    first.
+    """
+
+    digest: str
+    taught: str
+    own: str
+    words: Sequence[WordPart]
+
+
+@dataclass(frozen=True, slots=True)
+class LessonReceipt:
+    """What a lesson has done.
+
+    digest: the message digest, with which to forget the lesson. label: the class, "" if it was
+    taken back. changed: false if nothing changed. was: the person's class before. now:
+    today's verdict on the message.
+    """
+
+    digest: str
+    label: str
+    changed: bool
+    was: str
+    now: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A recent message whose verdict a lesson would change; its verdicts before and after."""
+
+    judgement: Judgement
+    before: Verdict
+    after: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a lesson would change. before, after: verdicts on the message itself. looked_at: number
+    of recent messages that were compared.
+    """
+
+    digest: str
+    before: Verdict
+    after: Verdict
+    looked_at: int
+    flips: Sequence[Flip]
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewDetails:
+    """A preview with the explanation of today's verdict (why) and the person's class (own)."""
+
+    preview: Preview
+    why: Explanation
+    own: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
+    contradict the verdict.
+    """
+
+    start: Moment
+    mail: Mapping[str, int]
+    lessons: int
+    corrections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The number of messages with a verdict (said) that were taught as a class (taught)."""
+
+    said: str
+    taught: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """Numbers of the last hours, oldest first, without gaps. passed: all messages. wrong: messages
+    that people have taught, agreement included.
+    """
+
+    hours: Sequence[Hour]
+    passed: int
+    lessons: int
+    wrong: Sequence[Wrong]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message in the quarantine.
+
+    from, author, to: as of a judgement. waiting: recipients who have not got it. subject: "" if
+    unknown.
+    """
+
+    id: str
+    time: Moment
+    sender: str = field(metadata={JSON_NAME: "from"})
+    author: str
+    recipients: tuple[str, ...] = field(metadata={JSON_NAME: "to"})
+    waiting: tuple[str, ...]
+    subject: str
+    size: int
+    reason: str
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown(Held):
+    """A held message with its header section, whose lines end in LF."""
+
+    header: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A page of the quarantine, newest first. following: as of the history."""
+
+    messages: Sequence[Held]
+    following: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientReply:
+    """The reply of the next hop for a recipient."""
+
+    address: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release has done. released: all recipients have the message now. taught: it was learnt
+    as ham.
+    """
+
+    id: str
+    recipients: Sequence[RecipientReply]
+    released: bool
+    taught: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class, and the number of its lessons (messages)."""
+
+    messages: int
+    unwanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its buckets in use, and their share (load)."""
+
+    used: int
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The total of lessons at the end of a day."""
+
+    day: Day
+    lessons: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Taught messages whose predicted probability was between low and high: their number, mean
+    prediction, and share of unwanted ones.
+    """
+
+    low: float
+    high: float
+    messages: int
+    predicted: float
+    unwanted: float
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The lessons in force of a user, by class, and the time of the last one, or None."""
+
+    user: str
+    lessons: Mapping[str, int]
+    last: Moment | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What has been learnt.
+
+    missing: what leaves much mail unsure, or "". tables: by kind of token. key: its fingerprint.
+    calibration: first-time predictions against what people said. users: all for operators, others
+    see themselves.
+    """
+
+    classes: Mapping[str, Class]
+    missing: str
+    tables: Mapping[str, Table]
+    events: int
+    unsettled: int
+    extractor: int
+    key: str
+    growth: Sequence[Growth]
+    calibration: Sequence[Bin]
+    users: Sequence[User]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A token that a word may become.
+
+    text: as explanations name it, such as "subject:viagra". messages: taught messages with it, by
+    class. part: what it alone adds to the log-odds of spam.
+    """
+
+    text: str
+    messages: Mapping[str, int]
+    part: float

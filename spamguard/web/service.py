@@ -1,0 +1,452 @@
+"""Everything that the page and the API can do, on the state directory of this machine.
+
+Each call names the person who makes it. Nobody sees mail that is not theirs, and nobody changes
+anything in another person's name.
+
+Blocking work runs in threads: one thread owns a filter, with which it teaches and explains; two
+threads read history and ledger. Scorer processes read and judge mail.
+
+Errors: UsageError for bad input, NotAllowedError for what the person may not do (not theirs, for
+operators only, or over the daily limit of lessons), NotThereError for an unknown id or somebody
+else's (nobody can tell which), BusyError for "try again in a moment"; any other SpamguardError is
+trouble of the filter's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from spamguard import __version__, log
+from spamguard.aio import AsyncTtlCache, run_in_thread
+from spamguard.config.options import Settings, TeachSettings
+from spamguard.delivery.quarantine import QuarantineEntry
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example
+from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
+from spamguard.learning.lessons import LessonService
+from spamguard.learning.undo import VoteSelection, affected_messages
+from spamguard.ledger.queries import NO_STANDING, MessageStanding
+from spamguard.proxy.history import example_from_row, row_digest
+from spamguard.proxy.history_schema import HistoryRow
+from spamguard.records import Explanation, Scan, Word
+from spamguard.spool import Spool
+from spamguard.storage import BATCH_SIZE
+from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
+from spamguard.web import lessons, models, statistics
+from spamguard.web.lessons import UploadScanner
+from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt, Person, Search
+from spamguard.web.queries import HistoryQueries, QuarantineQueries, can_teach
+from spamguard.web.readers import (
+    WAIT_SECONDS,
+    ReadConnection,
+    ResourceThread,
+    Visibility,
+    acting_user,
+    require_operator,
+)
+
+_log = logging.getLogger("spamguard.web")
+
+
+class HealthMonitor(Protocol):
+    """What the processes of the daemon report. It answers at once, at any time."""
+
+    async def page(self) -> tuple[bytes, str]:
+        """Return metrics for Prometheus, and their content type."""
+
+    async def wrong(self) -> list[str]:
+        """Describe each fault in one line."""
+
+
+_TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh
+_MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
+_MAX_CACHED = 64  # pairs of a person and a number of hours
+_READ_THREADS = 2
+_UNDO_BATCH = 4 * BATCH_SIZE  # messages
+_DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
+_RELEASE_ORIGIN = "quarantine"  # of lessons, as the command has it
+
+Result = TypeVar("Result")
+
+
+class Service:
+    """The service of one process. Any number of tasks may use it at once.
+
+    Parameters
+    ----------
+    settle
+        Tells the master that lessons wait for settling.
+    ask_daemon
+        Returns the status of the daemon, or None; may block.
+    """
+
+    def __init__(
+        self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
+    ) -> None:
+        one_wrong_in = settings.listeners[0].policy.spam_threshold if settings.listeners else 0
+        open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
+        open_reading = partial(ReadConnection.open, settings)
+        self._settings = settings
+        self._settle = settle
+        self._ask_daemon = ask_daemon
+        self._filter = ResourceThread("filter", open_filter)
+        self._readers = ResourceThread("reading", open_reading, _READ_THREADS)
+        self._scanner = UploadScanner(settings, one_wrong_in, settle)
+        self._visibility = Visibility(settings.aliases)
+        self._quarantine = QuarantineQueries(settings, self._visibility)
+        is_held = self._quarantine.is_waiting
+        self._history = HistoryQueries(self._visibility, settings.history, is_held)
+        self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
+        self._previewing: set[Person] = set()  # one preview each: lessons of others wait for it
+        self._releases: set[asyncio.Task[models.Released]] = set()
+        self._clear_cache()
+
+    async def start(self) -> None:
+        """Start the scorers. Call it before anything else."""
+        await self._scanner.start()
+
+    async def close(self) -> None:
+        """Finish unfinished work, within a moment."""
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
+        await self._scanner.close()
+        threads = (self._filter, self._readers)
+        await asyncio.gather(*(asyncio.to_thread(one.close, _DRAIN_SECONDS) for one in threads))
+
+    async def _read(self, work: Callable[[ReadConnection], Result]) -> Result:
+        """Run work that depends on what mail a person may see."""
+
+        def look(reading: ReadConnection) -> Result:
+            self._visibility.refresh(reading.ledger.users)
+            return work(reading)
+
+        return await self._readers.run(look)
+
+    # ---- uploaded messages
+
+    async def judge(self, person: Person, message: Spool) -> models.Opinion:
+        """Judge a message."""
+        scan = await self._scan(person, message)
+        standing = await self._standing(scan, acting_user(person))
+        verdict = scan.personal.get(self._verdict_user(person), scan.verdict)
+        return models.Opinion(
+            verdict.label,
+            verdict.probability,
+            verdict.log_odds,
+            verdict.probabilities,
+            digest=scan.digest.hex(),
+            taught=standing.label or "",
+            own=standing.user_label or "",
+            words=[models.WordPart(word.text, word.part) for word in scan.words],
+        )
+
+    async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
+        """Explain the verdict on a message; counts of rare words are for operators only."""
+        scan = await self._scan(person, message)
+        lesson = lessons.example_from_scan(scan)
+        why = await self._explain(person, lambda _: lesson, scan.words)
+        return models.MessageExplanation(None, why)
+
+    async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
+        """Teach a message in the person's name; an operator teaches for the site (user "")."""
+        await self._readers.run(lambda reading: lessons.check_class(reading.ledger, label))
+        lesson = lessons.example_from_scan(await self._scan(person, message))
+        return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN)
+
+    async def forget(self, person: Person, digest: str) -> LessonReceipt:
+        """Take back the person's vote on a message. An earlier vote does not come back.
+
+        Parameters
+        ----------
+        digest
+            The message digest, in hexadecimal.
+        """
+        digest_bytes = lessons.parse_digest(digest)
+        return await self._forget(person, lambda _: digest_bytes, WEB_ORIGIN)
+
+    async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
+        """Predict what a lesson would change, and explain the verdict. Nothing is changed.
+
+        Raises
+        ------
+        BusyError
+            Also when another preview for this person is under way.
+        """
+        if person in self._previewing:
+            raise BusyError("another preview for you is under way: try again when it is done")
+        self._previewing.add(person)
+        try:
+            await self._readers.run(lambda reading: lessons.check_class(reading.ledger, label))
+            scan = await self._scan(person, message)
+            lesson, user = lessons.example_from_scan(scan), acting_user(person)
+            latest = await self._read(lambda reading: self._latest_messages(reading, person))
+            why = await self._explain(person, lambda _: lesson, scan.words)
+            judged_for = self._verdict_user(person)
+            preview = await self._filter.run(
+                lambda spam_filter: statistics.preview_lesson(
+                    spam_filter, lesson, label, user, judged_for, latest
+                )
+            )
+            own = (await self._standing(scan, user)).user_label or ""
+            return models.PreviewDetails(preview, why, own)
+        finally:
+            self._previewing.discard(person)
+
+    def _latest_messages(
+        self, reading: ReadConnection, person: Person
+    ) -> list[tuple[Judgement, bytes]]:
+        """None where the person may not see the history: a preview is of use without them too."""
+        try:
+            return list(self._history.latest(reading, person, statistics.MAX_PREVIEW_MESSAGES))
+        except NotAllowedError:
+            return []
+
+    async def _scan(self, person: Person, message: Spool) -> Scan:
+        user = self._verdict_user(person)
+        return await self._scanner.scan(message, person, (user,) if user else ())
+
+    async def _standing(self, scan: Scan, user: str) -> MessageStanding:
+        standings = await self._readers.run(
+            lambda reading: reading.ledger.users.find_standings([scan.digest], user)
+        )
+        return standings.get(scan.digest, NO_STANDING)
+
+    async def _explain(
+        self, person: Person, lesson: Callable[[Filter], Example], words: Sequence[Word]
+    ) -> Explanation:
+        texts, user = {word.token: word.text for word in words}, self._verdict_user(person)
+        why = await self._filter.run(
+            lambda spam_filter: spam_filter.explain_features(
+                lesson(spam_filter).features, texts, user
+            )
+        )
+        return why if person.operator else statistics.mask_rare_words(why)
+
+    def _verdict_user(self, person: Person) -> str:
+        return person.name if self._settings.personal and not person.operator else ""
+
+    # ---- messages that passed
+
+    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+        """Return a page of the messages that passed."""
+        return await self._read(lambda reading: self._history.search(reading, person, search))
+
+    async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
+        """Return one of them, with its words."""
+        return (await self._row(person, verdict_id))[1]
+
+    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
+        """Return, by message digest, those messages that passed and that the person may see."""
+        return await self._read(
+            lambda reading: self._history.find_by_digest(reading, person, digests)
+        )
+
+    async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
+        """Explain the verdict on a message that passed: as it was, and as it would be now."""
+        row, judgement = await self._row(person, verdict_id)
+        why = await self._explain(person, partial(example_from_row, row=row), row.words)
+        return models.MessageExplanation(judgement, why)
+
+    async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
+        """Teach a message that passed, with the features that the history has stored."""
+        row, _ = await self._row(person, verdict_id)
+        lesson = partial(example_from_row, row=row)
+        return await self._learn(person, lesson, label, HISTORY_ORIGIN)
+
+    async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
+        """Take back the person's vote on a message that passed."""
+        row, _ = await self._row(person, verdict_id)
+        return await self._forget(person, partial(row_digest, row=row), HISTORY_ORIGIN)
+
+    async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
+        def look(reading: ReadConnection) -> tuple[HistoryRow, JudgementDetails]:
+            row = self._history.get(reading, person, verdict_id)
+            return row, self._history.judgements(reading, person, [row])[0]
+
+        return await self._read(look)
+
+    # ---- lessons
+
+    async def _learn(
+        self, person: Person, lesson: Callable[[Filter], Example], label: str, origin: str
+    ) -> LessonReceipt:
+        user, judged_for = acting_user(person), self._verdict_user(person)
+
+        def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
+            example, limit = lesson(spam_filter), self._max_lessons
+            return lessons.learn_message(
+                spam_filter, service, example, label, user, origin, limit, judged_for
+            )
+
+        return await self._change_filter(work)
+
+    async def _forget(
+        self, person: Person, digest: Callable[[Filter], bytes], origin: str
+    ) -> LessonReceipt:
+        user, judged_for = acting_user(person), self._verdict_user(person)
+        return await self._change_filter(
+            lambda spam_filter, service: lessons.forget_message(
+                spam_filter, service, digest(spam_filter), user, origin, judged_for
+            )
+        )
+
+    async def undo(
+        self, person: Person, user: str, since: float, *, dry: bool = False
+    ) -> Sequence[LessonReceipt]:
+        """Take back all votes of a user since a time; only operators may name another user."""
+        if not person.operator and user != person.name:
+            raise NotAllowedError("only operators may take back lessons of other people")
+        if not 0 <= since <= log.MAX_TIME:
+            raise UsageError("since: expected seconds since 1970")
+        chosen = VoteSelection(user, int(since))
+        digests = await self._filter.run(partial(affected_messages, chosen=chosen))
+        receipts: list[LessonReceipt] = []
+        for start in range(0, len(digests), _UNDO_BATCH):
+            batch = digests[start : start + _UNDO_BATCH]
+            work = partial(lessons.undo_batch, digests=batch, chosen=chosen, dry=dry)
+            receipts += await self._change_filter(work)
+        return receipts
+
+    async def _change_filter(self, work: Callable[[Filter, LessonService], Result]) -> Result:
+        def teach(spam_filter: Filter) -> Result:
+            service = lessons.lesson_service(spam_filter, self._settle)
+            result = work(spam_filter, service)
+            service.request_settling()
+            return result
+
+        result = await self._filter.run(teach)
+        self._clear_cache()
+        return result
+
+    async def classes(self, person: Person) -> Mapping[str, bool]:  # noqa: ARG002
+        """Return whether each class that can be taught is unwanted."""
+        return await self._readers.run(lambda reading: lessons.known_classes(reading.ledger))
+
+    # ---- numbers
+
+    def _clear_cache(self) -> None:
+        """Drop the numbers, so that a lesson shows at once."""
+        self._today: OrderedDict[tuple[bool | str, int], AsyncTtlCache[models.Today]]
+        self._today = OrderedDict()
+        self._ledger_summary = AsyncTtlCache(
+            lambda: self._readers.run(statistics.summarize_ledger), _MODEL_SECONDS, WAIT_SECONDS
+        )
+
+    async def today(self, person: Person, hours: int = 24) -> models.Today:
+        """Return numbers of the last hours."""
+        self._history.check_searchable(person, Search())
+        key = (person.operator or person.name, hours)
+        if key not in self._today:
+            look = partial(
+                statistics.summarize_hours, visibility=self._visibility, person=person, hours=hours
+            )
+            self._today[key] = AsyncTtlCache(lambda: self._read(look), _TODAY_SECONDS, WAIT_SECONDS)
+        while len(self._today) > _MAX_CACHED:
+            self._today.popitem(last=False)
+        return await _within_timeout(self._today[key].get())
+
+    async def model(self, person: Person) -> models.Model:
+        """Return what has been learnt."""
+        ledger = await _within_timeout(self._ledger_summary.get())
+        return await self._filter.run(
+            partial(statistics.summarize_model, ledger=ledger, person=person)
+        )
+
+    async def words(self, person: Person, word: str) -> Sequence[models.Counted]:
+        """Count a word as each token that it may become, the most frequent token first.
+
+        Only operators are told of rare words: these may come from other people's mail.
+        """
+        limit = 1 if person.operator else statistics.MIN_LESSONS
+        return await self._filter.run(partial(statistics.count_word, word=word, min_lessons=limit))
+
+    async def status(self, person: Person) -> Mapping[str, Any]:
+        """Return the status of filter and daemon (`spamguard status --json`); for operators."""
+        require_operator(person)
+        filter_status = await self._filter.run(_filter_status)
+        return {**filter_status, "daemon": await run_in_thread(self._ask_daemon)}
+
+    # ---- quarantine
+
+    async def quarantine(
+        self, person: Person, before: str = "", limit: int = 50
+    ) -> models.HeldBack:
+        """Return a page of the held messages, newest first."""
+        return await self._read(lambda _: self._quarantine.list_page(person, before, limit))
+
+    async def held(self, person: Person, verdict_id: str) -> models.Shown:
+        """Return one of them, with its header section."""
+        return await self._read(lambda _: self._quarantine.get(person, verdict_id))
+
+    async def release(self, person: Person, verdict_id: str) -> models.Released:
+        """Deliver a held message to those who wait, and learn it as ham.
+
+        A person who is not an operator may do so only if all who wait are theirs. It is finished
+        even if the person hangs up.
+        """
+        entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
+        self._quarantine.check_release(person, entry)
+        task = asyncio.create_task(self._release(person, entry))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+        return await asyncio.shield(task)
+
+    async def _release(self, person: Person, entry: QuarantineEntry) -> models.Released:
+        now, released = await self._quarantine.release(person, entry)
+        if not now.delivered:
+            return released
+        try:
+            return replace(released, taught=await self._learn_held(person, now))
+        except (SpamguardError, OSError) as error:  # the release counts all the same
+            _log.warning("%s: was released, but not learnt: %s", entry.id, error)
+            return released
+
+    async def _learn_held(self, person: Person, entry: QuarantineEntry) -> bool:
+        """Learn a message as ham, from its features in the history or by judging it again."""
+
+        def find_row(reading: ReadConnection) -> HistoryRow | None:
+            row = reading.history.find(entry.id)
+            return row if row and can_teach(row, reading.ledger.fingerprint) else None
+
+        row = await self._readers.run(find_row)
+        if row is not None:
+            lesson = partial(example_from_row, row=row)
+            return (await self._learn(person, lesson, "ham", _RELEASE_ORIGIN)).changed
+        with closing(self._quarantine.open_message(entry)) as message:
+            example = lessons.example_from_scan(await self._scan(person, message))
+        return (await self._learn(person, lambda _: example, "ham", _RELEASE_ORIGIN)).changed
+
+    async def delete(self, person: Person, verdict_id: str) -> None:
+        """Delete a held message; for operators only."""
+        await self._read(lambda _: self._quarantine.delete(person, verdict_id))
+
+
+async def _within_timeout(loading: Awaitable[Result]) -> Result:
+    try:
+        return await loading
+    except TimeoutError:
+        raise BusyError("this takes too long now: try again later") from None
+
+
+def _filter_status(spam_filter: Filter) -> dict[str, Any]:
+    """Under the names of `spamguard status --json`."""
+    status = spam_filter.status()
+    classes, tables = statistics.summarize_classes(status), statistics.summarize_tables(status)
+    return {
+        "key": status.fingerprint,
+        "versions": {"program": __version__, "extractor": status.extractor},
+        "classes": {name: asdict(one) for name, one in classes.items()},
+        "events": status.events,
+        "unsettled": status.unsettled,
+        "receipts": not spam_filter.is_adopted,
+        "buckets": status.buckets,
+        "tables": {name: asdict(one) for name, one in tables.items()},
+        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
+    }

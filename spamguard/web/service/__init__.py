@@ -1,1 +1,0 @@
-"""What people may see and do, whatever way they ask: values in, values out. Knows nothing of HTTP."""
